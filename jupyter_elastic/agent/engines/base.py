@@ -1,0 +1,74 @@
+"""What an engine is: the one thing that forms the ring of workers. The driver knows engines only by this page.
+
+An engine lives in the driver process of one attempt, in its asyncio loop. It starts, regroups and ends the worker
+processes, one a slot, and reports observations. It decides nothing about slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from jupyter_elastic.types import ExitSeen, JobId, Observation, SlotId
+
+Report: TypeAlias = Callable[[Observation], None]
+"""How an engine tells the driver what it saw. Never blocks, never raises."""
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """All that an engine needs to know of an attempt."""
+
+    job: JobId
+    attempt: int
+    owner: str
+    folder: Path
+    """The job's folder: `payload.msgpack`, `rank.N/`, `results/`, `commit/`."""
+    python: str
+    """Interpreter of the workers."""
+    runtime: Path
+    """A folder with a short path (UNIX sockets) for this attempt alone, 0700."""
+    min_slots: int = 1
+    warm: bool = True
+    """Whether workers may be forked from a warm parent."""
+
+
+class Engine(Protocol):
+    """One attempt's ring. Every method returns soon; what comes of it is reported.
+
+    Reports, in this order for a normal life: `RunningSeen(generation, slots)` each time a generation has settled;
+    `ReleaseSeen(slots)` as soon as a slot's process is gone; `ProgressSeen`; at the very end, when no process of the
+    attempt lives any more, exactly one `ExitSeen`.
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why this engine can't run with this interpreter and what to do about it; empty when it can."""
+        ...
+
+    def __init__(self, task: Task, report: Report) -> None: ...
+
+    async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
+        """Start one worker on each slot. `devices` names a slot's GPU; empty on CPU hosts."""
+        ...
+
+    async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
+        """A wish: go on with exactly these slots. A later wish replaces an unfinished one."""
+        ...
+
+    async def stop(self, how: str) -> None:
+        """End the attempt; idempotent. `preempt`: commit to disk first, within a grace time; `cancel`: at once."""
+        ...
+
+    def pids(self) -> list[tuple[int, float]]:
+        """Every process of the attempt as (pid, start time), so that a successor can end what a dead driver left."""
+        ...
+
+
+def is_final(seen: Observation) -> bool:
+    """Whether nothing comes after this report."""
+    return isinstance(seen, ExitSeen)

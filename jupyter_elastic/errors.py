@@ -1,0 +1,78 @@
+"""Public exceptions. Each message says what went wrong and what to do next. Knows nothing of the rest."""
+
+from __future__ import annotations
+
+
+class ElasticError(Exception):
+    """The base of all our errors. `code` is stable and travels over the wire; the message is for people."""
+
+    code = "error"
+
+
+class BadRequest(ElasticError):
+    """The request can't be carried out as it stands; the message says what to change."""
+
+    code = "bad_request"
+
+
+class NotFound(ElasticError):
+    """There is no such job, policy, host or engine."""
+
+    code = "not_found"
+
+
+class NotAllowed(ElasticError):
+    """Another user's job, or a right that this user lacks; the message says whom to ask."""
+
+    code = "not_allowed"
+
+
+class ProtocolError(ElasticError):
+    """A message that isn't ours, is too large, or of another version."""
+
+    code = "protocol"
+
+
+class DaemonUnreachable(ElasticError):
+    """No daemon answers; the message says where it was looked for and how to start one."""
+
+    code = "unreachable"
+
+
+class JournalError(ElasticError):
+    """The journal can't be written or read (disk full, newer format, damaged)."""
+
+    code = "journal"
+
+
+class PackagingError(ElasticError):
+    """The cell can't be packaged: syntax error, unpicklable or huge name; the message names it and the way out."""
+
+    code = "packaging"
+
+
+class EngineError(ElasticError):
+    """An engine can't run the job; the message names the missing piece."""
+
+    code = "engine"
+
+
+class JobFailed(ElasticError):
+    """The job failed; the message opens with the first failing rank's traceback."""
+
+    code = "job_failed"
+
+
+class JobCancelled(ElasticError):
+    """The job was cancelled before it could give a result."""
+
+    code = "job_cancelled"
+
+
+BY_CODE: dict[str, type[ElasticError]] = {
+    kind.code: kind
+    for kind in (
+        ElasticError, BadRequest, NotFound, NotAllowed, ProtocolError, DaemonUnreachable, JournalError,
+        PackagingError, EngineError, JobFailed, JobCancelled,
+    )
+}  # fmt: skip

@@ -1,0 +1,36 @@
+"""The worker's end of the driver's pipe, as `training` sees it. Outside a job there is no session and all is local.
+
+Knows no framework. The worker puts a `Session` here before it runs the cell.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from jupyter_elastic.types import Progress
+
+
+class Session(Protocol):
+    """What a worker can ask of the attempt it belongs to."""
+
+    engine: str
+    """`horovod`, `process`, ..."""
+
+    def report(self, progress: Progress) -> None:
+        """Tell how far the training is; coalesced to ten times a second, never blocks."""
+        ...
+
+    def save(self, commit: bytes, *, durable: bool = False) -> None:
+        """Keep a commit (an opaque blob) so that it outlives this process; called on rank 0 only. `durable`: on disk."""
+        ...
+
+    def load(self) -> bytes | None:
+        """The last commit of this job, from whatever attempt; None before the first."""
+        ...
+
+    def change_wanted(self) -> bool:
+        """Whether another generation waits for this worker to come to the door (or it is to leave, or to be preempted)."""
+        ...
+
+
+current: Session | None = None

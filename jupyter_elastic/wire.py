@@ -1,0 +1,294 @@
+"""The protocol on the daemon's socket, without I/O: what a frame holds, and its limits.
+
+One ZeroMQ message is one frame: msgpack of a `Request` (to the daemon) or a `Message` (from it). Knows types and errors;
+must not know sockets. Who is speaking comes from the socket (UNIX peer or CURVE key), never from the message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.types import (
+    AnyEffect,
+    Event,
+    ExitSeen,
+    JobId,
+    JobInfo,
+    JobSpec,
+    PolicyInfo,
+    ProgressSeen,
+    ReleaseSeen,
+    RunningSeen,
+    SlotInfo,
+)
+
+VERSION = 1
+MAX_FRAME = 4 * 1024 * 1024
+"""Bytes; a longer frame is refused unread."""
+
+
+class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+# --- to the daemon ----------------------------------------------------------------------------------------------------
+
+
+class Ask(_Struct, tag=True, kw_only=True):
+    """What a request asks for."""
+
+
+class Hello(Ask, kw_only=True):
+    """First message: which protocol, and in which role. An agent gets orders from then on. Answer: `Welcome`."""
+
+    version: int
+    role: str = "client"
+    """`client` or `agent`."""
+
+
+class SubmitJob(Ask, kw_only=True):
+    """Queue a job; answered with `Submitted` once it is on disk. `key` makes a repeat harmless."""
+
+    spec: JobSpec
+    key: str
+
+
+class CancelJob(Ask, kw_only=True):
+    """End a job. Answer: `Done`."""
+
+    job: JobId
+    reason: str = ""
+
+
+class ResizeJob(Ask, kw_only=True):
+    """Change a job's range. Answer: `Done`."""
+
+    job: JobId
+    min_slots: int
+    max_slots: int
+
+
+class ListJobs(Ask, kw_only=True):
+    """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`)."""
+
+    all: bool = False
+    job: JobId | None = None
+    limit: int = 1000
+
+
+class ListHosts(Ask, kw_only=True):
+    """Answer: `Hosts`."""
+
+
+class ListPolicies(Ask, kw_only=True):
+    """Answer: `Policies`."""
+
+
+class SwitchPolicy(Ask, kw_only=True):
+    """Switch the policy. Answer: `Done`; unknown name or bad option: the old one stands."""
+
+    name: str
+    options: dict[str, Any] = {}
+    reason: str = ""
+    source: str = ""
+
+
+class ExplainJob(Ask, kw_only=True):
+    """Why does this job wait, or hold what it holds? Answer: `Explanation`."""
+
+    job: JobId
+
+
+class Follow(Ask, kw_only=True):
+    """Send every event after `since` and go on with new ones, as `EventsMessage`s. Answer: `Following`."""
+
+    since: int = 0
+    job: JobId | None = None
+    """Only events of this job (and of the pool)."""
+
+
+class Unfollow(Ask, kw_only=True):
+    """Send no more events. Answer: `Done`."""
+
+
+class ReportSeen(Ask, kw_only=True):
+    """An agent's observation. Its `by` is ignored: the socket says who. Answer: `Done`."""
+
+    seen: RunningSeen | ReleaseSeen | ProgressSeen | ExitSeen
+
+
+class Ping(Ask, kw_only=True):
+    """Heart-beat. Answer: `Done`."""
+
+
+class Shutdown(Ask, kw_only=True):
+    """End the daemon; jobs go on. Only its own user may. Answer: `Done`."""
+
+
+AnyAsk: TypeAlias = (
+    Hello
+    | SubmitJob
+    | CancelJob
+    | ResizeJob
+    | ListJobs
+    | ListHosts
+    | ListPolicies
+    | SwitchPolicy
+    | ExplainJob
+    | Follow
+    | Unfollow
+    | ReportSeen
+    | Ping
+    | Shutdown
+)
+
+
+class Request(_Struct, kw_only=True):
+    """One ask; `id` comes back in the answer."""
+
+    id: int
+    ask: AnyAsk
+
+
+# --- from the daemon --------------------------------------------------------------------------------------------------
+
+
+class Answer(_Struct, tag=True, kw_only=True):
+    """What an ask is answered with."""
+
+
+class Welcome(Answer, kw_only=True):
+    """The pool as the newcomer needs it."""
+
+    version: int
+    package: str
+    """Version of the daemon's package."""
+    user: str
+    """Who the socket says you are."""
+    pool: str
+    seq: int
+    policy: str
+    started_at: float
+    pid: int = 0
+
+
+class Done(Answer, kw_only=True):
+    """Carried out, and on disk if it changed anything."""
+
+
+class Submitted(Answer, kw_only=True):
+    """The job's number."""
+
+    job: JobId
+
+
+class Jobs(Answer, kw_only=True):
+    """Jobs, oldest first."""
+
+    jobs: tuple[JobInfo, ...]
+    seq: int
+
+
+class Hosts(Answer, kw_only=True):
+    """Every slot of the pool."""
+
+    slots: tuple[SlotInfo, ...]
+    kind: str = "cpu"
+    seq: int = 0
+
+
+class Policies(Answer, kw_only=True):
+    """Installed policies; one is active."""
+
+    policies: tuple[PolicyInfo, ...]
+
+
+class Explanation(Answer, kw_only=True):
+    """A few lines for a person."""
+
+    text: str
+
+
+class Following(Answer, kw_only=True):
+    """Events after `seq` follow."""
+
+    seq: int
+
+
+class Refused(Answer, kw_only=True):
+    """An error; `code` is that of `errors.BY_CODE`."""
+
+    code: str
+    message: str
+
+
+AnyAnswer: TypeAlias = Welcome | Done | Submitted | Jobs | Hosts | Policies | Explanation | Following | Refused
+
+
+class Message(_Struct, tag=True, kw_only=True):
+    """What the daemon sends."""
+
+
+class AnswerMessage(Message, kw_only=True):
+    """The answer to request `id`."""
+
+    id: int
+    answer: AnyAnswer
+
+
+class EventsMessage(Message, kw_only=True):
+    """Events in order of `seq`, without gap to the last ones sent; `previous` lets the receiver check that.
+
+    Events that the receiver may not see (another user's progress) are left out, hence `previous` and `last`.
+    """
+
+    previous: int
+    last: int
+    events: tuple[Event, ...]
+
+
+class OrderMessage(Message, kw_only=True):
+    """An order to an agent."""
+
+    effect: AnyEffect
+
+
+AnyMessage: TypeAlias = AnswerMessage | EventsMessage | OrderMessage
+
+_request = msgspec.msgpack.Decoder(Request)
+_message = msgspec.msgpack.Decoder(AnyMessage)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Request | AnyMessage) -> bytes:
+    """The frame of a message; ProtocolError if it would be refused by the other side."""
+    frame = _encoder.encode(message)
+    if len(frame) > MAX_FRAME:
+        msg = f"a message of {len(frame):,} bytes is over the limit of {MAX_FRAME:,}; send less at once"
+        raise ProtocolError(msg)
+    return frame
+
+
+def decode_request(frame: bytes | memoryview) -> Request:
+    """What a client sent; ProtocolError for anything that isn't exactly a request."""
+    return _decode(_request, frame)  # type: ignore[no-any-return]
+
+
+def decode_message(frame: bytes | memoryview) -> AnyMessage:
+    """What the daemon sent; ProtocolError for anything else."""
+    return _decode(_message, frame)  # type: ignore[no-any-return]
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes | memoryview) -> Any:
+    if len(frame) > MAX_FRAME:
+        msg = f"a frame of {len(frame):,} bytes is over the limit of {MAX_FRAME:,}"
+        raise ProtocolError(msg)
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        msg = f"not a message of protocol {VERSION}: {problem}"
+        raise ProtocolError(msg) from problem
