@@ -31,7 +31,7 @@ class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 # --- what a pool is made of -------------------------------------------------------------------------------------------
 
 
-class Slot(_Struct, kw_only=True):
+class Slot(_Struct, frozen=True, kw_only=True):
     """Room for one worker: a GPU or a share of the CPU cores."""
 
     index: Count
@@ -41,7 +41,7 @@ class Slot(_Struct, kw_only=True):
     """Why the slot can't be leased (foreign process, drained by the administrator); empty when it can."""
 
 
-class Host(_Struct, kw_only=True):
+class Host(_Struct, frozen=True, kw_only=True):
     """A machine of the pool."""
 
     name: Name
@@ -53,7 +53,7 @@ class Host(_Struct, kw_only=True):
         return f"{self.name}:{index}"
 
 
-class Size(_Struct):
+class Size(_Struct, frozen=True):
     """How many workers (and parameter servers) a job is given. A server takes one slot, as a worker does."""
 
     workers: Count
@@ -65,7 +65,7 @@ class Size(_Struct):
         return self.workers + self.servers
 
 
-class JobSpec(_Struct, kw_only=True):
+class JobSpec(_Struct, frozen=True, kw_only=True):
     """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
 
     name: Name
@@ -92,7 +92,7 @@ class JobSpec(_Struct, kw_only=True):
     cell: Annotated[str, Meta(max_length=200)] = ""
 
 
-class Progress(_Struct, kw_only=True):
+class Progress(_Struct, frozen=True, kw_only=True):
     """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
 
     step: Count | None = None
@@ -111,7 +111,7 @@ class Progress(_Struct, kw_only=True):
 # --- stimuli: wishes of people and observations of the world ----------------------------------------------------------
 
 
-class Stimulus(_Struct, tag=True, kw_only=True):
+class Stimulus(_Struct, tag=True, frozen=True, kw_only=True):
     """Something that the core is told. `at` when, `by` whom (a user name or `daemon`), `id` what its events name."""
 
     at: float
@@ -119,20 +119,20 @@ class Stimulus(_Struct, tag=True, kw_only=True):
     id: str
 
 
-class Submit(Stimulus, kw_only=True):
+class Submit(Stimulus, frozen=True, kw_only=True):
     """Wish: queue this job. Answered by `JobSubmitted`, or an error that says what to change."""
 
     spec: JobSpec
 
 
-class Cancel(Stimulus, kw_only=True):
+class Cancel(Stimulus, frozen=True, kw_only=True):
     """Wish: end this job, whatever it is doing."""
 
     job: JobId
     reason: Text = ""
 
 
-class Resize(Stimulus, kw_only=True):
+class Resize(Stimulus, frozen=True, kw_only=True):
     """Wish: let the job hold between `min_slots` and `max_slots` from now on."""
 
     job: JobId
@@ -140,7 +140,7 @@ class Resize(Stimulus, kw_only=True):
     max_slots: Annotated[int, Meta(ge=1, le=100_000)]
 
 
-class UsePolicy(Stimulus, kw_only=True):
+class UsePolicy(Stimulus, frozen=True, kw_only=True):
     """Wish: let another policy decide from now on. The daemon has checked name and options."""
 
     name: Name
@@ -150,33 +150,33 @@ class UsePolicy(Stimulus, kw_only=True):
     """Source text of a policy given from a cell; empty for an installed one."""
 
 
-class Propose(Stimulus, kw_only=True):
+class Propose(Stimulus, frozen=True, kw_only=True):
     """A policy's plan comes back. It is checked as if a stranger had sent it."""
 
     plan: Plan
     policy: Name
 
 
-class PolicyFailed(Stimulus, kw_only=True):
+class PolicyFailed(Stimulus, frozen=True, kw_only=True):
     """The active policy raised, was too slow, or could not be read: the present allocation stands."""
 
     policy: Name
     reason: Text
 
 
-class HostsSeen(Stimulus, kw_only=True):
+class HostsSeen(Stimulus, frozen=True, kw_only=True):
     """These hosts exist now; a host that is not named is lost."""
 
     hosts: tuple[Host, ...]
 
 
-class AgentSeen(Stimulus, kw_only=True):
+class AgentSeen(Stimulus, frozen=True, kw_only=True):
     """The agent of user `by` has connected (True) or is gone (False)."""
 
     connected: bool
 
 
-class RunningSeen(Stimulus, kw_only=True):
+class RunningSeen(Stimulus, frozen=True, kw_only=True):
     """Generation `generation` of an attempt has settled: its members train on exactly `slots`."""
 
     job: JobId
@@ -187,7 +187,7 @@ class RunningSeen(Stimulus, kw_only=True):
     """How long the members stood still for it."""
 
 
-class ReleaseSeen(Stimulus, kw_only=True):
+class ReleaseSeen(Stimulus, frozen=True, kw_only=True):
     """The processes on these slots are gone."""
 
     job: JobId
@@ -195,7 +195,7 @@ class ReleaseSeen(Stimulus, kw_only=True):
     slots: tuple[SlotId, ...]
 
 
-class ProgressSeen(Stimulus, kw_only=True):
+class ProgressSeen(Stimulus, frozen=True, kw_only=True):
     """The job reported how far it is."""
 
     job: JobId
@@ -203,7 +203,7 @@ class ProgressSeen(Stimulus, kw_only=True):
     progress: Progress
 
 
-class ExitSeen(Stimulus, kw_only=True):
+class ExitSeen(Stimulus, frozen=True, kw_only=True):
     """The attempt is over and every process of it is gone.
 
     `completed` and `failed` are the cell's own end; `cancelled` and `preempted` follow a `Stop`; `lost` means that the
@@ -216,7 +216,7 @@ class ExitSeen(Stimulus, kw_only=True):
     reason: Text = ""
 
 
-class Tick(Stimulus, kw_only=True):
+class Tick(Stimulus, frozen=True, kw_only=True):
     """Time has passed."""
 
 
@@ -228,11 +228,11 @@ Observation: TypeAlias = RunningSeen | ReleaseSeen | ProgressSeen | ExitSeen
 # --- events: the facts that everybody folds ---------------------------------------------------------------------------
 
 
-class Fact(_Struct, tag=True, kw_only=True):
+class Fact(_Struct, tag=True, frozen=True, kw_only=True):
     """The body of an event."""
 
 
-class JobSubmitted(Fact, kw_only=True):
+class JobSubmitted(Fact, frozen=True, kw_only=True):
     """A job was accepted and stands in the queue."""
 
     job: JobId
@@ -240,7 +240,7 @@ class JobSubmitted(Fact, kw_only=True):
     spec: JobSpec
 
 
-class JobStarted(Fact, kw_only=True):
+class JobStarted(Fact, frozen=True, kw_only=True):
     """Slots were leased to a new attempt of a queued job."""
 
     job: JobId
@@ -251,7 +251,7 @@ class JobStarted(Fact, kw_only=True):
     reason: Text = ""
 
 
-class RescaleRequested(Fact, kw_only=True):
+class RescaleRequested(Fact, frozen=True, kw_only=True):
     """A running job is to go on with `slots`; slots that it had and are not among them drain."""
 
     job: JobId
@@ -262,7 +262,7 @@ class RescaleRequested(Fact, kw_only=True):
     reason: Text = ""
 
 
-class JobRunning(Fact, kw_only=True):
+class JobRunning(Fact, frozen=True, kw_only=True):
     """A generation settled; the job trains on `slots`."""
 
     job: JobId
@@ -272,7 +272,7 @@ class JobRunning(Fact, kw_only=True):
     pause_s: float = 0.0
 
 
-class StopRequested(Fact, kw_only=True):
+class StopRequested(Fact, frozen=True, kw_only=True):
     """All slots of the attempt drain; `how` says whether the job ends or is queued again."""
 
     job: JobId
@@ -281,7 +281,7 @@ class StopRequested(Fact, kw_only=True):
     reason: Text = ""
 
 
-class SlotsReleased(Fact, kw_only=True):
+class SlotsReleased(Fact, frozen=True, kw_only=True):
     """Slots are free again."""
 
     job: JobId
@@ -289,7 +289,7 @@ class SlotsReleased(Fact, kw_only=True):
     slots: tuple[SlotId, ...]
 
 
-class JobProgressed(Fact, kw_only=True):
+class JobProgressed(Fact, frozen=True, kw_only=True):
     """The job reported progress."""
 
     job: JobId
@@ -297,7 +297,7 @@ class JobProgressed(Fact, kw_only=True):
     progress: Progress
 
 
-class JobRequeued(Fact, kw_only=True):
+class JobRequeued(Fact, frozen=True, kw_only=True):
     """The attempt is over and the job waits for the next one."""
 
     job: JobId
@@ -307,7 +307,7 @@ class JobRequeued(Fact, kw_only=True):
     reason: Text = ""
 
 
-class JobResized(Fact, kw_only=True):
+class JobResized(Fact, frozen=True, kw_only=True):
     """The owner changed the job's range."""
 
     job: JobId
@@ -315,7 +315,7 @@ class JobResized(Fact, kw_only=True):
     max_slots: Count
 
 
-class JobEnded(Fact, kw_only=True):
+class JobEnded(Fact, frozen=True, kw_only=True):
     """The job is over for good."""
 
     job: JobId
@@ -323,13 +323,13 @@ class JobEnded(Fact, kw_only=True):
     reason: Text = ""
 
 
-class HostsChanged(Fact, kw_only=True):
+class HostsChanged(Fact, frozen=True, kw_only=True):
     """The pool's hosts are these from now on."""
 
     hosts: tuple[Host, ...]
 
 
-class PolicyUsed(Fact, kw_only=True):
+class PolicyUsed(Fact, frozen=True, kw_only=True):
     """A policy decides from now on."""
 
     name: Name
@@ -339,14 +339,14 @@ class PolicyUsed(Fact, kw_only=True):
     reason: Text = ""
 
 
-class PlanRejected(Fact, kw_only=True):
+class PlanRejected(Fact, frozen=True, kw_only=True):
     """A plan was illegal, or the policy failed: the present allocation stands."""
 
     policy: Name
     reason: Text
 
 
-class PlanAccepted(Fact, kw_only=True):
+class PlanAccepted(Fact, frozen=True, kw_only=True):
     """A plan was applied; only journaled when its memo or its reasons changed."""
 
     policy: Name
@@ -355,7 +355,7 @@ class PlanAccepted(Fact, kw_only=True):
     """Why the policy gave a job what it gave, by job id as text."""
 
 
-class AgentChanged(Fact, kw_only=True):
+class AgentChanged(Fact, frozen=True, kw_only=True):
     """The agent of `user` connected or went."""
 
     user: str
@@ -381,7 +381,7 @@ AnyFact: TypeAlias = (
 )
 
 
-class Event(_Struct, kw_only=True):
+class Event(_Struct, frozen=True, kw_only=True):
     """One line of the one event stream. `seq` has no gaps; `cause` is the id of the stimulus."""
 
     seq: int
@@ -394,7 +394,7 @@ class Event(_Struct, kw_only=True):
 # --- effects: orders that only the owner's agent carries out ----------------------------------------------------------
 
 
-class Effect(_Struct, tag=True, kw_only=True):
+class Effect(_Struct, tag=True, frozen=True, kw_only=True):
     """An order, idempotent by (job, attempt, generation)."""
 
     job: JobId
@@ -402,7 +402,7 @@ class Effect(_Struct, tag=True, kw_only=True):
     owner: str
 
 
-class Launch(Effect, kw_only=True):
+class Launch(Effect, frozen=True, kw_only=True):
     """Start an attempt on these slots."""
 
     spec: JobSpec
@@ -413,7 +413,7 @@ class Launch(Effect, kw_only=True):
     """GPU UUID by slot; empty on CPU hosts."""
 
 
-class Rescale(Effect, kw_only=True):
+class Rescale(Effect, frozen=True, kw_only=True):
     """Go on with exactly these slots."""
 
     generation: Count
@@ -422,7 +422,7 @@ class Rescale(Effect, kw_only=True):
     devices: dict[SlotId, str] = {}
 
 
-class Stop(Effect, kw_only=True):
+class Stop(Effect, frozen=True, kw_only=True):
     """End the attempt; with `preempt`, after a commit to disk."""
 
     how: Literal["cancel", "preempt", "time limit"]
@@ -435,7 +435,7 @@ AnyEffect: TypeAlias = Launch | Rescale | Stop
 # --- what a policy sees and says --------------------------------------------------------------------------------------
 
 
-class Speed(_Struct, kw_only=True):
+class Speed(_Struct, frozen=True, kw_only=True):
     """A measured point: samples per second at a size."""
 
     workers: int
@@ -443,7 +443,7 @@ class Speed(_Struct, kw_only=True):
     samples_per_s: float
 
 
-class Profile(_Struct, kw_only=True):
+class Profile(_Struct, frozen=True, kw_only=True):
     """What the core has learned of a job from its own progress events.
 
     `rate(n)` is samples/s on n workers: the measured point where there is one, else the fit T(n) = a/n + b + d*n of
@@ -475,7 +475,7 @@ class Profile(_Struct, kw_only=True):
         return 1.0 / seconds if seconds > 0 else None
 
 
-class JobView(_Struct, kw_only=True):
+class JobView(_Struct, frozen=True, kw_only=True):
     """All that a policy may know of an unfinished job."""
 
     job: JobId
@@ -514,7 +514,7 @@ class JobView(_Struct, kw_only=True):
         return self.min_slots <= workers <= self.max_slots and (not self.sizes or workers in self.sizes)
 
 
-class HostView(_Struct, kw_only=True):
+class HostView(_Struct, frozen=True, kw_only=True):
     """A host as a policy sees it."""
 
     name: str
@@ -524,7 +524,7 @@ class HostView(_Struct, kw_only=True):
     draining: int = 0
 
 
-class View(_Struct, kw_only=True):
+class View(_Struct, frozen=True, kw_only=True):
     """All that a policy may know. Jobs are the unfinished ones in order of (submitted_at, job)."""
 
     now: float
@@ -544,7 +544,7 @@ class View(_Struct, kw_only=True):
         return sum(host.capacity for host in self.hosts)
 
 
-class Plan(_Struct, kw_only=True):
+class Plan(_Struct, frozen=True, kw_only=True):
     """A policy's proposal: the size of every job that is to hold slots. An absent job holds none.
 
     A plan must be legal: known unfinished jobs, allowed sizes, in all at most the capacity. A job in phase `stopping`
@@ -557,7 +557,7 @@ class Plan(_Struct, kw_only=True):
 
 
 class Policy(Protocol):
-    """Decides who gets how many slots. Pure: no clock, no chance, no memory but the memo; ties by (submitted_at, job)."""
+    """Decides who gets how many slots. Pure: no clock, no chance, no memory but the memo."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -579,7 +579,7 @@ class Policy(Protocol):
 # --- what screens and commands see ------------------------------------------------------------------------------------
 
 
-class JobInfo(_Struct, kw_only=True):
+class JobInfo(_Struct, frozen=True, kw_only=True):
     """A job as `jobs`, the handle and the panel show it."""
 
     job: JobId
@@ -599,7 +599,7 @@ class JobInfo(_Struct, kw_only=True):
     restarts: int = 0
 
 
-class SlotInfo(_Struct, kw_only=True):
+class SlotInfo(_Struct, frozen=True, kw_only=True):
     """A slot as the map shows it."""
 
     slot: SlotId
@@ -610,7 +610,7 @@ class SlotInfo(_Struct, kw_only=True):
     reason: str = ""
 
 
-class PolicyInfo(_Struct, kw_only=True):
+class PolicyInfo(_Struct, frozen=True, kw_only=True):
     """A policy as the picker shows it."""
 
     name: str

@@ -1,7 +1,7 @@
 """The protocol on the daemon's socket, without I/O: what a frame holds, and its limits.
 
-One ZeroMQ message is one frame: msgpack of a `Request` (to the daemon) or a `Message` (from it). Knows types and errors;
-must not know sockets. Who is speaking comes from the socket (UNIX peer or CURVE key), never from the message.
+One ZeroMQ message is one frame: msgpack of a `Request` (to the daemon) or a `Message` (from it). Knows types and
+errors; must not know sockets. Who is speaking comes from the socket (UNIX peer or CURVE key), never from the message.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 # --- to the daemon ----------------------------------------------------------------------------------------------------
 
 
-class Ask(_Struct, tag=True, kw_only=True):
+class Ask(_Struct, tag=True, frozen=True, kw_only=True):
     """What a request asks for."""
 
 
-class Hello(Ask, kw_only=True):
+class Hello(Ask, frozen=True, kw_only=True):
     """First message: which protocol, and in which role. An agent gets orders from then on. Answer: `Welcome`."""
 
     version: int
@@ -50,21 +50,21 @@ class Hello(Ask, kw_only=True):
     """`client` or `agent`."""
 
 
-class SubmitJob(Ask, kw_only=True):
+class SubmitJob(Ask, frozen=True, kw_only=True):
     """Queue a job; answered with `Submitted` once it is on disk. `key` makes a repeat harmless."""
 
     spec: JobSpec
     key: str
 
 
-class CancelJob(Ask, kw_only=True):
+class CancelJob(Ask, frozen=True, kw_only=True):
     """End a job. Answer: `Done`."""
 
     job: JobId
     reason: str = ""
 
 
-class ResizeJob(Ask, kw_only=True):
+class ResizeJob(Ask, frozen=True, kw_only=True):
     """Change a job's range. Answer: `Done`."""
 
     job: JobId
@@ -72,7 +72,7 @@ class ResizeJob(Ask, kw_only=True):
     max_slots: int
 
 
-class ListJobs(Ask, kw_only=True):
+class ListJobs(Ask, frozen=True, kw_only=True):
     """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`)."""
 
     all: bool = False
@@ -80,15 +80,15 @@ class ListJobs(Ask, kw_only=True):
     limit: int = 1000
 
 
-class ListHosts(Ask, kw_only=True):
+class ListHosts(Ask, frozen=True, kw_only=True):
     """Answer: `Hosts`."""
 
 
-class ListPolicies(Ask, kw_only=True):
+class ListPolicies(Ask, frozen=True, kw_only=True):
     """Answer: `Policies`."""
 
 
-class SwitchPolicy(Ask, kw_only=True):
+class SwitchPolicy(Ask, frozen=True, kw_only=True):
     """Switch the policy. Answer: `Done`; unknown name or bad option: the old one stands."""
 
     name: str
@@ -97,13 +97,13 @@ class SwitchPolicy(Ask, kw_only=True):
     source: str = ""
 
 
-class ExplainJob(Ask, kw_only=True):
+class ExplainJob(Ask, frozen=True, kw_only=True):
     """Why does this job wait, or hold what it holds? Answer: `Explanation`."""
 
     job: JobId
 
 
-class Follow(Ask, kw_only=True):
+class Follow(Ask, frozen=True, kw_only=True):
     """Send every event after `since` and go on with new ones, as `EventsMessage`s. Answer: `Following`."""
 
     since: int = 0
@@ -111,21 +111,21 @@ class Follow(Ask, kw_only=True):
     """Only events of this job (and of the pool)."""
 
 
-class Unfollow(Ask, kw_only=True):
+class Unfollow(Ask, frozen=True, kw_only=True):
     """Send no more events. Answer: `Done`."""
 
 
-class ReportSeen(Ask, kw_only=True):
+class ReportSeen(Ask, frozen=True, kw_only=True):
     """An agent's observation. Its `by` is ignored: the socket says who. Answer: `Done`."""
 
     seen: RunningSeen | ReleaseSeen | ProgressSeen | ExitSeen
 
 
-class Ping(Ask, kw_only=True):
+class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
 
-class Shutdown(Ask, kw_only=True):
+class Shutdown(Ask, frozen=True, kw_only=True):
     """End the daemon; jobs go on. Only its own user may. Answer: `Done`."""
 
 
@@ -147,7 +147,7 @@ AnyAsk: TypeAlias = (
 )
 
 
-class Request(_Struct, kw_only=True):
+class Request(_Struct, frozen=True, kw_only=True):
     """One ask; `id` comes back in the answer."""
 
     id: int
@@ -157,11 +157,11 @@ class Request(_Struct, kw_only=True):
 # --- from the daemon --------------------------------------------------------------------------------------------------
 
 
-class Answer(_Struct, tag=True, kw_only=True):
+class Answer(_Struct, tag=True, frozen=True, kw_only=True):
     """What an ask is answered with."""
 
 
-class Welcome(Answer, kw_only=True):
+class Welcome(Answer, frozen=True, kw_only=True):
     """The pool as the newcomer needs it."""
 
     version: int
@@ -176,24 +176,24 @@ class Welcome(Answer, kw_only=True):
     pid: int = 0
 
 
-class Done(Answer, kw_only=True):
+class Done(Answer, frozen=True, kw_only=True):
     """Carried out, and on disk if it changed anything."""
 
 
-class Submitted(Answer, kw_only=True):
+class Submitted(Answer, frozen=True, kw_only=True):
     """The job's number."""
 
     job: JobId
 
 
-class Jobs(Answer, kw_only=True):
+class Jobs(Answer, frozen=True, kw_only=True):
     """Jobs, oldest first."""
 
     jobs: tuple[JobInfo, ...]
     seq: int
 
 
-class Hosts(Answer, kw_only=True):
+class Hosts(Answer, frozen=True, kw_only=True):
     """Every slot of the pool."""
 
     slots: tuple[SlotInfo, ...]
@@ -201,25 +201,25 @@ class Hosts(Answer, kw_only=True):
     seq: int = 0
 
 
-class Policies(Answer, kw_only=True):
+class Policies(Answer, frozen=True, kw_only=True):
     """Installed policies; one is active."""
 
     policies: tuple[PolicyInfo, ...]
 
 
-class Explanation(Answer, kw_only=True):
+class Explanation(Answer, frozen=True, kw_only=True):
     """A few lines for a person."""
 
     text: str
 
 
-class Following(Answer, kw_only=True):
+class Following(Answer, frozen=True, kw_only=True):
     """Events after `seq` follow."""
 
     seq: int
 
 
-class Refused(Answer, kw_only=True):
+class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of `errors.BY_CODE`."""
 
     code: str
@@ -229,18 +229,18 @@ class Refused(Answer, kw_only=True):
 AnyAnswer: TypeAlias = Welcome | Done | Submitted | Jobs | Hosts | Policies | Explanation | Following | Refused
 
 
-class Message(_Struct, tag=True, kw_only=True):
+class Message(_Struct, tag=True, frozen=True, kw_only=True):
     """What the daemon sends."""
 
 
-class AnswerMessage(Message, kw_only=True):
+class AnswerMessage(Message, frozen=True, kw_only=True):
     """The answer to request `id`."""
 
     id: int
     answer: AnyAnswer
 
 
-class EventsMessage(Message, kw_only=True):
+class EventsMessage(Message, frozen=True, kw_only=True):
     """Events in order of `seq`, without gap to the last ones sent; `previous` lets the receiver check that.
 
     Events that the receiver may not see (another user's progress) are left out, hence `previous` and `last`.
@@ -251,7 +251,7 @@ class EventsMessage(Message, kw_only=True):
     events: tuple[Event, ...]
 
 
-class OrderMessage(Message, kw_only=True):
+class OrderMessage(Message, frozen=True, kw_only=True):
     """An order to an agent."""
 
     effect: AnyEffect

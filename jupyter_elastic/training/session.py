@@ -21,7 +21,7 @@ class Session(Protocol):
         ...
 
     def save(self, commit: bytes, *, durable: bool = False) -> None:
-        """Keep a commit (an opaque blob) so that it outlives this process; called on rank 0 only. `durable`: on disk."""
+        """Keep a commit (an opaque blob) so that it outlives this process; by rank 0 only. `durable`: on disk."""
         ...
 
     def load(self) -> bytes | None:
@@ -29,7 +29,7 @@ class Session(Protocol):
         ...
 
     def change_wanted(self) -> bool:
-        """Whether another generation waits for this worker to come to the door (or it is to leave, or to be preempted)."""
+        """Whether this worker is asked to the door: another generation, its removal, or a preemption waits."""
         ...
 
 
