@@ -1,0 +1,60 @@
+# What a person types. Every environment is made here; nothing installed by hand counts.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DONE := $(VENV)/.done
+TORCH ?= torch==2.13.0
+TENSORFLOW ?= tensorflow-cpu==2.21.* tf-keras==2.21.*
+export OMP_NUM_THREADS ?= 1
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: demo lab test check bench clean
+
+demo: $(DONE)/horovod
+	$(BIN)/python scripts/demo.py
+
+lab: $(DONE)/horovod
+	$(BIN)/jupyter lab examples
+
+test: $(DONE)/tools
+	$(BIN)/python scripts/test.py
+
+check: $(DONE)/tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict -p jupyter_elastic
+	$(BIN)/lint-imports
+
+bench: $(DONE)/tools $(DONE)/peers
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .venv-peers
+
+$(DONE)/frameworks:
+	@echo "Making .venv with torch and TensorFlow: about 3 minutes and 4 GB, once."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip setuptools wheel
+	$(BIN)/python -m pip install -q "$(TORCH)"
+	$(BIN)/python -m pip install -q $(foreach p,$(TENSORFLOW),"$(p)")
+	@mkdir -p $(DONE) && touch $@
+
+$(DONE)/package: $(DONE)/frameworks pyproject.toml
+	@echo "Installing jupyter-elastic, JupyterLab and what the examples use: about 1 minute."
+	$(BIN)/python -m pip install -q -e ".[dev]"
+	@touch $@
+
+$(DONE)/horovod: $(DONE)/package jupyter_elastic/build_horovod/hvd-cxx
+	$(BIN)/jupyter elastic build-horovod
+	@touch $@
+
+$(DONE)/tools: $(DONE)/horovod
+	@command -v chromium >/dev/null || { echo "Installing Debian's chromium for the browser tests: about 1 minute."; \
+	  apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium >/dev/null; }
+	@touch $@
+
+$(DONE)/peers:
+	@echo "Making .venv-peers with the peers that the benchmarks measure against: about 1 minute."
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install -q "$(TORCH)" numpy ipyparallel ipykernel
+	@mkdir -p $(DONE) && touch $@

@@ -1,0 +1,50 @@
+"""`make demo`: runs the first example through a real kernel and prints what it did."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "01_first_cell.ipynb"
+
+
+def main() -> int:
+    """Run the notebook; print accuracy, engine and world size."""
+    from jupyter_elastic.client import Client
+    from jupyter_elastic.keeper import ensure
+
+    print(f"Running {EXAMPLE.relative_to(ROOT)} through a real kernel: about half a minute.", flush=True)
+    begun = time.time()
+    notebook = nbformat.read(EXAMPLE, as_version=4)
+    client = NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(EXAMPLE.parent)}}
+    )
+    client.execute()
+    printed = "".join(
+        output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "stream"
+    )
+    accuracy = next((line.strip() for line in printed.splitlines() if "accuracy" in line.lower()), None)
+    daemon = Client(ensure())
+    job = [info for info in daemon.jobs(all=True) if info.submitted_at >= begun][-1]
+    daemon.close()
+    if accuracy is None or job.phase != "completed":
+        print(f"The example did not finish as it should (job {job.job}: {job.phase} {job.reason}).", file=sys.stderr)
+        return 1
+    world = job.progress.world_size if job.progress else None
+    print(f"job {job.job} '{job.spec.name}': {job.phase} in {(job.ended_at or 0) - job.submitted_at:.1f} s")
+    print(f"engine {job.spec.engine}, world size {world}")
+    print(accuracy)
+    print(f"\nOpen it in JupyterLab:  make lab     (or: .venv/bin/jupyter lab {EXAMPLE.relative_to(ROOT)})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

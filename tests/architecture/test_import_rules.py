@@ -1,0 +1,48 @@
+"""The import rules hold, and they can fail: a forbidden import put in on purpose is found."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    env = {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    leave_out = shutil.ignore_patterns("__pycache__", "node_modules", "static", "labextension", "frontend")
+    shutil.copytree(ROOT / "jupyter_elastic", tmp_path / "jupyter_elastic", ignore=leave_out)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_rules_hold(house: Path) -> None:
+    done = lint(house)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("scheduler/core/decide.py", "import time"),
+        ("scheduler/policies/fifo.py", "import random"),
+        ("agent/driver.py", "from jupyter_elastic.scheduler import core"),
+        ("scheduler/daemon.py", "from jupyter_elastic.agent import driver"),
+    ],
+)
+def test_a_broken_rule_is_found(house: Path, module: str, line: str) -> None:
+    path = house / "jupyter_elastic" / module
+    path.write_text(path.read_text() + f"\n{line}\n")
+    done = lint(house)
+    assert done.returncode != 0
+    assert "BROKEN" in done.stdout

@@ -1,0 +1,63 @@
+"""Building Horovod: what is missing is named, the cache fits what is installed, the wrapper changes what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic import build_horovod
+
+
+def arguments_after_wrapping(tmp_path: Path, *arguments: str) -> list[str]:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    compiler.chmod(0o700)
+    env = {**os.environ, "JUPYTER_ELASTIC_CXX": str(compiler)}
+    done = subprocess.run(
+        [str(build_horovod.WRAPPER), *arguments], env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.splitlines()
+
+
+def test_wrapper_raises_the_standard_and_drops_debug_information(tmp_path: Path) -> None:
+    assert arguments_after_wrapping(tmp_path, "-g", "-O3", "-std=c++14", "-c", "a b.cc") == [
+        "-O3", "-std=c++17", "-c", "a b.cc"
+    ]  # fmt: skip
+
+
+def test_wrapper_empties_the_xla_operations_only(tmp_path: Path) -> None:
+    xla = arguments_after_wrapping(tmp_path, "-c", "/x/horovod/tensorflow/xla_mpi_ops.cc")
+    other = arguments_after_wrapping(tmp_path, "-c", "/x/horovod/tensorflow/mpi_ops.cc")
+    assert xla[-1] == "-UTENSORFLOW_VERSION"
+    assert "-UTENSORFLOW_VERSION" not in other
+
+
+def test_a_missing_compiler_is_named_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build_horovod.main([]) == 1
+    said = capsys.readouterr().err
+    assert "no c++: apt install g++" in said
+    assert "no cmake: apt install cmake" in said
+
+
+def test_the_cache_differs_by_framework_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = build_horovod.cache_key()
+    monkeypatch.setattr(build_horovod, "frameworks", lambda: {"torch": "9.9.9"})
+    assert build_horovod.cache_key() != here
+
+
+def test_the_first_error_of_the_log_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    log.write_text("[ 10%] Building\n/usr/include/x.h:3: fatal error: nccl.h: No such file\nmore\nlast line\n")
+    said = build_horovod._what_went_wrong(log)
+    assert "nccl.h: No such file" in said
+    assert str(log) in said
+
+
+def test_horovod_here_works_with_both_frameworks() -> None:
+    assert build_horovod.check() == ["torch", "tensorflow"]
