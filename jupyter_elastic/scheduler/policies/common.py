@@ -1,0 +1,189 @@
+"""What the policies share: the draft of a plan, who stands where, and human reasons.
+
+Knows the words of `types` only. No clock, no chance: time is `view.now`, ties go by (submitted_at, job).
+Counts of workers are bare ints here; a server takes a slot like a worker, so `slots(job, n)` is what `n` workers cost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from jupyter_elastic.types import JobId, JobView, Plan, Size, View
+
+Ratio = Annotated[float, Meta(ge=0, le=1e6)]
+RUNNING = ("running", "starting", "rescaling")
+
+
+class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of all options: typed, immutable, unknown names refused."""
+
+
+def ladder(job: JobView) -> Sequence[int]:
+    """The allowed numbers of workers, ascending; empty when the range and the sizes exclude each other."""
+    if job.sizes:
+        return sorted({n for n in job.sizes if job.min_slots <= n <= job.max_slots})
+    return range(job.min_slots, job.max_slots + 1)
+
+
+def least(job: JobView) -> int:
+    """The fewest workers that the job can run on; 0 when no size is allowed."""
+    if job.sizes:
+        rungs = ladder(job)
+        return rungs[0] if rungs else 0
+    return job.min_slots if job.min_slots <= job.max_slots else 0
+
+
+def most(job: JobView, room: int) -> int:
+    """The most workers that the job can run on within `room` slots (servers included); 0 when none fits."""
+    room -= job.min_servers
+    if job.sizes:
+        rungs = ladder(job)
+        at = bisect_right(rungs, room)
+        return rungs[at - 1] if at else 0
+    top = min(room, job.max_slots)
+    return top if top >= job.min_slots else 0
+
+
+def above(job: JobView, workers: int) -> int:
+    """The next allowed number of workers above `workers`; 0 when there is none."""
+    if job.sizes:
+        rungs = ladder(job)
+        at = bisect_right(rungs, workers)
+        return rungs[at] if at < len(rungs) else 0
+    return max(workers + 1, job.min_slots) if workers < job.max_slots else 0
+
+
+def below(job: JobView, workers: int) -> int:
+    """The next allowed number of workers below `workers`; 0 when there is none."""
+    if job.sizes:
+        rungs = ladder(job)
+        at = bisect_left(rungs, workers)
+        return rungs[at - 1] if at else 0
+    return min(workers - 1, job.max_slots) if workers > job.min_slots else 0
+
+
+def slots(job: JobView, workers: int) -> int:
+    """What `workers` workers cost, with the servers that the job can't do without."""
+    return workers + job.min_servers if workers else 0
+
+
+def by_priority(jobs: Sequence[JobView]) -> Sequence[JobView]:
+    """The jobs with the highest priority first; order among equals is kept."""
+    first = jobs[0].priority if jobs else 0
+    if all(job.priority == first for job in jobs):
+        return jobs
+    return sorted(jobs, key=lambda job: -job.priority)
+
+
+def sized(job: JobView, size: str) -> int:
+    """How many workers a policy that never rescales asks for: the `min` or the `max` of the range."""
+    if size == "min":
+        return least(job)
+    rungs = ladder(job)
+    return rungs[-1] if rungs else 0
+
+
+def titled(job: JobView) -> str:
+    """How a reason names a job."""
+    return f"job {job.job} of {job.owner}"
+
+
+class Draft:
+    """A plan in the making: who has how many workers, and how many slots are left."""
+
+    __slots__ = ("capacity", "free", "jobs", "kept", "reasons", "running", "view", "waiting", "workers")
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.capacity = self.free = view.capacity
+        self.running = [job for job in view.jobs if job.phase in RUNNING]
+        self.waiting = [job for job in view.jobs if job.phase == "queued"]
+        self.workers: dict[JobId, int] = {}
+        self.jobs: dict[JobId, JobView] = {}
+        self.kept: dict[JobId, int] = {}
+        """Servers of jobs that keep more of them than their minimum."""
+        self.reasons: dict[JobId, str] = {}
+
+    def give(self, job: JobView, workers: int) -> bool:
+        """Set the job's size to `workers` if the slots are there; 0 takes everything."""
+        had = self.cost(job)
+        wanted = slots(job, workers)
+        if wanted - had > self.free:
+            return False
+        self.kept.pop(job.job, None)
+        self.free -= wanted - had
+        if workers:
+            self.workers[job.job] = workers
+            self.jobs[job.job] = job
+        else:
+            self.workers.pop(job.job, None)
+            self.jobs.pop(job.job, None)
+        return True
+
+    def cost(self, job: JobView) -> int:
+        """Slots that the draft gives the job."""
+        return slots(job, self.workers.get(job.job, 0)) + self.kept.get(job.job, 0)
+
+    def keep(self, job: JobView) -> bool:
+        """Let a running job hold what it holds, servers too; False when that isn't allowed any more or doesn't fit."""
+        if not job.allows(job.size.workers) or not self.give(job, job.size.workers):
+            return False
+        extra = min(job.size.servers, max(job.max_servers, job.min_servers)) - job.min_servers
+        if 0 < extra <= self.free:
+            self.kept[job.job] = extra
+            self.free -= extra
+        return True
+
+    def pin(self) -> None:
+        """Give running jobs that may not be preempted the least that they can run on, before anybody else."""
+        for job in self.running:
+            if not job.preemptible:
+                self.give(job, least(job))
+
+    def keep_all(self, jobs: Iterable[JobView] | None = None) -> None:
+        """Let running jobs hold what they hold: the rule of policies that never rescale.
+
+        A job whose owner changed the range to one that excludes its size goes to the nearest size below, or its least.
+        """
+        order = list(self.running if jobs is None else jobs)
+        if not all(job.preemptible for job in order):
+            order.sort(key=lambda job: job.preemptible)
+        for job in order:
+            if not self.keep(job):
+                self.give(job, below(job, job.size.workers + 1) or least(job))
+
+    def plan(self, memo: Any = None) -> Plan:
+        """The finished plan, with a reason for every job whose size changes."""
+        sizes = {
+            number: Size(workers, self.jobs[number].min_servers + self.kept.get(number, 0))
+            for number, workers in self.workers.items()
+        }
+        self._explain()
+        return Plan(sizes=sizes, memo=memo, reasons=self.reasons)
+
+    def _explain(self) -> None:
+        """Say why, for each job whose size changes and that has no better reason yet."""
+        reasons = self.reasons
+        winners = [
+            job for number, job in self.jobs.items() if self.workers[number] > job.size.workers or not job.size.workers
+        ]
+        winner = next((job for job in winners if not job.size.workers), winners[0] if winners else None)
+        for job in winners:
+            if job.job not in reasons:
+                reasons[job.job] = "slots are free for it" if not job.size.workers else "slots are free to grow into"
+        for job in self.running:
+            now = self.workers.get(job.job, 0)
+            if now < job.size.workers and job.job not in reasons:
+                reasons[job.job] = f"makes room for {titled(winner)}" if winner else "fewer slots are left in the pool"
+
+    def blocked(self, job: JobView, workers: int) -> None:
+        """Say why the first in the queue waits."""
+        need = slots(job, workers)
+        if need > self.capacity:
+            self.reasons[job.job] = f"needs {need} slots and the pool has {self.capacity}"
+        else:
+            self.reasons[job.job] = f"needs {need} slots and {self.free or 'none'} of {self.capacity} are free"

@@ -1,0 +1,99 @@
+"""How fast a job is and how long it still needs, as far as anybody knows.
+
+Measured where it is measured, fitted where there is a fit, else a concave guess: n workers are n**0.9 times as fast as
+one, and a job that says nothing of its length is expected to need as long again as it has had (the mean residual life
+of heavy-tailed lengths, the reason why least-attained-service works).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jupyter_elastic.types import JobView
+
+GUESS = 0.9
+UNKNOWN_S = 60.0
+"""Slot-seconds that a job is expected to need at least when nobody knows."""
+
+
+def rates(job: JobView) -> Callable[[int], float]:
+    """The job's speed by number of workers: samples/s, or multiples of one worker's when nothing is measured."""
+    profile = job.profile
+    servers = job.min_servers
+    points = {point.workers: point.samples_per_s for point in profile.speeds if point.servers == servers}
+    if profile.fit is not None:
+        a, b, d = profile.fit
+
+        def fitted(workers: int) -> float:
+            if workers <= 0:
+                return 0.0
+            known = points.get(workers)
+            if known is not None:
+                return known
+            seconds = a / workers + b + d * workers
+            return 1.0 / seconds if seconds > 0 else 0.0
+
+        return fitted
+    if not points:
+        return _guess
+    at = min(points, key=lambda workers: (abs(workers - job.size.workers), workers))
+    unit = points[at] / float(at) ** GUESS
+
+    def scaled(workers: int) -> float:
+        return points[workers] if workers in points else unit * float(max(workers, 0)) ** GUESS
+
+    return scaled
+
+
+def _guess(workers: int) -> float:
+    return float(workers) ** GUESS if workers > 0 else 0.0
+
+
+def rate(job: JobView, workers: int) -> float:
+    """One value of `rates`; for many sizes of one job take that."""
+    return rates(job)(workers)
+
+
+def measured(job: JobView) -> bool:
+    """Whether its speed and its remaining work are both known."""
+    profile = job.profile
+    return profile.remaining is not None and (profile.fit is not None or bool(profile.speeds))
+
+
+def time_left(job: JobView, workers: int) -> float:
+    """Seconds that a running job still needs on `workers`, as far as is known: 0 when it is overdue, else `inf`."""
+    if workers <= 0:
+        return float("inf")
+    bound = job.max_time_s - job.run_s if job.max_time_s is not None else float("inf")
+    if measured(job):
+        speed = rate(job, workers)
+        left = (job.profile.remaining or 0.0) / speed if speed > 0 else float("inf")
+        return max(0.0, min(left, bound))
+    if job.estimate_s is not None:
+        left = (job.estimate_s * _guess(job.min_slots) - _served(job)) / _guess(workers)
+        return max(0.0, min(left, bound))
+    return max(0.0, bound)
+
+
+def run_time(job: JobView, workers: int) -> float:
+    """Seconds that a waiting job needs on `workers`; `inf` when nobody said."""
+    left = time_left(job, workers)
+    return left if left > 0 else float("inf")
+
+
+def _served(job: JobView) -> float:
+    """Work done, in the unit of the guess: single-worker seconds."""
+    if job.run_s <= 0:
+        return 0.0
+    return job.run_s * _guess(max(1, round(job.attained_s / job.run_s)))
+
+
+def work_left(job: JobView) -> float:
+    """Slot-seconds that the job is expected to need still at its smallest size; never unknown, never below 1."""
+    least = job.min_slots
+    if measured(job):
+        speed = rate(job, least)
+        return max(1.0, least * (job.profile.remaining or 0.0) / speed) if speed > 0 else UNKNOWN_S
+    if job.estimate_s is not None:
+        return max(1.0, 0.1 * job.estimate_s * least, job.estimate_s * least - job.attained_s)
+    return max(UNKNOWN_S * least, job.attained_s)
