@@ -1,0 +1,161 @@
+"""Where the daemon is, and with which key: directories and the connection file.
+
+Knows paths, file modes and JSON; must not know sockets or how processes are started (that is `keeper`). The folders
+belong to one user and are closed to all others; a folder that somebody else owns is refused, never used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed
+
+DIR_VARIABLE = "JUPYTER_ELASTIC_DIR"
+ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
+"""Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
+
+_ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
+
+
+class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `daemon.json` holds: who answers where. `start_time` (psutil's) makes a re-used pid harmless."""
+
+    endpoint: str
+    pid: int = 0
+    start_time: float = 0.0
+    package: str = ""
+    server_key: str = ""
+    """Z85 text of the daemon's CURVE public key; empty for UNIX sockets, where the kernel says who is who."""
+    secret_file: str = ""
+    """For CURVE: file with the client's own key pair (`public secret`, Z85); empty: `state_dir()/client.key`."""
+
+
+def state_dir() -> Path:
+    """The pool's lasting folder (journal, jobs, logs): `$JUPYTER_ELASTIC_DIR`, else `~/.local/share/jupyter-elastic`.
+
+    Created with mode 0700 when absent.
+    """
+    given = os.environ.get(DIR_VARIABLE)
+    path = Path(given).expanduser() if given else Path.home() / ".local" / "share" / "jupyter-elastic"
+    return private_dir(path.absolute())
+
+
+def runtime_dir() -> Path:
+    """The pool's folder of sockets, locks and pids; its path is short, as UNIX sockets ask (108 bytes)."""
+    return runtime_dir_of(state_dir())
+
+
+def runtime_dir_of(state: Path) -> Path:
+    """The runtime folder that belongs to a state folder."""
+    digest = hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:8]
+    return private_dir(private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}") / digest)
+
+
+def jobs_dir() -> Path:
+    """Where jobs have their folders."""
+    return private_dir(state_dir() / "jobs")
+
+
+def socket_path() -> Path:
+    """The daemon's UNIX socket."""
+    return runtime_dir() / "daemon.sock"
+
+
+def daemon_file() -> Path:
+    """The daemon's connection file."""
+    return runtime_dir() / "daemon.json"
+
+
+def agent_file() -> Path:
+    """The file in which this user's agent says that it lives."""
+    return runtime_dir() / "agent.json"
+
+
+def daemon_lock() -> Path:
+    """Held (flock) by the one daemon of the pool."""
+    return runtime_dir() / "daemon.lock"
+
+
+def agent_lock() -> Path:
+    """Held (flock) by this user's one agent."""
+    return runtime_dir() / "agent.lock"
+
+
+def private_dir(path: Path) -> Path:
+    """Create `path` with mode 0700 if it is absent; NotAllowed if it is a link or somebody else's."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat() if not path.is_symlink() else path.stat()
+    except OSError as problem:
+        raise BadRequest(f"can't use the folder {path}: {problem}; set {DIR_VARIABLE} to one that you own") from problem
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise NotAllowed(f"{path} belongs to another user; remove it or set {DIR_VARIABLE} to a folder of your own")
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 all at once: a reader sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    temporary.replace(path)
+
+
+def write_endpoint(path: Path, endpoint: Endpoint) -> None:
+    """Write a connection file (0600)."""
+    write_private(path, msgspec.json.encode(endpoint))
+
+
+def read_endpoint(path: Path) -> Endpoint | None:
+    """What a connection file says; None when it is absent or unreadable."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Endpoint)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def alive(pid: int, start_time: float) -> bool:
+    """Whether the very process lives that had this pid at this start time (psutil's `create_time`)."""
+    if pid <= 0:
+        return False
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - start_time) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def find(endpoint: str | None = None) -> Endpoint:
+    """The daemon to talk to: the argument, `$JUPYTER_ELASTIC_ENDPOINT`, or this user's own pool.
+
+    The own pool's UNIX socket is named even when nobody listens there yet: a client waits for the daemon to come.
+    DaemonUnreachable when a connection file is named that can't be read.
+    """
+    given = endpoint or os.environ.get(ENDPOINT_VARIABLE, "")
+    if given:
+        if "://" in given:
+            return Endpoint(endpoint=given)
+        found = read_endpoint(Path(given).expanduser())
+        if found is None:
+            raise DaemonUnreachable(f"{given} is neither an endpoint (ipc://, tcp://) nor a readable connection file")
+        return found
+    return read_endpoint(daemon_file()) or Endpoint(endpoint=f"ipc://{socket_path()}")
+
+
+def living_daemon() -> Endpoint | None:
+    """The own pool's daemon if it lives."""
+    found = read_endpoint(daemon_file())
+    return found if found is not None and alive(found.pid, found.start_time) else None
