@@ -1,0 +1,301 @@
+"""The one fold of pool events into the pool's screen, for the server extension, the widget and the terminal.
+
+Pure: no clock, no socket. Begins from what the daemon answers (jobs and slots at a `seq`), folds the events after it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from jupyter_elastic.types import (
+    ACTIVE,
+    ENDED,
+    Event,
+    HostsChanged,
+    JobEnded,
+    JobId,
+    JobInfo,
+    JobProgressed,
+    JobRequeued,
+    JobResized,
+    JobRunning,
+    JobStarted,
+    JobSubmitted,
+    PlanAccepted,
+    PlanRejected,
+    PolicyUsed,
+    RescaleRequested,
+    SlotId,
+    SlotInfo,
+    SlotsReleased,
+    StopRequested,
+)
+from jupyter_elastic.widgets.pool_screen import (
+    HistoryPoint,
+    HostBox,
+    JobRow,
+    NoteRow,
+    PoolScreen,
+    ShareRow,
+    SlotBox,
+    SwitchRow,
+)
+
+HISTORY_S = 6 * 3600.0
+MAX_POINTS = 720
+MAX_NOTES = 60
+
+
+class PoolModel:
+    """What a screen of the pool needs to remember. `fold` each event once, in order; `screen` at any time."""
+
+    def __init__(
+        self,
+        *,
+        seq: int = 0,
+        jobs: Iterable[JobInfo] = (),
+        slots: Iterable[SlotInfo] = (),
+        policy: str = "",
+        policy_options: dict[str, Any] | None = None,
+        kind: str = "cpu",
+        user: str = "",
+    ) -> None:
+        self.seq = seq
+        self.jobs: dict[JobId, JobInfo] = {info.job: info for info in jobs if info.phase not in ENDED}
+        self.slots: dict[SlotId, SlotInfo] = {slot.slot: slot for slot in slots}
+        self.policy, self.policy_options = policy, policy_options or {}
+        self.kind, self.user = kind, user
+        self.forecasts: dict[JobId, tuple[float, float]] = {}
+        """Wait ranges as absolute times, from whoever asks the what-if."""
+        self.history: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
+        self.switches: deque[SwitchRow] = deque(maxlen=50)
+        self.notes: deque[NoteRow] = deque(maxlen=MAX_NOTES)
+
+    # --- fold -----------------------------------------------------------------------------------------------------
+
+    def fold(self, event: Event) -> None:
+        """Take in the next event; one that was folded before changes nothing."""
+        if event.seq <= self.seq:
+            return
+        self.seq = event.seq
+        fact = event.fact
+        match fact:
+            case JobSubmitted():
+                self.jobs[fact.job] = JobInfo(
+                    job=fact.job, owner=fact.owner, spec=fact.spec, phase="queued", submitted_at=event.at
+                )
+            case JobStarted() | RescaleRequested():
+                self._lease(event.at, fact)
+            case JobRunning():
+                self._change(fact.job, phase="running")
+            case StopRequested():
+                self._drain(fact.job, ())
+                self._change(fact.job, phase="stopping", slots=())
+                self._note(
+                    event.at, fact.job, f"stop ({fact.how}): {fact.reason}" if fact.reason else f"stop: {fact.how}"
+                )
+            case SlotsReleased():
+                self._release(fact)
+            case JobProgressed():
+                self._change(fact.job, progress=fact.progress)
+            case JobRequeued():
+                self._change(fact.job, phase="queued", slots=(), reason=fact.reason or fact.cause)
+            case JobResized():
+                info = self.jobs.get(fact.job)
+                if info is not None:
+                    spec = msgspec.structs.replace(info.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
+                    self._change(fact.job, spec=spec)
+            case JobEnded():
+                self.jobs.pop(fact.job, None)
+                self.forecasts.pop(fact.job, None)
+            case HostsChanged():
+                self._set_hosts(fact)
+            case PolicyUsed():
+                self._switch(event, fact)
+            case PlanRejected():
+                self._note(event.at, None, f"plan of {fact.policy} not followed: {fact.reason}")
+            case PlanAccepted():
+                for job, text in fact.reasons.items():
+                    self._note(event.at, int(job), text)
+        if isinstance(
+            fact, JobStarted | RescaleRequested | StopRequested | SlotsReleased | HostsChanged | JobSubmitted | JobEnded
+        ):
+            self._remember(event.at)
+
+    def _lease(self, at: float, fact: JobStarted | RescaleRequested) -> None:
+        info = self.jobs.get(fact.job)
+        if info is None:
+            return
+        before = len(info.slots)
+        self._drain(fact.job, fact.slots)
+        for slot in fact.slots:
+            self._set_slot(slot, state="leased", job=fact.job, owner=info.owner)
+        phase = "starting" if isinstance(fact, JobStarted) else "rescaling"
+        started = info.started_at if info.started_at is not None else at
+        self._change(fact.job, phase=phase, slots=fact.slots, started_at=started, attempt=fact.attempt)
+        change = f"{before} to {len(fact.slots)}" if before else f"starts on {len(fact.slots)}"
+        self._note(at, fact.job, f"{change}: {fact.reason}" if fact.reason else change)
+
+    def _drain(self, job: JobId, kept: tuple[SlotId, ...]) -> None:
+        for slot in self.jobs[job].slots if job in self.jobs else ():
+            if slot not in kept:
+                self._set_slot(slot, state="draining")
+
+    def _release(self, fact: SlotsReleased) -> None:
+        for slot in fact.slots:
+            box = self.slots.get(slot)
+            if box is not None and box.job == fact.job:
+                self._set_slot(slot, state="out" if box.reason else "free", job=None, owner="")
+        info = self.jobs.get(fact.job)
+        if info is not None:
+            self._change(fact.job, slots=tuple(slot for slot in info.slots if slot not in fact.slots))
+
+    def _set_slot(self, slot: SlotId, **changes: Any) -> None:
+        self.slots[slot] = msgspec.structs.replace(self.slots.get(slot) or SlotInfo(slot=slot, state="free"), **changes)
+
+    def _set_hosts(self, fact: HostsChanged) -> None:
+        boxes: dict[SlotId, SlotInfo] = {}
+        for host in fact.hosts:
+            self.kind = host.kind
+            for slot in host.slots:
+                name = host.slot_id(slot.index)
+                old = self.slots.get(name)
+                if old is not None and old.job is not None:
+                    boxes[name] = msgspec.structs.replace(old, reason=slot.out)
+                else:
+                    boxes[name] = SlotInfo(
+                        slot=name, state="out" if slot.out else "free", device=slot.device, reason=slot.out
+                    )
+        self.slots = boxes
+
+    def _switch(self, event: Event, fact: PolicyUsed) -> None:
+        self.policy, self.policy_options = fact.name, fact.options
+        self.switches.appendleft(
+            SwitchRow(at=event.at, by=event.by, name=fact.name, previous=fact.previous, reason=fact.reason)
+        )
+
+    def _change(self, job: JobId, **changes: Any) -> None:
+        if job in self.jobs:
+            self.jobs[job] = msgspec.structs.replace(self.jobs[job], **changes)
+
+    def _note(self, at: float, job: JobId | None, text: str) -> None:
+        if not (self.notes and self.notes[0].job == job and self.notes[0].text == text):
+            self.notes.appendleft(NoteRow(at=at, job=job, text=text))
+
+    def _remember(self, at: float) -> None:
+        leased = Counter(slot.owner for slot in self.slots.values() if slot.state == "leased")
+        states = Counter(slot.state for slot in self.slots.values())
+        queued = sum(1 for info in self.jobs.values() if info.phase == "queued")
+        point = HistoryPoint(
+            at=at,
+            leased=dict(leased),
+            draining=states["draining"],
+            capacity=len(self.slots) - states["out"],
+            queued=queued,
+        )
+        if self.history and at - self.history[-1].at < 1.0:
+            self.history.pop()
+        self.history.append(point)
+        while len(self.history) > 1 and self.history[1].at < at - HISTORY_S:
+            self.history.popleft()
+
+    # --- screen ---------------------------------------------------------------------------------------------------
+
+    def screen(self, now: float, *, limit: int | None = None, offset: int = 0) -> PoolScreen:
+        """The page at `now`; `limit` and `offset` choose a window of the job table."""
+        rows = sorted(self.jobs.values(), key=lambda info: (info.phase not in ACTIVE, info.submitted_at, info.job))
+        waiting = [info.job for info in rows if info.phase == "queued"]
+        first_waiting = len(rows) - len(waiting)
+        end = None if limit is None else offset + limit
+        jobs = [
+            self._row(info, index - first_waiting + 1 if index >= first_waiting else None, now)
+            for index, info in list(enumerate(rows))[offset:end]
+        ]
+        return PoolScreen(
+            seq=self.seq,
+            at=now,
+            kind=self.kind,
+            user=self.user,
+            policy=self.policy,
+            policy_options=self.policy_options,
+            hosts=self._hosts(),
+            jobs=jobs,
+            total_jobs=len(rows),
+            shares=self._shares(now),
+            history=list(self.history),
+            switches=list(self.switches),
+            notes=list(self.notes),
+        )
+
+    def _row(self, info: JobInfo, position: int | None, now: float) -> JobRow:
+        forecast = self.forecasts.get(info.job) if position is not None else None
+        return JobRow(
+            job=info.job,
+            name=info.spec.name,
+            owner=info.owner,
+            phase=info.phase,
+            position=position,
+            held=len(info.slots),
+            min_slots=info.spec.min_slots,
+            max_slots=info.spec.max_slots,
+            submitted_at=info.submitted_at,
+            started_at=info.started_at,
+            fraction=_fraction(info),
+            wait_s=(max(0.0, forecast[0] - now), max(0.0, forecast[1] - now)) if forecast else None,
+            reason=info.reason,
+        )
+
+    def _hosts(self) -> list[HostBox]:
+        hosts: dict[str, list[SlotBox]] = {}
+        for name, slot in sorted(self.slots.items(), key=lambda item: _natural(item[0])):
+            box = SlotBox(slot=name, state=slot.state, job=slot.job, owner=slot.owner, reason=slot.reason)
+            hosts.setdefault(name.rpartition(":")[0], []).append(box)
+        return [HostBox(name=name, slots=slots) for name, slots in hosts.items()]
+
+    def _shares(self, now: float) -> list[ShareRow]:
+        held = Counter(slot.owner for slot in self.slots.values() if slot.state == "leased")
+        queued = Counter(info.owner for info in self.jobs.values() if info.phase == "queued")
+        wants = sorted({info.owner for info in self.jobs.values()} | set(held))
+        capacity = sum(1 for slot in self.slots.values() if slot.state != "out")
+        used = self._slot_seconds(now)
+        return [
+            ShareRow(
+                user=user,
+                held=held[user],
+                entitled=capacity / len(wants),
+                queued=queued[user],
+                slot_seconds=used.get(user, 0.0),
+            )
+            for user in wants
+        ]
+
+    def _slot_seconds(self, now: float) -> dict[str, float]:
+        used: dict[str, float] = {}
+        points = list(self.history)
+        begin = bisect.bisect_left(points, now - HISTORY_S, key=lambda point: point.at)
+        for index in range(begin, len(points)):
+            until = points[index + 1].at if index + 1 < len(points) else now
+            for user, slots in points[index].leased.items():
+                used[user] = used.get(user, 0.0) + slots * max(0.0, until - points[index].at)
+        return used
+
+
+def _fraction(info: JobInfo) -> float | None:
+    progress = info.progress
+    if progress is None:
+        return None
+    if progress.samples is not None and progress.total_samples:
+        return min(1.0, progress.samples / progress.total_samples)
+    if progress.epoch is not None and progress.epochs:
+        return min(1.0, progress.epoch / progress.epochs)
+    return None
+
+
+def _natural(slot: SlotId) -> tuple[str, int]:
+    host, _, index = slot.rpartition(":")
+    return host, int(index)

@@ -1,0 +1,114 @@
+"""What the pool's screens show: the typed view model that panel, widget and terminal draw and do not compute.
+
+Pure: knows the vocabulary only. The TypeScript twin of these structs is `frontend/src/screens.ts`; a test holds the two
+together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+
+class _Screen(Struct, frozen=True, kw_only=True):
+    pass
+
+
+class SlotBox(_Screen, frozen=True, kw_only=True):
+    """One square of the map."""
+
+    slot: str
+    state: Literal["free", "leased", "draining", "out"]
+    job: int | None
+    owner: str
+    reason: str
+
+
+class HostBox(_Screen, frozen=True, kw_only=True):
+    """One row of the map."""
+
+    name: str
+    slots: list[SlotBox]
+
+
+class JobRow(_Screen, frozen=True, kw_only=True):
+    """One line of the queue. Times are seconds since the epoch."""
+
+    job: int
+    name: str
+    owner: str
+    phase: str
+    position: int | None
+    """Place in the queue, from 1, in order of submission; None once it has slots."""
+    held: int
+    min_slots: int
+    max_slots: int
+    submitted_at: float
+    started_at: float | None
+    fraction: float | None
+    """Done of the training, 0 to 1, where the job says how much there is."""
+    wait_s: tuple[float, float] | None
+    """From when to when it is likely to start, seconds from now; None when nobody can tell."""
+    reason: str
+
+
+class ShareRow(_Screen, frozen=True, kw_only=True):
+    """A user's part of the pool: what they hold and what an equal share among those who want slots would be."""
+
+    user: str
+    held: int
+    entitled: float
+    queued: int
+    slot_seconds: float
+    """Held within the history that is shown."""
+
+
+class HistoryPoint(_Screen, frozen=True, kw_only=True):
+    """From `at` on, until the next point."""
+
+    at: float
+    leased: dict[str, int]
+    """Leased slots by owner."""
+    draining: int
+    capacity: int
+    queued: int
+
+
+class SwitchRow(_Screen, frozen=True, kw_only=True):
+    """A switch of the policy."""
+
+    at: float
+    by: str
+    name: str
+    previous: str
+    reason: str
+
+
+class NoteRow(_Screen, frozen=True, kw_only=True):
+    """What the policy did, newest first."""
+
+    at: float
+    job: int | None
+    text: str
+
+
+class PoolScreen(_Screen, frozen=True, kw_only=True):
+    """The whole page."""
+
+    seq: int
+    at: float
+    kind: str
+    """`gpu`, or `cpu` where slots are CPU cores."""
+    user: str
+    policy: str
+    policy_options: dict[str, Any]
+    hosts: list[HostBox]
+    jobs: list[JobRow]
+    """Unfinished jobs: those with slots first, then the queue, each by (submitted_at, job)."""
+    total_jobs: int
+    """Unfinished in all; `jobs` may be a window of them."""
+    shares: list[ShareRow]
+    history: list[HistoryPoint]
+    switches: list[SwitchRow]
+    notes: list[NoteRow]

@@ -1,0 +1,167 @@
+"""The pool's screen is a fold: what it shows after any event is what the events say."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from jupyter_elastic.types import (
+    AnyFact,
+    Event,
+    Host,
+    HostsChanged,
+    JobEnded,
+    JobInfo,
+    JobProgressed,
+    JobRequeued,
+    JobRunning,
+    JobSpec,
+    JobStarted,
+    JobSubmitted,
+    PlanAccepted,
+    PlanRejected,
+    PolicyUsed,
+    Progress,
+    RescaleRequested,
+    Slot,
+    SlotInfo,
+    SlotsReleased,
+    StopRequested,
+)
+from jupyter_elastic.widgets.pool_model import MAX_POINTS, PoolModel
+from jupyter_elastic.widgets.pool_screen import PoolScreen
+
+
+def spec(name: str = "digits", least: int = 1, most: int = 2) -> JobSpec:
+    return JobSpec(name=name, folder="/x", python="/usr/bin/python3", min_slots=least, max_slots=most)
+
+
+class Story:
+    """Folds facts with rising seq, one second apart."""
+
+    def __init__(self, slots: int = 4) -> None:
+        self.model = PoolModel(user="ann")
+        self.seq = itertools.count(1)
+        self.now = 1000.0
+        self.tell(HostsChanged(hosts=(Host(name="lab", kind="cpu", slots=tuple(Slot(index=i) for i in range(slots))),)))
+
+    def tell(self, *facts: AnyFact, by: str = "ann") -> Story:
+        for fact in facts:
+            self.now += 2
+            self.model.fold(Event(seq=next(self.seq), at=self.now, by=by, cause="c", fact=fact))
+        return self
+
+    def screen(self, **window: Any) -> PoolScreen:
+        return self.model.screen(self.now, **window)
+
+    def states(self) -> list[str]:
+        return [slot.state for host in self.screen().hosts for slot in host.slots]
+
+
+def test_a_job_from_queue_to_end() -> None:
+    story = Story().tell(JobSubmitted(job=1, owner="ann", spec=spec()))
+    (row,) = story.screen().jobs
+    assert (row.position, row.held, row.phase) == (1, 0, "queued")
+    story.tell(JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")))
+    story.tell(JobRunning(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")))
+    story.tell(JobProgressed(job=1, attempt=1, progress=Progress(samples=50, total_samples=200)))
+    (row,) = story.screen().jobs
+    assert (row.position, row.held, row.phase, row.fraction) == (None, 2, "running", 0.25)
+    assert story.states() == ["leased", "leased", "free", "free"]
+    story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:0", "lab:1")), JobEnded(job=1, outcome="completed"))
+    assert story.screen().jobs == []
+    assert story.states() == ["free"] * 4
+
+
+def test_a_shrink_drains_until_the_slot_is_released() -> None:
+    story = Story().tell(
+        JobSubmitted(job=1, owner="ann", spec=spec()),
+        JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")),
+        RescaleRequested(job=1, attempt=1, generation=2, slots=("lab:0",), reason="makes room for job 2 of bob"),
+    )
+    assert story.states()[:2] == ["leased", "draining"]
+    assert story.screen().notes[0].text == "2 to 1: makes room for job 2 of bob"
+    story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:1",)))
+    assert story.states()[:2] == ["leased", "free"]
+    assert story.screen().jobs[0].held == 1
+
+
+def test_a_preempted_job_waits_at_its_old_place() -> None:
+    story = Story().tell(
+        JobSubmitted(job=1, owner="ann", spec=spec()),
+        JobSubmitted(job=2, owner="bob", spec=spec()),
+        JobStarted(job=1, attempt=1, generation=1, slots=("lab:0",)),
+        StopRequested(job=1, attempt=1, how="preempt"),
+    )
+    assert story.states()[0] == "draining"
+    story.tell(
+        SlotsReleased(job=1, attempt=1, slots=("lab:0",)),
+        JobRequeued(job=1, attempt=1, cause="preempted", reason="bob's turn"),
+    )
+    rows = story.screen().jobs
+    assert [(row.job, row.position, row.reason) for row in rows] == [(1, 1, "bob's turn"), (2, 2, "")]
+
+
+def test_events_that_were_folded_before_change_nothing() -> None:
+    story = Story().tell(JobSubmitted(job=1, owner="ann", spec=spec()))
+    before = story.screen()
+    story.model.fold(Event(seq=1, at=9999.0, by="x", cause="c", fact=JobEnded(job=1, outcome="failed")))
+    assert story.screen() == before
+
+
+def test_shares_count_who_wants_slots() -> None:
+    story = Story().tell(
+        JobSubmitted(job=1, owner="ann", spec=spec()),
+        JobSubmitted(job=2, owner="bob", spec=spec()),
+        JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1", "lab:2")),
+    )
+    shares = {row.user: row for row in story.screen().shares}
+    assert (shares["ann"].held, shares["ann"].entitled, shares["bob"].held) == (3, 2.0, 0)
+    assert shares["bob"].queued == 1
+    story.now += 10
+    used = {row.user: row.slot_seconds for row in story.screen().shares}
+    assert used["ann"] == 30.0
+
+
+def test_a_window_of_five_thousand_jobs() -> None:
+    story = Story()
+    for job in range(1, 5001):
+        story.tell(JobSubmitted(job=job, owner="ann", spec=spec()))
+    screen = story.screen(limit=50, offset=100)
+    assert screen.total_jobs == 5000
+    assert [row.position for row in screen.jobs] == list(range(101, 151))
+    assert len(screen.history) == MAX_POINTS
+
+
+def test_switches_and_rejected_plans_are_told_with_who_and_why() -> None:
+    story = Story().tell(
+        PolicyUsed(name="las", previous="fifo", options={"threshold_slot_h": 1}, reason="deadline week"), by="root"
+    )
+    story.tell(PlanRejected(policy="las", reason="unknown job 7"), PlanAccepted(policy="las", reasons={"3": "waits"}))
+    screen = story.screen()
+    assert (screen.policy, screen.switches[0].by, screen.switches[0].reason) == ("las", "root", "deadline week")
+    assert [note.text for note in screen.notes] == ["waits", "plan of las not followed: unknown job 7"]
+
+
+def test_slots_taken_out_keep_their_reason() -> None:
+    story = Story(slots=1)
+    gone = Host(name="lab", kind="gpu", slots=(Slot(index=0, device="GPU-1", out="in use by process 77"),))
+    story.tell(HostsChanged(hosts=(gone,)))
+    (box,) = story.screen().hosts[0].slots
+    assert (box.state, box.reason) == ("out", "in use by process 77")
+    assert story.screen().kind == "gpu"
+
+
+def test_begins_from_what_the_daemon_answers_and_travels_as_json() -> None:
+    info = JobInfo(job=7, owner="bob", spec=spec("<b>💥</b>"), phase="running", slots=("lab:0",), submitted_at=1.0)
+    model = PoolModel(
+        seq=41, jobs=[info], slots=[SlotInfo(slot="lab:0", state="leased", job=7, owner="bob")], policy="las"
+    )
+    model.fold(
+        Event(seq=42, at=5.0, by="bob", cause="c", fact=JobRunning(job=7, attempt=1, generation=1, slots=("lab:0",)))
+    )
+    screen = msgspec.json.decode(msgspec.json.encode(model.screen(6.0)), type=PoolScreen)
+    assert screen == model.screen(6.0)
+    assert screen.jobs[0].name == "<b>💥</b>"
