@@ -1,15 +1,56 @@
 """From a cell to a job folder: what travels to the workers, found out without running anything.
 
-Knows syntax trees, cloudpickle and the job folder; must not know IPython, sockets or the daemon.
+Knows cloudpickle and the job folder; must not know IPython, sockets or the daemon. Which names a cell needs is
+`analysis`'s business; here they become bytes, with a size for each. Workers import this module for `Payload` and
+`restore`.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import pickle
+import sys
+import types
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
+from jupyter_elastic import analysis
+from jupyter_elastic.errors import PackagingError
+
 SOURCE = "cell.py"
 PAYLOAD = "payload.msgpack"
+HUGE = 1024**3
+"""Bytes; a name above is refused."""
+LARGE = 100 * 1000**2
+"""Bytes; a name above is warned of."""
+TOTAL = 2 * 1024**3
+"""Bytes; all names together above are refused."""
+
+_ANCHOR = "__elastic_anchor__"
+"""A function of the notebook's own globals: brings the one dict that all functions of the notebook share."""
+_SHELL_NAMES = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "_", "__", "___", "_dh", "_oh", "_ih"})
+_ENV_NAMES = frozenset({
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHASHSEED",
+    "PYTHONPATH", "PYTHONWARNINGS", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+})  # fmt: skip
+_ENV_STARTS = (
+    "LC_", "CONDA_", "XDG_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "HOROVOD_", "OMP_", "MKL_", "OPENBLAS_",
+    "NUMEXPR_", "KMP_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "HF_",
+    "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "MLFLOW_", "TENSORBOARD_", "AWS_", "GOOGLE_", "AZURE_", "DATABRICKS_",
+)  # fmt: skip
+_ENV_OURS = frozenset({
+    "CUDA_VISIBLE_DEVICES", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
+})  # fmt: skip
+"""Set by the engine for each worker; the kernel's own would mislead it."""
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -22,13 +63,83 @@ class Payload(Struct, frozen=True, kw_only=True):
     first_line: int
     """Line number, in the cell, of the first line of `source` (the magic stands above it)."""
     names: bytes
-    """cloudpickle of a dict: captured name -> value."""
+    """cloudpickle of a dict: captured name -> value. `restore` turns it into the cell's namespace."""
     out: tuple[str, ...] = ()
     """Names whose values come back."""
     env: dict[str, str] = {}
     """Environment variables to set before anything is imported."""
     sys_path: tuple[str, ...] = ()
     workdir: str = ""
+
+
+class Captured(Struct, frozen=True, kw_only=True):
+    """A name that travels, as the capture report shows it."""
+
+    name: str
+    kind: str
+    """`value`, `code` (a function or class of the notebook) or `import` (a module: imported again, not sent)."""
+    type: str
+    size: int
+    """Bytes when sent alone; what two names share travels once but counts for both."""
+
+
+class Package(Struct, frozen=True, kw_only=True):
+    """A cell ready to be queued."""
+
+    payload: Payload
+    captured: tuple[Captured, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a person should know before it is queued."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of captured names that travel."""
+        return len(self.payload.names)
+
+
+def package(
+    source: str,
+    namespace: Mapping[str, Any],
+    *,
+    filename: str,
+    first_line: int = 1,
+    only: Iterable[str] | None = None,
+    out: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+) -> Package:
+    """Package a cell that was written against `namespace`.
+
+    `only` names what to capture instead of what the text reads (`()`: nothing). PackagingError names what can't travel,
+    or what the cell never sets although `out` asks for it, and says what to do.
+    """
+    out = tuple(dict.fromkeys(out))
+    cell = analysis.read(source, filename=filename, first_line=first_line)
+    notes = list(cell.notes)
+    wanted = _asked_for(only, namespace) if only is not None else _needed(cell.needs, namespace)
+    # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
+    doubtful = cell.sets if only is None else frozenset()
+    captured, values = _capture(wanted, namespace, doubtful, notes)
+    if only is None and "display" in cell.needs and "display" not in namespace and "IPython" in sys.modules:
+        from IPython.display import display
+
+        values["display"] = display  # a builtin of IPython's; in a worker it prints
+    missing = [name for name in out if name not in cell.sets and name not in values]
+    if missing and not cell.open_ended:
+        raise PackagingError(
+            f"--out {missing[0]}: the cell never sets `{missing[0]}`. Set it in the cell, or correct the name."
+        )
+    payload = Payload(
+        source=cell.source,
+        filename=filename,
+        first_line=first_line,
+        names=_dump(values, namespace),
+        out=out,
+        env={**environment(os.environ), **(env or {})},
+        sys_path=_search_path(),
+        workdir=workdir or str(Path.cwd()),
+    )
+    return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 
 
 def encode(payload: Payload) -> bytes:
@@ -39,3 +150,236 @@ def encode(payload: Payload) -> bytes:
 def decode(data: bytes) -> Payload:
     """A payload read back; msgspec.DecodeError for anything else."""
     return msgspec.msgpack.decode(data, type=Payload)
+
+
+def restore(payload: Payload) -> dict[str, Any]:
+    """The namespace that the cell runs in. Only ever called by the job's own user: it unpickles.
+
+    It is the very dict that functions of the notebook see as their globals, so that a cell which sets a name changes
+    what they read, as it would in the notebook.
+    """
+    names: dict[str, Any] = pickle.loads(payload.names)  # noqa: S301 - the owner's own payload
+    anchor = names.pop(_ANCHOR, None)
+    namespace: dict[str, Any] = anchor.__globals__ if anchor is not None else {}
+    namespace.update(names)
+    return namespace
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the kernel that its workers get too: what changes how libraries are found or behave."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _ENV_OURS and (name in _ENV_NAMES or name.startswith(_ENV_STARTS))
+    }
+
+
+def create_folder(package: Package, root: Path) -> Path:
+    """Write the job's folder (0700, files 0600) under `root`; PackagingError when the disk is full or not ours."""
+    folder = root / uuid.uuid4().hex
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(mode=0o700)
+        _write(folder / SOURCE, package.payload.source.encode())
+        _write(folder / PAYLOAD, encode(package.payload))
+    except OSError as problem:
+        why = "the disk is full" if problem.errno == errno.ENOSPC else str(problem)
+        raise PackagingError(
+            f"the job's folder {folder} can't be written: {why}. Free some space there, or set JUPYTER_ELASTIC_DIR to "
+            "another place. Nothing was queued."
+        ) from problem
+    return folder
+
+
+def human(size: float) -> str:
+    """`1.2 MB`: bytes for people, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def _write(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _search_path() -> tuple[str, ...]:
+    here = str(Path.cwd())
+    return tuple(dict.fromkeys(str(Path(entry).absolute()) if entry else here for entry in sys.path))
+
+
+# --- which names ------------------------------------------------------------------------------------------------------
+
+
+def _asked_for(only: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    names = list(dict.fromkeys(only))
+    missing = [name for name in names if name not in namespace]
+    if missing:
+        raise PackagingError(
+            f"--in {missing[0]}: the notebook has no `{missing[0]}`; run the cell that defines it first"
+        )
+    return _closure(names, namespace)
+
+
+def _needed(needs: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    return _closure([name for name in needs if name in namespace and name not in _SHELL_NAMES], namespace)
+
+
+def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    """The names, and those of the notebook that their functions and classes read, and so on."""
+    found: dict[str, None] = {}
+    todo = list(names)[::-1]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = None
+        reads = _names_in_code(namespace[name], namespace)
+        todo += [read for read in reads if read in namespace and read not in _SHELL_NAMES]
+    return list(found)
+
+
+def _names_in_code(value: Any, namespace: Mapping[str, Any]) -> list[str]:
+    """Global names that a notebook's function, class or instance of such a class reads."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    if isinstance(value, property):
+        return [n for f in (value.fget, value.fset) if f is not None for n in _names_in_code(f, namespace)]
+    if isinstance(value, types.FunctionType):
+        wrapped = getattr(value, "__wrapped__", None)
+        own = sorted(_co_names(value.__code__)) if value.__globals__ is namespace else []
+        return own + (_names_in_code(wrapped, namespace) if wrapped is not None else [])
+    if isinstance(value, types.MethodType):
+        return _names_in_code(value.__func__, namespace) + _names_in_code(type(value.__self__), namespace)
+    kind = value if isinstance(value, type) else type(value)
+    if kind.__module__ != namespace.get("__name__", "__main__"):
+        return []
+    return [name for part in vars(kind).values() for name in _names_in_part(part, namespace)]
+
+
+def _names_in_part(part: Any, namespace: Mapping[str, Any]) -> list[str]:
+    code = isinstance(part, (types.FunctionType, staticmethod, classmethod, property))
+    return _names_in_code(part, namespace) if code else []
+
+
+def _co_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _co_names(constant)
+    return names
+
+
+# --- values to bytes --------------------------------------------------------------------------------------------------
+
+
+class _TooBig(Exception):
+    pass
+
+
+class _Counter:
+    """A file that only counts, and gives up early."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        length = memoryview(data).nbytes
+        self.size += length
+        if self.size > HUGE:
+            raise _TooBig
+        return length
+
+
+def _capture(
+    names: Iterable[str], namespace: Mapping[str, Any], doubtful: frozenset[str], notes: list[str]
+) -> tuple[list[Captured], dict[str, Any]]:
+    captured: list[Captured] = []
+    values: dict[str, Any] = {}
+    for name in names:
+        value = namespace[name]
+        try:
+            size = _size(name, value)
+        except PackagingError:
+            if name not in doubtful:
+                raise
+            notes.append(f"`{name}` of the notebook can't travel and is left out: the cell sets its own")
+            continue
+        if size > LARGE:
+            notes.append(
+                f"`{name}` is large ({human(size)}) and is copied to every worker; loading it in the cell is faster"
+            )
+        values[name] = value
+        captured.append(Captured(name=name, kind=_kind(value, namespace), type=_type_name(value), size=size))
+    return captured, values
+
+
+def _kind(value: Any, namespace: Mapping[str, Any]) -> str:
+    if isinstance(value, types.ModuleType):
+        return "import"
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return "code" if value.__module__ == namespace.get("__name__", "__main__") else "import"
+    return "value"
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, (types.ModuleType, types.FunctionType, type)):
+        return "module" if isinstance(value, types.ModuleType) else "class" if isinstance(value, type) else "function"
+    shape = getattr(value, "shape", None)
+    name = type(value).__name__
+    try:
+        return f"{name} {'x'.join(str(int(n)) for n in shape)}" if shape else name
+    except (TypeError, ValueError):
+        return name
+
+
+def _size(name: str, value: Any) -> int:
+    """Bytes of the value when sent alone; PackagingError with the way out when it can't be sent."""
+    import cloudpickle
+
+    counter = _Counter()
+    try:
+        cloudpickle.Pickler(counter).dump(value)
+    except _TooBig:
+        raise PackagingError(
+            f"`{name}` is over {human(HUGE)} and would be copied to every worker. Load it inside the cell (each worker "
+            "then reads its own part), or leave it out: --in with the names to send, or --no-capture. Nothing was "
+            "queued."
+        ) from None
+    except Exception as problem:
+        raise PackagingError(
+            f"`{name}` ({_type_name(value)}) can't travel to the workers: {_why(problem)}. Make it inside the cell, or "
+            f"leave it out: --in with the names to send, or --no-capture. Nothing was queued."
+        ) from problem
+    return counter.size
+
+
+def _why(problem: Exception) -> str:
+    text = " ".join(str(problem).split())
+    return text[:300].rstrip(".") or type(problem).__name__
+
+
+def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
+    import cloudpickle
+
+    package: dict[str, Any] = dict(values)
+    if isinstance(namespace, dict) and any(isinstance(v, (types.FunctionType, type)) for v in values.values()):
+        anchor = types.FunctionType(_nothing.__code__, namespace, _ANCHOR)
+        anchor.__module__ = str(namespace.get("__name__", "__main__"))
+        package[_ANCHOR] = anchor
+    try:
+        data = bytes(cloudpickle.dumps(package))
+    except Exception as problem:
+        raise PackagingError(f"the captured names can't travel together: {_why(problem)}. Use --in.") from problem
+    if len(data) > TOTAL:
+        raise PackagingError(
+            f"the captured names are {human(len(data))} together, over {human(TOTAL)}. Load data inside the cell, or "
+            "name what to send with --in. Nothing was queued."
+        )
+    return data
+
+
+def _nothing() -> None:
+    """The anchor's code: reads no name, so that it brings none along."""

@@ -1,0 +1,213 @@
+"""From a cell to a payload: what is found, what is refused, and what a worker gets."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic import packaging, shell
+from jupyter_elastic.analysis import read
+from jupyter_elastic.errors import PackagingError
+
+
+def needs(source: str) -> set[str]:
+    return set(read(source, filename="<In[1]>", first_line=2).needs) - set(dir(__builtins__)) - {"print", "__import__"}
+
+
+def notebook(source: str) -> dict[str, Any]:
+    """A namespace as a notebook has it: its functions and classes belong to `__main__`."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(source, namespace)
+    return namespace
+
+
+def pack(source: str, namespace: dict[str, Any], **how: Any) -> packaging.Package:
+    return packaging.package(source, namespace, filename="<In[1]>", first_line=2, **how)
+
+
+def run(package: packaging.Package) -> dict[str, Any]:
+    """What a worker does: from bytes alone."""
+    payload = packaging.decode(packaging.encode(package.payload))
+    namespace = packaging.restore(payload)
+    exec(compile(payload.source, payload.filename, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = 1\nprint(x, y)", {"y"}),
+        ("x += 1", {"x"}),
+        ("a.b[c] = d", {"a", "c", "d"}),
+        ("def f(): return g()\ndef g(): return z\nf()", {"z"}),
+        ("def f(): return x\nf()\nx = 1", {"x"}),
+        ("def f(): return x\nx = 1\nf()", set()),
+        ("def f(x, *, y=k): return x + y\nf(1)", {"k"}),
+        ("@dec\nclass A(B):\n    c = d\n    def m(self): return e\nA()", {"dec", "B", "d", "e"}),
+        ("[q for q in w if q > v]", {"w", "v"}),
+        ("f = lambda s: s + u", {"u"}),
+        ("if p:\n    t = 1\nt", {"p", "t"}),
+        ("if p:\n    t = 1\nelse:\n    t = 2\nt", {"p"}),
+        ("with open(path) as f:\n    s = f.read()\ns", {"path", "open"} - {"open"}),
+        ("try:\n    import foo\nexcept ImportError as e:\n    foo = e\nfoo", set()),
+        ("match p:\n    case Point(x=k):\n        print(k)\n    case _:\n        print(k2)", {"p", "Point", "k2"}),
+        ("if (m := h()):\n    print(m)\nprint(f'{n!r:>{width}}')", {"h", "m", "n", "width"}),
+        ("import numpy as np\nnp.zeros(n)", {"n"}),
+        ("print(rank, world_size, local_rank, device)", set()),
+        ("async def go():\n    return await thing\nimport asyncio\nasyncio.run(go())", {"thing"}),
+    ],
+)
+def test_names_that_a_cell_needs(source: str, expected: set[str]) -> None:
+    import builtins
+
+    assert {name for name in needs(source) if not hasattr(builtins, name)} == expected
+
+
+def test_values_functions_and_what_they_read_travel_together() -> None:
+    ns = notebook(
+        "import math\nLR = 3\nUNUSED = 5\n"
+        "def inner(): return LR * 2\n"
+        "def f(): return inner() + math.floor(1.5)\n"
+        "class Net:\n    def size(self): return inner()\n"
+        "net = Net()\n"
+    )
+    package = pack("total = f() + net.size()", ns, out=["total"])
+    assert {c.name for c in package.captured} == {"f", "net", "inner", "LR", "math"}
+    assert run(package)["total"] == 13
+    kinds = {c.name: c.kind for c in package.captured}
+    assert kinds["f"] == "code"
+    assert kinds["LR"] == "value"
+    assert kinds["math"] == "import"
+    assert all(c.size > 0 for c in package.captured)
+
+
+def test_a_cell_that_sets_a_name_changes_what_the_notebooks_functions_read() -> None:
+    ns = notebook("LR = 1\ndef f(): return LR")
+    assert run(pack("LR = 7\ngot = f()", ns))["got"] == 7
+
+
+def test_names_of_the_shell_and_of_the_worker_stay_at_home() -> None:
+    ns = notebook("In = [1]\n_ = 3\nrank = 9\nx = 2")
+    package = pack("y = [x for _ in range(2)]; print(rank, In, _)", ns)
+    assert [c.name for c in package.captured] == ["x"]
+
+
+def test_only_the_names_asked_for() -> None:
+    ns = notebook("a = 1\nb = 2\nlock = __import__('threading').Lock()")
+    assert [c.name for c in pack("print(a, b, lock)", ns, only=["a"]).captured] == ["a"]
+    assert pack("print(a, b, lock)", ns, only=()).captured == ()
+    with pytest.raises(PackagingError, match="the notebook has no `zzz`"):
+        pack("print(a)", ns, only=["zzz"])
+
+
+def test_what_cannot_travel_is_named_with_the_way_out() -> None:
+    ns = {"__name__": "__main__", "lock": threading.Lock()}
+    with pytest.raises(PackagingError, match=r"`lock` \(lock\) can't travel.*inside the cell.*--in.*--no-capture"):
+        pack("with lock:\n    pass", ns)
+
+
+def test_an_old_value_that_the_cell_replaces_is_left_out_when_it_cannot_travel() -> None:
+    ns = {"__name__": "__main__", "batch": threading.Lock()}
+    package = pack("for batch in range(3):\n    pass\nprint(batch)", ns)
+    assert package.captured == ()
+    assert "left out" in package.notes[0]
+
+
+def test_large_warns_and_huge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ns = {"__name__": "__main__", "data": b"x" * 5000}
+    monkeypatch.setattr(packaging, "LARGE", 1000)
+    assert "`data` is large" in pack("len(data)", ns).notes[0]
+    monkeypatch.setattr(packaging, "HUGE", 2000)
+    with pytest.raises(PackagingError, match=r"`data` is over .* Load it inside the cell"):
+        pack("len(data)", ns)
+    monkeypatch.setattr(packaging, "HUGE", 10**9)
+    monkeypatch.setattr(packaging, "TOTAL", 2000)
+    with pytest.raises(PackagingError, match="together"):
+        pack("len(data)", ns)
+
+
+@pytest.mark.parametrize("source", ["", "   \n\n", "# only a comment", "'text'", "pass"])
+def test_an_empty_cell_is_refused(source: str) -> None:
+    with pytest.raises(PackagingError, match="the cell is empty"):
+        pack(source, {})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\ny = (", "syntax error in <In\\[1\\]>, line 3"),
+        ("return 3", "line 2: 'return' outside function"),
+        ("await x", "asyncio.run"),
+        ("x = 1\n%time f()", "line 3: `%time` is an IPython magic"),
+        ("%pip install foo", "install in a cell of its own"),
+        ("%%bash\nls", "`%%bash` is an IPython magic"),
+        ("get_ipython().foo()", "line 2 calls get_ipython"),
+        ("x = '\x00'", "not Python|syntax error"),
+    ],
+)
+def test_what_is_not_python_is_refused_with_its_line(source: str, message: str) -> None:
+    with pytest.raises(PackagingError, match=message):
+        pack(source, {})
+
+
+def test_shell_lines_run_in_the_worker_and_display_magics_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    ns = notebook("word = 'hällo'")
+    package = pack("%matplotlib inline\nlines = !printf 'a\\nb'\n!echo {word} $HOME_OF_NOBODY\nprint('é'); z = 1", ns)
+    assert "%matplotlib is left out" in package.notes[0]
+    after = run(package)
+    assert after["lines"] == ["a", "b"]
+    assert after["z"] == 1
+    assert "hällo" not in package.payload.source
+    assert capfd.readouterr().out.startswith("hällo")
+    assert shell.getoutput("echo 1") == ["1"]
+
+
+def test_lines_keep_their_numbers() -> None:
+    package = pack("%matplotlib inline\n!true\n\nraise ValueError('here')", {})
+    with pytest.raises(ValueError, match="here") as caught:
+        run(package)
+    assert caught.traceback[-1].lineno + 1 == 4
+
+
+def test_a_name_to_bring_back_must_be_set() -> None:
+    with pytest.raises(PackagingError, match="--out total: the cell never sets `total`"):
+        pack("totl = 1", {}, out=["total"])
+    assert pack("def f():\n    global total\n    total = 1\nf()", {}, out=["total"]).payload.out == ("total",)
+    assert pack("from math import *", {}, out=["pi"]).payload.out == ("pi",)
+    assert pack("x.append(1)", notebook("x = []"), out=["x", "x"]).payload.out == ("x",)
+
+
+def test_the_folder_is_private(tmp_path: Path) -> None:
+    package = pack("x = 1", {})
+    folder = packaging.create_folder(package, tmp_path / "jobs")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {p.name: stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {
+        "cell.py": 0o600,
+        "payload.msgpack": 0o600,
+    }
+    assert packaging.decode((folder / "payload.msgpack").read_bytes()) == package.payload
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PackagingError, match="can't be written"):
+        packaging.create_folder(package, tmp_path / "file" / "jobs")
+
+
+def test_environment_keeps_what_changes_behaviour_and_not_secrets_or_devices() -> None:
+    kept = packaging.environment({
+        "PATH": "p", "OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "2", "HOROVOD_RANK": "1",
+        "CUDA_VISIBLE_DEVICES": "0", "JUPYTERHUB_API_TOKEN": "secret", "MY_PASSWORD": "x",
+    })  # fmt: skip
+    assert kept == {"PATH": "p", "OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "2"}
+    payload = pack("x = 1", {}, env={"MINE": "1"}).payload
+    assert payload.env["MINE"] == "1"
+    assert "" not in payload.sys_path
+    assert Path(payload.workdir).is_dir()
+
+
+def test_sizes_for_people() -> None:
+    assert [packaging.human(n) for n in (0, 999, 1500, 123_456, 5_200_000, 2.5e9)] == [
+        "0 B", "999 B", "1.5 kB", "123 kB", "5.2 MB", "2.5 GB",
+    ]  # fmt: skip
