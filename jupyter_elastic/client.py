@@ -1,0 +1,410 @@
+"""The one client of the daemon: asks, and the event stream with its gaps repaired.
+
+`AsyncClient` for servers and agents, `Client` for kernels and terminals (the same, on a thread of its own). When the
+daemon goes and comes back, the client says Hello again, asks again what was not answered (every ask may be repeated: a
+submit by its key, the others by their meaning) and goes on with its events where it stood.
+
+Knows sockets and the wire; must not know jobs' folders, screens or the daemon's insides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Self, TypeVar
+
+import zmq
+from zmq.asyncio import Context, Socket
+from zmq.utils.monitor import parse_monitor_message
+
+from jupyter_elastic import connection, wire
+from jupyter_elastic.errors import BY_CODE, BadRequest, DaemonUnreachable, ElasticError, JournalError, ProtocolError
+from jupyter_elastic.types import AnyEffect, Event, JobId, JobInfo, JobSpec
+
+TIMEOUT_S = 30.0
+HEARTBEAT_S = 3.0
+"""How often an agent says that it lives."""
+
+_T = TypeVar("_T")
+
+
+class _Pending:
+    """An ask that was not answered yet."""
+
+    __slots__ = ("frame", "future")
+
+    def __init__(self, frame: bytes, future: asyncio.Future[wire.AnyAnswer]) -> None:
+        self.frame = frame
+        self.future = future
+
+
+class _Follower:
+    """Where an event stream stands."""
+
+    __slots__ = ("cursor", "job", "queue")
+
+    def __init__(self, since: int, job: JobId | None) -> None:
+        self.cursor = since
+        self.job = job
+        self.queue: asyncio.Queue[Event | ElasticError] = asyncio.Queue()
+
+    def take(self, message: wire.EventsMessage) -> bool:
+        """Queue what is new; False when something is missing before it."""
+        if message.previous > self.cursor:
+            return False
+        for event in message.events:
+            if event.seq > self.cursor:
+                self.queue.put_nowait(event)
+        self.cursor = max(self.cursor, message.last)
+        return True
+
+
+class AsyncClient:
+    """A connection to the daemon for programs with an event loop. Open it with `async with`, or `start()`/`close()`."""
+
+    def __init__(
+        self, endpoint: str | None = None, *, role: str = "client", timeout_s: float = TIMEOUT_S, follow: Any = None
+    ) -> None:
+        self.role = role
+        self.timeout_s = timeout_s
+        self.welcome: wire.Welcome | None = None
+        """What the daemon said to the last Hello."""
+        self.connected = False
+        self._given = endpoint
+        self._where = connection.find(endpoint)
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 1
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._orders: asyncio.Queue[AnyEffect | None] = asyncio.Queue()
+        self._follower: _Follower | None = follow
+        self._following: int | None = None
+        self._hello: int | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._context: Context | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def start(self) -> Self:
+        """Begin to connect, in the running loop; returns at once. The daemon may come later."""
+        if self._tasks or self._closed:
+            return self
+        self._context = Context()
+        socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.immediate = True  # nothing is queued for a daemon that is not there: we ask again ourselves
+        socket.reconnect_ivl, socket.reconnect_ivl_max = 50, 1000
+        socket.maxmsgsize = wire.MAX_FRAME
+        socket.rcvhwm = socket.sndhwm = 10_000
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
+        self._secure(socket)
+        monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+        socket.connect(self._where.endpoint)
+        jobs = [self._watch(monitor), self._listen(socket), self._send(socket)]
+        if self.role == "agent":
+            jobs.append(self._beat())
+        self._tasks = [asyncio.create_task(job) for job in jobs]
+        return self
+
+    async def close(self) -> None:
+        """End the connection; asks that still wait fail with DaemonUnreachable."""
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail(DaemonUnreachable("the connection to the daemon was closed"))
+        self._orders.put_nowait(None)
+        if self._context is not None:
+            self._context.destroy(linger=0)
+
+    async def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
+        """The daemon's answer.
+
+        Raises the error that the daemon answered with (`errors`), or DaemonUnreachable when none comes in `timeout_s`
+        seconds; while the daemon is away the ask waits for it to come back.
+        """
+        if self._closed:
+            raise DaemonUnreachable("this client is closed; make a new one")
+        number, pending = self._enqueue(ask)
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            answer = await asyncio.wait_for(pending.future, limit)
+        except TimeoutError:
+            raise DaemonUnreachable(self._nobody(limit)) from None
+        finally:
+            self._pending.pop(number, None)
+        if isinstance(answer, wire.Refused):
+            raise BY_CODE.get(answer.code, ElasticError)(answer.message)
+        return answer
+
+    async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
+        """Queue a job; its number, once it is on the daemon's disk. A repeated `key` gives the same job again."""
+        answer = await self.ask(wire.SubmitJob(spec=spec, key=key or uuid.uuid4().hex))
+        return _expect(answer, wire.Submitted).job
+
+    async def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
+        """Jobs, oldest first; with `all` the ended ones too."""
+        answer = await self.ask(wire.ListJobs(all=all, job=job, limit=limit))
+        return _expect(answer, wire.Jobs).jobs
+
+    async def events(self, since: int = 0, job: JobId | None = None) -> AsyncIterator[Event]:
+        """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
+
+        With `job` only those of this job and of the pool. JournalError when the pool's journal is not the one that
+        `since` came from.
+        """
+        follower = _Follower(since, job)
+        stream = AsyncClient(self._given, timeout_s=self.timeout_s, follow=follower)
+        async with stream:
+            while True:
+                item = await follower.queue.get()
+                if isinstance(item, ElasticError):
+                    raise item
+                yield item
+
+    async def orders(self) -> AsyncIterator[AnyEffect]:
+        """The orders for this user's agent (role `agent`); after a reconnection all unfinished ones come again."""
+        while (order := await self._orders.get()) is not None:
+            yield order
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _secure(self, socket: Socket) -> None:
+        if not self._where.server_key:
+            return
+        path = self._where.secret_file or str(connection.state_dir() / "client.key")
+        try:
+            with open(path, encoding="ascii") as file:  # noqa: PTH123
+                public, secret = file.read().split()
+        except (OSError, ValueError) as problem:
+            raise BadRequest(f"can't read the client key {path} ({problem}); `jupyter elastic key` makes one") from None
+        socket.curve_serverkey = self._where.server_key.encode("ascii")
+        socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
+
+    def _enqueue(self, ask: wire.AnyAsk) -> tuple[int, _Pending]:
+        number = self._next_id
+        self._next_id += 1
+        frame = wire.encode(wire.Request(id=number, ask=ask))
+        pending = _Pending(frame, asyncio.get_running_loop().create_future())
+        self._pending[number] = pending
+        if self.connected:
+            self._outbox.put_nowait(frame)
+        return number, pending
+
+    def _connected(self) -> None:
+        """A connection stands: say Hello, ask again what is open, go on with the events."""
+        self.connected = True
+        while not self._outbox.empty():
+            self._outbox.get_nowait()
+        open_asks = [pending.frame for number, pending in self._pending.items() if number != self._hello]
+        self._pending.pop(self._hello or 0, None)
+        self._pending.pop(self._following or 0, None)
+        self._hello, hello = self._next_id, wire.Hello(version=wire.VERSION, role=self.role)
+        self._enqueue(hello)
+        for frame in open_asks:
+            self._outbox.put_nowait(frame)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._follower is not None and self._following not in self._pending:
+            self._following = self._next_id
+            self._enqueue(wire.Follow(since=self._follower.cursor, job=self._follower.job))
+
+    async def _watch(self, monitor: Socket) -> None:
+        while True:
+            event = parse_monitor_message(await monitor.recv_multipart())
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._connected()
+            elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self._fail(
+                    DaemonUnreachable(
+                        f"the daemon at {self._where.endpoint} refused this client's key; "
+                        "ask its administrator to add your public key to the table of allowed keys"
+                    )
+                )
+            else:
+                self.connected = False
+
+    async def _send(self, socket: Socket) -> None:
+        while True:
+            await socket.send(await self._outbox.get())
+
+    async def _listen(self, socket: Socket) -> None:
+        while True:
+            frames = await socket.recv_multipart()
+            try:
+                message = wire.decode_message(frames[-1])
+            except ProtocolError as problem:
+                self._fail(problem)
+                continue
+            if isinstance(message, wire.AnswerMessage):
+                self._answered(message)
+            elif isinstance(message, wire.OrderMessage):
+                self._orders.put_nowait(message.effect)
+            elif self._follower is not None and not self._follower.take(message):
+                self._follow()
+
+    def _answered(self, message: wire.AnswerMessage) -> None:
+        pending = self._pending.pop(message.id, None)
+        answer = message.answer
+        if message.id == self._hello:
+            if isinstance(answer, wire.Welcome):
+                self.welcome = answer
+            elif isinstance(answer, wire.Refused):
+                self._fail(BY_CODE.get(answer.code, ElasticError)(answer.message))
+        elif message.id == self._following and self._follower is not None:
+            self._check_following(answer, self._follower)
+        if pending is not None and not pending.future.done():
+            pending.future.set_result(answer)
+
+    def _check_following(self, answer: wire.AnyAnswer, follower: _Follower) -> None:
+        if isinstance(answer, wire.Refused):
+            follower.queue.put_nowait(BY_CODE.get(answer.code, ElasticError)(answer.message))
+        elif isinstance(answer, wire.Following) and answer.seq < follower.cursor:
+            problem = f"the daemon's journal ends at event {answer.seq}, this client has seen {follower.cursor}"
+            follower.queue.put_nowait(JournalError(f"{problem}: it is another journal; read the events from 0 again"))
+
+    def _fail(self, problem: ElasticError) -> None:
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(problem)
+                pending.future.exception()  # seen: an internal ask has nobody who would look at it
+        self._pending.clear()
+        if self._follower is not None:
+            self._follower.queue.put_nowait(problem)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self.connected:
+                number, pending = self._enqueue(wire.Ping())
+                pending.future.add_done_callback(lambda _, number=number: self._pending.pop(number, None))  # type: ignore[misc]
+
+    def _nobody(self, limit: float) -> str:
+        state = "is connected but did not answer" if self.connected else "does not answer"
+        return (
+            f"the daemon at {self._where.endpoint} {state} within {limit:g} s; "
+            f"start one with `jupyter elastic daemon`, or see {connection.state_dir() / 'daemon.log'}"
+        )
+
+
+class Client:
+    """A connection to the daemon for kernels and terminals; its methods block, and any thread may call them."""
+
+    def __init__(self, endpoint: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="jupyter-elastic client", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._client = AsyncClient(endpoint, timeout_s=timeout_s)
+            self._call(self._start())
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def welcome(self) -> wire.Welcome | None:
+        """What the daemon said to the last Hello; None before the first answer."""
+        return self._client.welcome
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now."""
+        return self._client.connected
+
+    def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
+        """See `AsyncClient.ask`."""
+        return self._call(self._client.ask(ask, timeout_s))
+
+    def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
+        """See `AsyncClient.submit`."""
+        return self._call(self._client.submit(spec, key))
+
+    def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
+        """See `AsyncClient.jobs`."""
+        return self._call(self._client.jobs(all=all, job=job, limit=limit))
+
+    def events(self, since: int = 0, job: JobId | None = None) -> Iterator[Event]:
+        """See `AsyncClient.events`. Ends when the client is closed."""
+        stream = self._client.events(since, job)
+        try:
+            while not self._closed:
+                yield self._call(_next(stream))
+        except DaemonUnreachable:
+            if not self._closed:
+                raise
+        finally:
+            if not self._closed:
+                with contextlib.suppress(ElasticError, RuntimeError):
+                    self._call(_aclose(stream))
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(5)
+        self._end_loop()
+
+    async def _start(self) -> None:
+        self._client.start()
+
+    async def _finish(self) -> None:
+        await self._client.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._closed:
+            work.close()
+            raise DaemonUnreachable("this client is closed; make a new one")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise DaemonUnreachable("the connection to the daemon was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _next(stream: AsyncIterator[Event]) -> Event:
+    return await anext(stream)
+
+
+async def _aclose(stream: Any) -> None:
+    await stream.aclose()
+
+
+def _expect(answer: wire.AnyAnswer, kind: type[_T]) -> _T:
+    if not isinstance(answer, kind):
+        raise ProtocolError(f"the daemon answered {type(answer).__name__} where {kind.__name__} was due; update it")
+    return answer
