@@ -156,7 +156,7 @@ def test_what_is_not_python_is_refused_with_its_line(source: str, message: str) 
 
 def test_shell_lines_run_in_the_worker_and_display_magics_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     ns = notebook("word = 'hällo'")
-    package = pack("%matplotlib inline\nlines = !printf 'a\\nb'\n!echo {word} $HOME_OF_NOBODY\nprint('é'); z = 1", ns)
+    package = pack("%matplotlib inline\nlines = !printf 'a\\nb'\n!echo {word}\nprint('é'); z = 1", ns)
     assert "%matplotlib is left out" in package.notes[0]
     after = run(package)
     assert after["lines"] == ["a", "b"]
