@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""The simulator: the daemon's own core and policies under a virtual clock. See ARCHITECTURE.md."""

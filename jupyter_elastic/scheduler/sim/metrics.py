@@ -1,0 +1,175 @@
+"""What a simulated run comes to: the figures that policies are compared by.
+
+Turnaround (JCT) counts from the *first submission*, makespan from the first submission to the last completion, and wait to
+the first start. Knows finished runs; must not know how they came about.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+KEYS = (
+    "policy", "avg_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s", "avg_wait_s", "utilisation", "restarts_per_job",
+    "rho_worst", "rho_over_105", "deadlines_met", "decision_ms_p50", "decision_ms_p99", "wall_s",
+)  # fmt: skip
+"""The columns of a comparison, in this order."""
+
+
+class Span(NamedTuple):
+    """A stretch of time on a constant number of slots, in seconds of the run."""
+
+    start: float
+    end: float
+    slots: int
+
+
+@dataclass
+class Course:
+    """What became of one job. Times in seconds since the start of the trace."""
+
+    name: str
+    submitted: float
+    model: str = ""
+    deadline: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    """Changes of its slots after the first start."""
+    spans: list[Span] = field(default_factory=list)
+    alone: Callable[[float], float] | None = None
+    """Seconds it would take alone on a (fractional) number of slots."""
+    outcome: str = "completed"
+
+
+@dataclass
+class Run:
+    """One policy's run over a workload."""
+
+    policy: str
+    capacity: int
+    courses: list[Course]
+    decisions: list[float] = field(default_factory=list)
+    """Seconds that each decision took."""
+    wall: float = 0.0
+    rejected: int = 0
+    """Plans that were illegal."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def start(self) -> float:
+        """First submission."""
+        return min((course.submitted for course in self.courses), default=0.0)
+
+    @property
+    def end(self) -> float:
+        """Last completion."""
+        return max((course.ended for course in self.courses if course.ended is not None), default=self.start)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie, between the two nearest ranks; nan when there is none."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; nan of nothing."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The row of a run, by `KEYS`; a figure that can't be given is None."""
+    done = [course for course in run.courses if course.ended is not None]
+    jcts = [course.ended - course.submitted for course in done if course.ended is not None]
+    makespan = run.end - run.start
+    used = sum((span.end - span.start) * span.slots for course in run.courses for span in course.spans)
+    fairness = [value for value in rho(run) if value is not None]
+    due = [course for course in run.courses if course.deadline is not None]
+    met = [course for course in due if course.ended is not None and course.ended <= (course.deadline or 0.0) + 1e-9]
+    waits = [course.started - course.submitted for course in run.courses if course.started is not None]
+    row = {
+        "policy": run.policy,
+        "avg_jct_s": mean(jcts),
+        "p50_jct_s": percentile(jcts, 0.5),
+        "p99_jct_s": percentile(jcts, 0.99),
+        "makespan_s": makespan,
+        "avg_wait_s": mean(waits),
+        "utilisation": used / (run.capacity * makespan) if makespan > 0 else math.nan,
+        "restarts_per_job": mean([float(course.restarts) for course in run.courses]),
+        "rho_worst": max(fairness, default=math.nan),
+        "rho_over_105": mean([float(value > 1.05) for value in fairness]),
+        "deadlines_met": len(met) / len(due) if due else math.nan,
+        "decision_ms_p50": percentile(run.decisions, 0.5) * 1e3,
+        "decision_ms_p99": percentile(run.decisions, 0.99) * 1e3,
+        "wall_s": run.wall,
+    }
+    return {key: _plain(row[key]) for key in KEYS}
+
+
+def rho(run: Run) -> list[float | None]:
+    """Finish-time fairness of each job: JCT over the time it would take alone on its 1/N share of the pool.
+
+    N is the mean number of unfinished jobs while it was there (Themis, NSDI 2020, in the form that Shockwave, NSDI 2023,
+    reports). Above 1: a fixed share would have been better for the job. None where its time alone is unknown.
+    """
+    crowd = _Crowd(run.courses)
+    found: list[float | None] = []
+    for course in run.courses:
+        if course.ended is None or course.alone is None or course.ended <= course.submitted:
+            found.append(None)
+            continue
+        others = max(1.0, crowd.mean(course.submitted, course.ended))
+        alone = course.alone(run.capacity / others)
+        found.append((course.ended - course.submitted) / alone if alone > 0 else None)
+    return found
+
+
+class _Crowd:
+    """How many jobs were there: the integral of a step function, asked for many intervals."""
+
+    def __init__(self, courses: Sequence[Course]) -> None:
+        steps: dict[float, int] = {}
+        for course in courses:
+            steps[course.submitted] = steps.get(course.submitted, 0) + 1
+            if course.ended is not None:
+                steps[course.ended] = steps.get(course.ended, 0) - 1
+        self._times = sorted(steps)
+        self._counts = list(accumulate(steps[at] for at in self._times))
+        widths = [b - a for a, b in zip(self._times, self._times[1:], strict=False)]
+        self._areas = [0.0, *accumulate(w * c for w, c in zip(widths, self._counts, strict=False))]
+
+    def mean(self, start: float, end: float) -> float:
+        return (self._area(end) - self._area(start)) / (end - start)
+
+    def _area(self, at: float) -> float:
+        index = bisect_right(self._times, at) - 1
+        if index < 0:
+            return 0.0
+        return self._areas[index] + (at - self._times[index]) * self._counts[index]
+
+
+def fluid_alone(rate: Callable[[int], float], work: float, sizes: Sequence[int]) -> Callable[[float], float]:
+    """Seconds for `work` on a fractional share: the best size, time-sliced where the share is smaller than the size."""
+    table = [(size, rate(size)) for size in sizes]
+
+    def alone(share: float) -> float:
+        best = max((speed * min(1.0, share / size) for size, speed in table), default=0.0)
+        return work / best if best > 0 else math.inf
+
+    return alone
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
