@@ -24,6 +24,8 @@ GIVEN = frozenset({"rank", "world_size", "local_rank", "device"})
 """Names that the worker defines; the notebook's own are not shipped over them."""
 _HARMLESS = frozenset({"matplotlib", "config", "load_ext", "reload_ext", "autoreload", "precision", "pprint", "xmode"})
 """Line magics that only set up the notebook's own display or editing; a worker does without."""
+_COMMAND_NAMES = re.compile(r"\{[^{}]*\}|\$\w+")
+_WORD = re.compile(r"[^\W\d]\w*")
 _SHELL = "__import__('jupyter_elastic.shell', fromlist=['_'])"
 
 
@@ -43,7 +45,7 @@ class Cell:
 
 def read(source: str, *, filename: str, first_line: int) -> Cell:
     """The cell as plain Python with its names; PackagingError (with the cell's own line) when it is none."""
-    plain, notes = _plain(source, first_line)
+    plain, notes, in_commands = _plain(source, first_line)
     try:
         tree = ast.parse(plain, filename)
         compile(tree, filename, "exec", dont_inherit=True)
@@ -55,7 +57,7 @@ def read(source: str, *, filename: str, first_line: int) -> Cell:
     flow.block(tree.body)
     flow.finish()
     sets, open_ended = _sets(plain, filename)
-    needs = tuple(name for name in flow.needs if name not in GIVEN)
+    needs = tuple(name for name in dict.fromkeys([*flow.needs, *in_commands]) if name not in GIVEN)
     return Cell(plain, needs, frozenset(sets), open_ended, notes)
 
 
@@ -79,8 +81,11 @@ def _not_python(problem: Exception, filename: str, first_line: int) -> Packaging
 # --- IPython's own lines ----------------------------------------------------------------------------------------------
 
 
-def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...]]:
-    """The source with `!command` lines turned into Python and display magics left out; other magics are refused."""
+def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...], list[str]]:
+    """The source with `!command` lines turned into Python and display magics left out; other magics are refused.
+
+    With it: notes for a person, and the names that commands read (`!ls {folder} $HOME`).
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -90,12 +95,17 @@ def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...]]:
             source = TransformerManager().transform_cell(source)
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
-            return source, ()
+            return source, (), []
     notes: list[str] = []
+    in_commands: list[str] = []
     cuts: list[tuple[ast.expr, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_shell(node.func.value):
             cuts.extend(_shell_call(node, node.func, first_line, notes))
+            if node.func.attr in {"system", "getoutput"}:
+                in_commands += [
+                    name for part in _COMMAND_NAMES.findall(ast.unparse(node)) for name in _WORD.findall(part)
+                ]
     left = [node for node in ast.walk(tree) if _is_shell(node)]
     if len(left) > len(cuts):
         line = left[0].lineno + first_line - 1
@@ -103,7 +113,7 @@ def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...]]:
     lines = source.splitlines(keepends=True)
     for node, text in sorted(cuts, key=lambda cut: (cut[0].lineno, cut[0].col_offset), reverse=True):
         _replace(lines, node, text)
-    return "".join(lines), tuple(notes)
+    return "".join(lines), tuple(notes), in_commands
 
 
 def _is_shell(node: ast.AST) -> TypeGuard[ast.Call]:
