@@ -1,0 +1,74 @@
+"""A lock that ends with its holder: one daemon for each pool, one agent for each user, one writer for each journal.
+
+Knows flock; must not know what is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+_ATTEMPTS = 5
+
+
+class Lock:
+    """An flock on a file, held by this process until `release()` or its death, whatever kind of death.
+
+    Its file keeps its place: a lock whose file is removed can be held twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Take the lock; False if another process holds it (only without `wait`). Writes the pid into the file."""
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.fdopen(handle, "r+")
+        for attempt in range(_ATTEMPTS):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # held, or somebody asks this very moment whether it is (`holder`)
+                if attempt == _ATTEMPTS - 1:
+                    file.close()
+                    return False
+                time.sleep(0.02)
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it isn't held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the lock and hold it."""
+        self.acquire(wait=True)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def holder(self) -> int | None:
+        """Pid of the process that holds the lock now, as far as the file says; None when nobody does."""
+        try:
+            with self.path.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(file.read().strip() or 0)
+        except (OSError, ValueError):
+            return None
+        return None
