@@ -1,7 +1,7 @@
 """What a simulated run comes to: the figures that policies are compared by.
 
-Turnaround (JCT) counts from the *first submission*, makespan from the first submission to the last completion, and wait to
-the first start. Knows finished runs; must not know how they came about.
+Turnaround (JCT) counts from the *first submission*, makespan from the first submission to the last completion, wait
+ends with the first start. Knows finished runs; must not know how they came about.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def summary(run: Run) -> dict[str, Any]:
 def rho(run: Run) -> list[float | None]:
     """Finish-time fairness of each job: JCT over the time it would take alone on its 1/N share of the pool.
 
-    N is the mean number of unfinished jobs while it was there (Themis, NSDI 2020, in the form that Shockwave, NSDI 2023,
-    reports). Above 1: a fixed share would have been better for the job. None where its time alone is unknown.
+    N is the mean number of unfinished jobs while it was there (Themis, NSDI 2020, as Shockwave, NSDI 2023, reports it).
+    Above 1: a fixed share would have been better for the job. None where its time alone is unknown.
     """
     crowd = _Crowd(run.courses)
     found: list[float | None] = []

@@ -7,13 +7,15 @@ job's nodes, the first start too, costs 30 s without progress. Knows profiles an
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim.metrics import Course, Run, Span, fluid_alone
 from jupyter_elastic.scheduler.sim.profiles import Model, Placement
-from jupyter_elastic.scheduler.sim.reference import Allocation, Spread, packed
+from jupyter_elastic.scheduler.sim.reference import Allocation, packed
 
 INTERVAL = 60
 """Seconds between two decisions."""
@@ -104,6 +106,16 @@ class Training:
         return work_left(self.model, self.batch, self.epoch, self.progress)
 
 
+class Spread(Protocol):
+    """A policy of the reference mode: who gets GPUs on which nodes."""
+
+    def allocate(
+        self, now: int, jobs: Mapping[str, Training], held: Mapping[str, Allocation], nodes: int, gpus: int
+    ) -> dict[str, Allocation]:
+        """The allocation of every job that is to run, for `jobs` that are submitted and unfinished, in trace order."""
+        ...
+
+
 def work_left(model: Model, batch: int, epoch: int = 0, progress: float = 0.0) -> float:
     """Iterations at a fixed batch from a point of the training to its end."""
     if epoch >= model.max_epochs:
@@ -156,6 +168,8 @@ class _Loop:
         self.policy, self.nodes, self.gpus, self.run = policy, nodes, gpus, run
         self.now = 0
         self.done = 0
+        for job in jobs:
+            job.course.alone = alone(job.model, job.batch, nodes * gpus, gpus)
         if len(self.rank) != len(jobs):
             raise BadRequest("two jobs of the workload have the same name; make the names unique")
 
@@ -217,6 +231,10 @@ def shape(allocation: Allocation) -> Placement:
 
 def alone(model: Model, batch: int, capacity: int, gpus: int) -> Callable[[float], float]:
     """Seconds that a job would take alone on a share of the pool, on well packed nodes."""
-    sizes = range(1, min(model.max_replicas(batch), capacity) + 1)
-    inner = fluid_alone(lambda n: 1.0 / model.step_time(packed(n, gpus), batch), work_left(model, batch), sizes)
-    return lambda share: inner(share) + RESTART
+
+    @cache
+    def inner() -> Callable[[float], float]:
+        sizes = range(1, min(model.max_replicas(batch), capacity) + 1)
+        return fluid_alone(lambda n: 1.0 / model.step_time(packed(n, gpus), batch), work_left(model, batch), sizes)
+
+    return lambda share: inner()(share) + RESTART

@@ -30,16 +30,6 @@ class Wanting(Protocol):
     epoch: int
 
 
-class Spread(Protocol):
-    """A policy of the reference: who gets GPUs on which nodes."""
-
-    def allocate(
-        self, now: int, jobs: Mapping[str, Wanting], held: Mapping[str, Allocation], nodes: int, gpus: int
-    ) -> dict[str, Allocation]:
-        """The allocation of every job that is to run, for `jobs` that are submitted and unfinished, in trace order."""
-        ...
-
-
 class Tiresias:
     """Least attained service in two queues; inside a queue by order of entry; a job that doesn't fit is skipped."""
 
