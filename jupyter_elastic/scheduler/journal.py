@@ -1,0 +1,262 @@
+"""The journal: every event that ever happened, in order, on disk before anybody hears of it.
+
+An SQLite file in WAL mode that a person can ask SQL of (`select seq, kind, body from events`). One transaction is one
+batch and one fdatasync (`synchronous=FULL`). Rows are only ever added. A snapshot beside them is a cache that makes a
+long journal open fast; it may be thrown away at any time.
+
+Knows SQLite and the events; must not know sockets, the clock, or what an event means. Its one thread is the daemon's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from jupyter_elastic.errors import JournalError
+from jupyter_elastic.lock import Lock
+from jupyter_elastic.types import AnyFact, Event
+
+FORMAT = 1
+"""`PRAGMA user_version`. A journal of a lower number is brought up to date when it is opened (`_UPGRADES`)."""
+APPLICATION = 0x6A656C31
+"""`PRAGMA application_id`: "jel1"."""
+
+_SCHEMA = """
+create table events (
+    seq integer primary key, at real not null, by text not null, cause text not null,
+    kind text not null, body text not null, crc integer not null
+);
+create table snapshots (seq integer primary key, package text not null, body blob not null, crc integer not null);
+"""
+_UPGRADES: dict[int, str] = {}
+"""SQL that brings a journal from format n to n + 1."""
+_PAGE = 1000
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AnyFact)
+_Row = tuple[int, float, str, str, str, str, int]
+
+
+class Journal:
+    """The events of one pool. Open it once: a second opener is refused."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the journal at `path`, or create it.
+
+        JournalError when another process has it, when it is of a newer format, or damaged; the message says what to do.
+        """
+        self.path = path
+        self._lock = Lock(path.with_name(path.name + ".lock"))
+        if not self._lock.acquire():
+            raise JournalError(f"{path} is in use by process {self._lock.holder()}: one daemon for each pool")
+        try:
+            if not path.exists():
+                _create(path)
+            self._connection = self._open()
+            self.last_seq = self._first(self._connection, "select coalesce(max(seq), 0) from events")
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def append(self, events: Iterable[Event]) -> None:
+        """Put events on disk, all or none. When it returns they survive a power cut.
+
+        JournalError when that failed (disk full, I/O error): then the journal can be used on, and `last_seq` says what
+        is in it (after a failed sync the events may or may not be: read it again).
+        """
+        rows = [_row(event) for event in events]
+        if not rows:
+            return
+        if rows[0][0] != self.last_seq + 1 or rows[-1][0] != self.last_seq + len(rows):
+            raise JournalError(
+                f"events {rows[0][0]}-{rows[-1][0]} do not follow event {self.last_seq}: a bug, report it"
+            )
+        try:
+            self._connection.execute("begin immediate")
+            self._connection.executemany("insert into events values (?, ?, ?, ?, ?, ?, ?)", rows)
+            self._connection.execute("commit")
+        except sqlite3.Error as problem:
+            self._forget()
+            raise JournalError(
+                f"the journal {self.path} can't be written ({problem}): is the disk full? Free some space and try again"
+            ) from problem
+        self.last_seq = rows[-1][0]
+
+    def probe(self) -> bool:
+        """Whether the disk takes writes now (of some 64 KiB); leaves nothing behind in the journal."""
+        try:
+            self._connection.execute("begin immediate")
+            self._connection.execute("insert into snapshots values (-1, '', zeroblob(65536), 0)")
+            self._connection.execute("commit")
+            self._connection.execute("delete from snapshots where seq < 0")
+        except sqlite3.Error:
+            self._forget()
+            return False
+        return True
+
+    def events(self, after: int, limit: int = _PAGE) -> list[Event]:
+        """At most `limit` events with `seq` > `after`, in order. JournalError where the file is damaged."""
+        try:
+            rows = self._connection.execute(
+                "select seq, at, by, cause, kind, body, crc from events where seq > ? order by seq limit ?",
+                (after, limit),
+            ).fetchall()
+        except sqlite3.Error as problem:
+            raise JournalError(_damaged(self.path, f"after event {after}: {problem}")) from problem
+        return [self._event(row) for row in rows]
+
+    def replay(self, after: int = 0) -> Iterator[Event]:
+        """All events after `after`, checked to be without gap."""
+        while page := self.events(after):
+            for event in page:
+                if event.seq != after + 1:
+                    raise JournalError(_damaged(self.path, f"event {after + 1} is missing"))
+                after = event.seq
+                yield event
+        if after < self.last_seq:
+            raise JournalError(_damaged(self.path, f"event {after + 1} is missing"))
+
+    def save_snapshot(self, seq: int, package: str, body: bytes) -> bool:
+        """Keep the state at `seq`, as the package of this version writes it; False if that failed (it is a cache)."""
+        try:
+            self._connection.execute("begin immediate")
+            self._connection.execute("delete from snapshots")
+            self._connection.execute(
+                "insert into snapshots values (?, ?, ?, ?)", (seq, package, body, zlib.crc32(body))
+            )
+            self._connection.execute("commit")
+        except sqlite3.Error:
+            self._forget()
+            return False
+        return True
+
+    def snapshot(self, package: str) -> tuple[int, bytes] | None:
+        """The newest whole snapshot that this version of the package wrote, as (seq, body)."""
+        with contextlib.suppress(sqlite3.Error):
+            for seq, body, crc in self._connection.execute(
+                "select seq, body, crc from snapshots where package = ? and seq between 0 and ? order by seq desc",
+                (package, self.last_seq),
+            ):
+                if zlib.crc32(body) == crc:
+                    return int(seq), bytes(body)
+        return None
+
+    def close(self) -> None:
+        """Close the file and let others have it."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        self._lock.release()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> sqlite3.Connection:
+        connection = None
+        try:
+            connection = _connect(self.path)
+            found = self._first(connection, "pragma user_version")
+            if self._first(connection, "pragma application_id") != APPLICATION or found < 1:
+                raise JournalError(_damaged(self.path, "it is not a journal, or its first page is gone"))  # noqa: TRY301
+            if found > FORMAT:
+                raise JournalError(  # noqa: TRY301
+                    f"{self.path} was written by a newer jupyter-elastic (format {found}, this one reads {FORMAT}): "
+                    "install that version again, or move the file away to begin with an empty pool"
+                )
+            for number in range(found, FORMAT):
+                connection.executescript(f"begin; {_UPGRADES[number]}; pragma user_version = {number + 1}; commit;")
+            verdict = connection.execute("pragma quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise JournalError(_damaged(self.path, str(verdict)))  # noqa: TRY301
+        except (sqlite3.Error, OSError) as problem:
+            if connection is not None:
+                connection.close()
+            raise JournalError(_damaged(self.path, str(problem))) from problem
+        except JournalError:
+            if connection is not None:
+                connection.close()
+            raise
+        return connection
+
+    def _forget(self) -> None:
+        """After a failed write: take the half-written transaction back, with a new connection if it must be."""
+        try:
+            self._connection.execute("rollback")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                if not self._connection.in_transaction:
+                    return  # SQLite has rolled back by itself
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            with contextlib.suppress(sqlite3.Error):  # a full disk may refuse even that; the next probe tries again
+                self._connection = _connect(self.path)
+        with contextlib.suppress(sqlite3.Error):
+            self.last_seq = self._first(self._connection, "select coalesce(max(seq), 0) from events")
+
+    @staticmethod
+    def _first(connection: sqlite3.Connection, query: str) -> int:
+        return int(connection.execute(query).fetchone()[0])
+
+    def _event(self, row: _Row) -> Event:
+        seq, at, by, cause, kind, body, crc = row
+        if _checksum(seq, at, by, cause, kind, body) != crc:
+            raise JournalError(_damaged(self.path, f"event {seq} does not match its checksum"))
+        try:
+            return Event(seq=seq, at=at, by=by, cause=cause, fact=_decoder.decode(body))
+        except msgspec.DecodeError as problem:
+            raise JournalError(_damaged(self.path, f"event {seq} ({kind}): {problem}")) from problem
+
+
+def _create(path: Path) -> None:
+    """A journal appears whole, under its name: a file of that name without our mark is damaged, never new."""
+    new = path.with_name(path.name + ".new")
+    for leftover in (new, *(Path(f"{name}{end}") for name in (new, path) for end in ("-wal", "-shm"))):
+        leftover.unlink(missing_ok=True)
+    try:
+        os.close(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        connection = _connect(new)
+        connection.executescript(
+            f"begin; {_SCHEMA}; pragma application_id = {APPLICATION}; pragma user_version = {FORMAT}; commit;"
+        )
+        connection.close()  # folds the WAL into the file
+        new.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        os.fsync(folder)
+        os.close(folder)
+    except (sqlite3.Error, OSError) as problem:
+        raise JournalError(f"can't create the journal {path} ({problem}): is the disk full or read-only?") from problem
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
+    try:
+        connection.execute("pragma journal_mode = wal").fetchone()
+        connection.execute("pragma synchronous = full")
+        connection.execute("pragma wal_autocheckpoint = 2000")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _row(event: Event) -> _Row:
+    kind = type(event.fact).__name__
+    body = _encoder.encode(event.fact).decode()
+    head = (event.seq, float(event.at), event.by, event.cause, kind, body)
+    return (*head, _checksum(*head))
+
+
+def _checksum(seq: int, at: float, by: str, cause: str, kind: str, body: str) -> int:
+    """SQLite's pages have none of their own: a flipped bit in a row would be read as truth."""
+    return zlib.crc32(f"{seq} {at!r} {by} {cause} {kind} {body}".encode())
+
+
+def _damaged(path: Path, what: str) -> str:
+    return (
+        f"the journal {path} is damaged ({what}). Copy it to a safe place together with its -wal file, then put "
+        f"back a backup; or save the rest with `sqlite3 {path} .recover`; or move it away to start anew"
+    )
