@@ -1,0 +1,53 @@
+// What a person can do. Each home supplies these by REST, or over the comm where there is no server extension.
+
+export interface PolicyInfo {
+  name: string;
+  summary: string;
+  active?: boolean;
+  options?: Record<string, unknown>;
+  schema?: Schema;
+}
+
+export interface Schema {
+  properties?: Record<string, Property>;
+  $defs?: Record<string, Schema>;
+  $ref?: string;
+}
+
+export interface Property {
+  type?: string;
+  enum?: (string | number)[];
+  description?: string;
+  minimum?: number;
+  maximum?: number;
+  default?: unknown;
+  anyOf?: Property[];
+}
+
+export interface JobForecast {
+  job: number;
+  start_at: number | null;
+  finish_at: number | null;
+}
+
+export interface Forecast {
+  policy: string;
+  avg_jct_s: number | null;
+  makespan_s: number | null;
+  jobs: JobForecast[];
+  /** Jobs that finish later than under the present policy. */
+  losers: number[];
+  problem: string;
+}
+
+export interface Policies {
+  policies: PolicyInfo[];
+  /** Empty when this person may switch; else whom to ask. */
+  refusal: string;
+}
+
+export interface PickerActions {
+  policies(): Promise<Policies>;
+  forecast(policy: string, options: Record<string, unknown>): Promise<Forecast[]>;
+  use(policy: string, options: Record<string, unknown>, reason: string): Promise<void>;
+}

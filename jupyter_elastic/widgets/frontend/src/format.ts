@@ -1,0 +1,39 @@
+// How figures are said to people: the same words everywhere.
+
+export function duration(seconds: number): string {
+  if (!Number.isFinite(seconds)) return '–';
+  const s = Math.max(0, seconds);
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 90) return `${Math.round(s)} s`;
+  if (s < 5400) return `${Math.round(s / 60)} min`;
+  if (s < 48 * 3600) return `${(s / 3600).toFixed(1)} h`;
+  return `${Math.round(s / 86400)} days`;
+}
+
+export function range(low: number, high: number): string {
+  const from = duration(low);
+  const to = duration(high);
+  return from === to ? `about ${from}` : `${from} to ${to}`;
+}
+
+export function figure(value: number): string {
+  if (!Number.isFinite(value)) return String(value);
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+  return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
+}
+
+export function clock(at: number): string {
+  return new Date(at * 1000).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+}
+
+export function plural(count: number, word: string): string {
+  return `${count} ${word}${count === 1 ? '' : 's'}`;
+}
+
+// A stable hue for a job or an owner: neighbours in number are far apart in colour.
+export function hue(key: string | number): number {
+  let hash = 0;
+  for (const letter of String(key)) hash = (hash * 31 + letter.charCodeAt(0)) >>> 0;
+  return Math.round((hash * 137.508) % 360);
+}

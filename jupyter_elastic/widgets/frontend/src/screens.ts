@@ -1,0 +1,124 @@
+// The twin of widgets/pool_screen.py and widgets/job_screen.py; tests/unit/tooling/test_screens_ts.py holds them together.
+
+export interface SlotBox {
+  slot: string;
+  state: 'free' | 'leased' | 'draining' | 'out';
+  job: number | null;
+  owner: string;
+  reason: string;
+}
+
+export interface HostBox {
+  name: string;
+  slots: SlotBox[];
+}
+
+export interface JobRow {
+  job: number;
+  name: string;
+  owner: string;
+  phase: string;
+  position: number | null;
+  held: number;
+  min_slots: number;
+  max_slots: number;
+  submitted_at: number;
+  started_at: number | null;
+  fraction: number | null;
+  wait_s: [number, number] | null;
+  reason: string;
+}
+
+export interface ShareRow {
+  user: string;
+  held: number;
+  entitled: number;
+  queued: number;
+  slot_seconds: number;
+}
+
+export interface HistoryPoint {
+  at: number;
+  leased: Record<string, number>;
+  draining: number;
+  capacity: number;
+  queued: number;
+}
+
+export interface SwitchRow {
+  at: number;
+  by: string;
+  name: string;
+  previous: string;
+  reason: string;
+}
+
+export interface NoteRow {
+  at: number;
+  job: number | null;
+  text: string;
+}
+
+export interface PoolScreen {
+  seq: number;
+  at: number;
+  kind: string;
+  user: string;
+  policy: string;
+  policy_options: Record<string, unknown>;
+  hosts: HostBox[];
+  jobs: JobRow[];
+  total_jobs: number;
+  shares: ShareRow[];
+  history: HistoryPoint[];
+  switches: SwitchRow[];
+  notes: NoteRow[];
+}
+
+export interface SizePoint {
+  at: number;
+  slots: number;
+  reason: string;
+  pause_s: number;
+}
+
+export interface Curve {
+  name: string;
+  points: [number, number | null][];
+}
+
+export interface OutputTab {
+  rank: number;
+  text: string;
+  bytes: number;
+  path: string;
+}
+
+export interface JobScreen {
+  job: number;
+  name: string;
+  owner: string;
+  engine: string;
+  phase: string;
+  state: string;
+  kind: string;
+  at: number;
+  min_slots: number;
+  max_slots: number;
+  held: number;
+  submitted_at: number;
+  started_at: number | null;
+  ended_at: number | null;
+  fraction: number | null;
+  eta_s: number | null;
+  step: number | null;
+  epoch: number | null;
+  epochs: number | null;
+  samples_per_s: number | null;
+  world_size: number | null;
+  sizes: SizePoint[];
+  curves: Curve[];
+  traceback: string;
+  outputs: OutputTab[];
+  folder: string;
+}

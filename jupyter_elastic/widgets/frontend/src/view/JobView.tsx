@@ -1,0 +1,189 @@
+// One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { clock, duration, figure, plural } from '../format';
+import type { JobScreen, OutputTab } from '../screens';
+import { Band, Curve, told } from './plots';
+
+export interface JobActions {
+  cancel(): void;
+  resize(least: number, most: number): void;
+  /** Let the notebook go on while the job runs; only where a cell waits for it. */
+  background?: () => void;
+  script?: () => void;
+  /** Where the whole output of a rank can be opened; null where there is no server to ask. */
+  link?: (rank: number) => string | null;
+}
+
+const ENDED = ['completed', 'failed', 'cancelled'];
+
+function Progress({ screen }: { screen: JobScreen }) {
+  if (ENDED.includes(screen.phase) && screen.fraction === null) return null;
+  if (screen.fraction === null) {
+    return screen.phase === 'running' ? (
+      <div class="je-bar je-unknown" role="progressbar" aria-label="running">
+        <span />
+      </div>
+    ) : null;
+  }
+  const percent = Math.round(100 * screen.fraction);
+  return (
+    <div class="je-bar" role="progressbar" aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100} aria-label={`${percent} % done`}>
+      <span style={`width: ${(100 * screen.fraction).toFixed(2)}%`} />
+    </div>
+  );
+}
+
+function Figures({ screen }: { screen: JobScreen }) {
+  const said: string[] = [];
+  if (screen.fraction !== null) said.push(`${Math.round(100 * screen.fraction)} %`);
+  if (screen.epoch !== null) said.push(`epoch ${figure(screen.epoch)}${screen.epochs === null ? '' : ` of ${figure(screen.epochs)}`}`);
+  if (screen.step !== null) said.push(`step ${screen.step}`);
+  if (screen.samples_per_s !== null) said.push(`${figure(screen.samples_per_s)} samples/s`);
+  if (screen.world_size !== null) said.push(plural(screen.world_size, 'worker'));
+  if (screen.ended_at !== null && screen.started_at !== null) said.push(`took ${duration(screen.ended_at - screen.started_at)}`);
+  else if (screen.eta_s !== null) said.push(`about ${duration(screen.eta_s)} left`);
+  return said.length ? (
+    <div class="je-figures">
+      {said.map(text => (
+        <span key={text.replace(/[\d.]+/g, '#')}>{text}</span>
+      ))}
+    </div>
+  ) : null;
+}
+
+function Sizes({ screen }: { screen: JobScreen }) {
+  if (screen.sizes.length < 1) return null;
+  const end = screen.ended_at ?? screen.at;
+  const changes = screen.sizes.map((point, index) => ({ point, before: index ? screen.sizes[index - 1].slots : 0 })).slice(-3);
+  return (
+    <div class="je-sizes">
+      <Band points={screen.sizes} end={end} most={screen.max_slots} />
+      <ul class="je-notes">
+        {changes.map(({ point, before }) => (
+          <li key={point.at}>
+            <span class="je-quiet">{clock(point.at)}</span> {told(point, before)}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function Output({ tab, link }: { tab: OutputTab; link?: string | null }) {
+  const box = useRef<HTMLPreElement>(null);
+  const follows = useRef(true);
+  useEffect(() => {
+    if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [tab.text]);
+  const scrolled = () => {
+    const pre = box.current;
+    if (pre) follows.current = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 20;
+  };
+  return (
+    <>
+      <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} aria-label={`output of rank ${tab.rank}`}>
+        {tab.text || <span class="je-quiet">nothing printed yet</span>}
+      </pre>
+      {tab.bytes > tab.text.length && (
+        <p class="je-quiet">
+          the end of {figure(tab.bytes / 1024)} KiB; {link ? <a href={link} target="_blank">open the whole output</a> : `all of it: ${tab.path}`}
+        </p>
+      )}
+    </>
+  );
+}
+
+function Outputs({ screen, actions }: { screen: JobScreen; actions: JobActions }) {
+  const [rank, setRank] = useState(0);
+  if (!screen.outputs.length) return null;
+  const tab = screen.outputs.find(output => output.rank === rank) ?? screen.outputs[0];
+  const keys = (event: KeyboardEvent) => {
+    const move = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
+    if (!move) return;
+    const place = screen.outputs.indexOf(tab) + move;
+    if (place >= 0 && place < screen.outputs.length) setRank(screen.outputs[place].rank);
+  };
+  return (
+    <div>
+      <div class="je-tabs" role="tablist" aria-label="ranks" onKeyDown={keys}>
+        {screen.outputs.map(output => (
+          <button
+            key={output.rank}
+            role="tab"
+            aria-selected={output === tab}
+            tabIndex={output === tab ? 0 : -1}
+            onClick={() => setRank(output.rank)}
+          >
+            rank {output.rank}
+          </button>
+        ))}
+      </div>
+      <Output key={tab.rank} tab={tab} link={actions.link?.(tab.rank)} />
+    </div>
+  );
+}
+
+function Resize({ screen, actions }: { screen: JobScreen; actions: JobActions }) {
+  const [open, setOpen] = useState(false);
+  const [wish, setWish] = useState('');
+  if (!open) return <button onClick={() => (setWish(`${screen.min_slots}:${screen.max_slots}`), setOpen(true))}>Resize…</button>;
+  const match = /^(\d+)(?::(\d+))?$/.exec(wish.trim());
+  const apply = (event: Event) => {
+    event.preventDefault();
+    if (!match) return;
+    actions.resize(Number(match[1]), Number(match[2] ?? match[1]));
+    setOpen(false);
+  };
+  return (
+    <form onSubmit={apply}>
+      <input size={6} value={wish} aria-label="slots, MIN:MAX" onInput={e => setWish(e.currentTarget.value)} />{' '}
+      <button disabled={!match}>Apply</button>
+    </form>
+  );
+}
+
+export function JobView(props: { screen: JobScreen; actions: JobActions; notice?: string }) {
+  const { screen, actions } = props;
+  const over = ENDED.includes(screen.phase);
+  const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
+  return (
+    <div class="je-root je-job" role="group" aria-label={`job ${screen.job}, ${screen.name}`}>
+      {props.notice && (
+        <p class="je-banner" role="alert">
+          {props.notice}
+        </p>
+      )}
+      <div class="je-head">
+        <strong>{screen.name}</strong>
+        <span class="je-quiet">
+          job {screen.job} · {screen.engine} · {screen.held} of {wants} {screen.kind === 'gpu' ? 'GPUs' : 'CPU slots'}
+        </span>
+        <span class="je-buttons">
+          {!over && actions.background && <button onClick={actions.background}>Send to background</button>}
+          {!over && <Resize screen={screen} actions={actions} />}
+          {actions.script && <button onClick={actions.script}>Copy as script</button>}
+          {!over && (
+            <button onClick={actions.cancel} aria-label={`Cancel job ${screen.job}`}>
+              Cancel
+            </button>
+          )}
+        </span>
+      </div>
+      <div class={`je-state je-is-${screen.phase}`} aria-live="polite">
+        {screen.state}
+      </div>
+      {screen.traceback && <pre class="je-output je-traceback">{screen.traceback}</pre>}
+      <Progress screen={screen} />
+      <Figures screen={screen} />
+      <Sizes screen={screen} />
+      {screen.curves.length > 0 && (
+        <div class="je-curves">
+          {screen.curves.map(curve => (
+            <Curve key={curve.name} name={curve.name} points={curve.points} />
+          ))}
+        </div>
+      )}
+      <Outputs screen={screen} actions={actions} />
+    </div>
+  );
+}

@@ -1,0 +1,189 @@
+// Choose a policy: what it is, its options, what it would do, and only then Apply.
+import { useEffect, useState } from 'preact/hooks';
+import type { Forecast, PickerActions, Policies, PolicyInfo, Property, Schema } from '../actions';
+import { duration } from '../format';
+
+function properties(schema: Schema | undefined): [string, Property][] {
+  let found = schema;
+  if (found?.$ref) found = found.$defs?.[found.$ref.split('/').pop() ?? ''];
+  return Object.entries(found?.properties ?? {});
+}
+
+function Option(props: { name: string; property: Property; value: unknown; change: (value: unknown) => void }) {
+  const { name, property, value, change } = props;
+  const kind = property.type ?? property.anyOf?.find(p => p.type && p.type !== 'null')?.type;
+  let field;
+  if (property.enum) {
+    field = (
+      <select id={`je-${name}`} value={String(value)} onChange={e => change(e.currentTarget.value)}>
+        {property.enum.map(choice => (
+          <option key={String(choice)}>{choice}</option>
+        ))}
+      </select>
+    );
+  } else if (kind === 'boolean') {
+    field = <input id={`je-${name}`} type="checkbox" checked={Boolean(value)} onChange={e => change(e.currentTarget.checked)} />;
+  } else if (kind === 'number' || kind === 'integer') {
+    field = (
+      <input
+        id={`je-${name}`}
+        type="number"
+        step="any"
+        min={property.minimum}
+        max={property.maximum}
+        value={value === null || value === undefined ? '' : String(value)}
+        onChange={e => change(e.currentTarget.value === '' ? null : Number(e.currentTarget.value))}
+      />
+    );
+  } else {
+    field = <input id={`je-${name}`} type="text" value={String(value ?? '')} onChange={e => change(e.currentTarget.value)} />;
+  }
+  return (
+    <div class="je-option">
+      <label for={`je-${name}`}>{name}</label>
+      {field}
+      {property.description && <small>{property.description}</small>}
+    </div>
+  );
+}
+
+function compare(now: number | null, then: number | null) {
+  if (now === null || then === null) return '';
+  if (Math.abs(then - now) < 0.02 * Math.max(now, 1)) return '';
+  return then < now ? 'je-better' : 'je-worse';
+}
+
+function said(seconds: number | null): string {
+  return seconds === null ? '–' : duration(seconds);
+}
+
+function WhatIf(props: { present: Forecast; chosen: Forecast; at: number }) {
+  const { present, chosen, at } = props;
+  const before = new Map(present.jobs.map(job => [job.job, job]));
+  const shown = chosen.jobs.slice(0, 12);
+  const left = (finish: number | null | undefined) => (finish === null || finish === undefined ? null : finish - at);
+  return (
+    <>
+      <table class="je-table" aria-label="what the policy would change">
+        <thead>
+          <tr>
+            <th scope="col">predicted</th>
+            <th scope="col">{present.policy}</th>
+            <th scope="col">{chosen.policy}</th>
+          </tr>
+        </thead>
+        <tbody>
+          <tr>
+            <td>average turnaround</td>
+            <td>{said(present.avg_jct_s)}</td>
+            <td class={compare(present.avg_jct_s, chosen.avg_jct_s)}>{said(chosen.avg_jct_s)}</td>
+          </tr>
+          <tr>
+            <td>all done in</td>
+            <td>{said(present.makespan_s)}</td>
+            <td class={compare(present.makespan_s, chosen.makespan_s)}>{said(chosen.makespan_s)}</td>
+          </tr>
+          {shown.map(job => {
+            const now = left(before.get(job.job)?.finish_at);
+            const then = left(job.finish_at);
+            return (
+              <tr key={job.job}>
+                <td>job {job.job} ends in</td>
+                <td>{said(now)}</td>
+                <td class={compare(now, then)}>{said(then)}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+      {chosen.jobs.length > shown.length && <p class="je-quiet">and {chosen.jobs.length - shown.length} more jobs</p>}
+      <p class="je-quiet">
+        {chosen.losers.length ? `Later than now: ${chosen.losers.slice(0, 10).map(job => `job ${job}`).join(', ')}.` : 'No job would end later.'}
+      </p>
+    </>
+  );
+}
+
+export function PolicyPicker(props: { active: string; at: number; actions: PickerActions; close: () => void }) {
+  const { active, actions } = props;
+  const [shelf, setShelf] = useState<Policies | null>(null);
+  const [name, setName] = useState(active);
+  const [options, setOptions] = useState<Record<string, unknown>>({});
+  const [reason, setReason] = useState('');
+  const [forecasts, setForecasts] = useState<Forecast[] | null>(null);
+  const [problem, setProblem] = useState('');
+  const [busy, setBusy] = useState(false);
+
+  useEffect(() => {
+    actions.policies().then(setShelf, error => setProblem(String(error.message ?? error)));
+  }, []);
+  const chosen: PolicyInfo | undefined = shelf?.policies.find(policy => policy.name === name);
+  useEffect(() => {
+    setForecasts(null);
+    if (!chosen) return;
+    let current = true;
+    setProblem('');
+    actions.forecast(name, options).then(
+      found => current && setForecasts(found),
+      error => current && setProblem(String(error.message ?? error))
+    );
+    return () => {
+      current = false;
+    };
+  }, [name, JSON.stringify(options), shelf]);
+
+  if (!shelf) return <div class="je-picker">{problem || 'Asking the pool…'}</div>;
+  const apply = () => {
+    setBusy(true);
+    actions.use(name, options, reason).then(props.close, error => {
+      setProblem(String(error.message ?? error));
+      setBusy(false);
+    });
+  };
+  const present = forecasts?.find(forecast => forecast.policy === active);
+  const future = forecasts?.find(forecast => forecast.policy === name);
+  return (
+    <div class="je-picker">
+      <select aria-label="policy" value={name} onChange={e => (setName(e.currentTarget.value), setOptions({}))}>
+        {shelf.policies.map(policy => (
+          <option key={policy.name} value={policy.name}>
+            {policy.name}
+            {policy.name === active ? ' (now)' : ''}
+          </option>
+        ))}
+      </select>
+      {chosen && <p>{chosen.summary}</p>}
+      {chosen &&
+        properties(chosen.schema).map(([option, property]) => (
+          <Option
+            key={`${name}.${option}`}
+            name={option}
+            property={property}
+            value={options[option] ?? chosen.options?.[option] ?? property.default}
+            change={value => setOptions({ ...options, [option]: value })}
+          />
+        ))}
+      {!forecasts && !problem && <p class="je-quiet">Predicting…</p>}
+      {present && future && !future.problem && name !== active && <WhatIf present={present} chosen={future} at={props.at} />}
+      {future?.problem && <p class="je-bad">{future.problem}</p>}
+      {problem && (
+        <p class="je-bad" role="alert">
+          {problem}
+        </p>
+      )}
+      {shelf.refusal ? (
+        <p class="je-quiet">{shelf.refusal}</p>
+      ) : (
+        <>
+          <input type="text" placeholder="why (kept in the history)" aria-label="reason" value={reason} onInput={e => setReason(e.currentTarget.value)} />
+          <div class="je-policy-line">
+            <button onClick={props.close}>Cancel</button>
+            <button class="je-main" disabled={busy || (name === active && !Object.keys(options).length)} onClick={apply}>
+              Apply {name}
+            </button>
+          </div>
+        </>
+      )}
+    </div>
+  );
+}

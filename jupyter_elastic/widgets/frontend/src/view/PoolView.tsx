@@ -1,0 +1,239 @@
+// The pool: who holds what, who waits, how it has been, what the policy does and why.
+import type { ComponentChildren } from 'preact';
+import { clock, duration, hue, plural, range } from '../format';
+import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShareRow } from '../screens';
+
+const ROW_HEIGHT = 40;
+
+export interface PoolActions {
+  cancel(job: number): void;
+  openPicker(): void;
+  /** Ask for another window of the job table. */
+  window(offset: number, limit: number): void;
+}
+
+function Section(props: { title: string; aside?: string; children: ComponentChildren }) {
+  return (
+    <section class="je-section">
+      <h3>
+        {props.title}
+        {props.aside && <span class="je-aside">{props.aside}</span>}
+      </h3>
+      {props.children}
+    </section>
+  );
+}
+
+function colour(job: number | null, owner: string): string {
+  return job === null ? '' : `--je-hue: ${(hue(owner) + (job % 4) * 9) % 360}`;
+}
+
+function Map({ hosts }: { hosts: HostBox[] }) {
+  return (
+    <div class="je-map">
+      {hosts.map(host => (
+        <div class="je-host" key={host.name}>
+          <span class="je-host-name" title={host.name}>
+            {host.name}
+          </span>
+          <span class="je-slots" role="list" aria-label={`slots of ${host.name}`}>
+            {host.slots.map(slot => {
+              const words =
+                slot.state === 'free'
+                  ? `${slot.slot}: free`
+                  : `${slot.slot}: ${slot.state}${slot.job === null ? '' : `, job ${slot.job} of ${slot.owner}`}${slot.reason ? `, ${slot.reason}` : ''}`;
+              return (
+                <span
+                  key={slot.slot}
+                  role="listitem"
+                  class={`je-slot je-${slot.state}`}
+                  style={colour(slot.job, slot.owner)}
+                  title={words}
+                  aria-label={words}
+                >
+                  {slot.job ?? ''}
+                </span>
+              );
+            })}
+          </span>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function state(row: JobRow): string {
+  if (row.position === null) {
+    if (row.phase === 'running' && row.fraction !== null) return `${Math.round(row.fraction * 100)} %`;
+    return row.phase;
+  }
+  if (row.wait_s) return `starts in ${range(row.wait_s[0], row.wait_s[1])}`;
+  return row.reason || 'waiting';
+}
+
+function Row({ row, mine, actions }: { row: JobRow; mine: boolean; actions: PoolActions }) {
+  const wants = row.min_slots === row.max_slots ? `${row.max_slots}` : `${row.min_slots}:${row.max_slots}`;
+  return (
+    <li class="je-row" style={colour(row.job, row.owner)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
+      <span class={`je-chip ${row.position === null ? 'je-leased' : 'je-queued'}`}>{row.job}</span>
+      <span class="je-row-main">
+        <span class="je-row-name" title={row.name}>
+          {row.name}
+        </span>
+        <span class="je-quiet">
+          {row.position !== null && `${row.position}. in the queue · `}
+          {row.owner} · {state(row)}
+        </span>
+      </span>
+      <span class="je-held" title="slots held / wanted">
+        {row.held}/{wants}
+      </span>
+      {mine ? (
+        <button class="je-icon" title={`Cancel job ${row.job}`} aria-label={`Cancel job ${row.job}`} onClick={() => actions.cancel(row.job)}>
+          ✕
+        </button>
+      ) : (
+        <span class="je-icon" />
+      )}
+    </li>
+  );
+}
+
+/** Only the rows in sight are in the page: the server sends a window, the rest is height. */
+function Jobs({ screen, offset, actions }: { screen: PoolScreen; offset: number; actions: PoolActions }) {
+  const long = screen.total_jobs > screen.jobs.length;
+  const scrolled = (event: Event) => {
+    const box = event.currentTarget as HTMLElement;
+    const first = Math.floor(box.scrollTop / ROW_HEIGHT);
+    const shown = Math.ceil(box.clientHeight / ROW_HEIGHT);
+    if (first < offset || first + shown > offset + screen.jobs.length) {
+      actions.window(Math.max(0, first - shown), 4 * shown);
+    }
+  };
+  if (!screen.total_jobs) return <p class="je-quiet">Nobody runs anything.</p>;
+  return (
+    <div class="je-jobs" onScroll={long || offset ? scrolled : undefined} tabIndex={0} aria-label="jobs">
+      <ol style={long || offset ? `height: ${screen.total_jobs * ROW_HEIGHT}px` : ''}>
+        <div style={`transform: translateY(${offset * ROW_HEIGHT}px)`}>
+          {screen.jobs.map(row => (
+            <Row key={row.job} row={row} mine={row.owner === screen.user} actions={actions} />
+          ))}
+        </div>
+      </ol>
+    </div>
+  );
+}
+
+function Shares({ shares, capacity }: { shares: ShareRow[]; capacity: number }) {
+  const scale = (slots: number) => `${(100 * slots) / Math.max(capacity, 1)}%`;
+  return (
+    <ul class="je-shares">
+      {shares.map(share => (
+        <li key={share.user} style={`--je-hue: ${hue(share.user)}`}>
+          <span class="je-share-name">{share.user}</span>
+          <span
+            class="je-share-bar"
+            role="img"
+            aria-label={`${share.user} holds ${share.held} slots; an equal share is ${share.entitled.toFixed(1)}`}
+          >
+            <span class="je-share-held" style={`width: ${scale(share.held)}`} />
+            <span class="je-share-due" style={`left: ${scale(share.entitled)}`} title="an equal share" />
+          </span>
+          <span class="je-quiet">
+            {share.held} of {share.entitled.toFixed(1)}
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function History({ points, now }: { points: HistoryPoint[]; now: number }) {
+  if (!points.length) return null;
+  const begin = points[0].at;
+  const span = Math.max(now - begin, 1);
+  const capacity = Math.max(...points.map(p => p.capacity), 1);
+  const owners = [...new Set(points.flatMap(p => Object.keys(p.leased)))].sort();
+  return (
+    <>
+      <svg class="je-history" viewBox="0 0 300 60" preserveAspectRatio="none" role="img" aria-label="slots leased over time, by user">
+        {points.map((point, index) => {
+          const until = index + 1 < points.length ? points[index + 1].at : now;
+          const x = ((point.at - begin) / span) * 300;
+          const width = ((until - point.at) / span) * 300;
+          let y = 60;
+          return owners.map(owner => {
+            const height = ((point.leased[owner] ?? 0) / capacity) * 60;
+            y -= height;
+            return height > 0 && <rect key={owner} x={x} y={y} width={width} height={height} style={`--je-hue: ${hue(owner)}`} />;
+          });
+        })}
+      </svg>
+      <div class="je-range">
+        <span>{duration(span)} ago</span>
+        <span>now</span>
+      </div>
+    </>
+  );
+}
+
+export function PoolView(props: { screen: PoolScreen; offset: number; actions: PoolActions; down: number | null; picker?: ComponentChildren }) {
+  const { screen, actions } = props;
+  const slots = screen.hosts.flatMap(host => host.slots);
+  const free = slots.filter(slot => slot.state === 'free').length;
+  const capacity = slots.filter(slot => slot.state !== 'out').length;
+  const kind = screen.kind === 'gpu' ? 'GPU' : 'CPU slot';
+  return (
+    <div class="je-root je-pool">
+      {props.down !== null && (
+        <p class="je-banner" role="alert">
+          The pool has not answered since {clock(props.down)}. Jobs go on; this page comes back by itself.
+        </p>
+      )}
+      <Section title="Pool" aside={`${free} of ${plural(capacity, kind)} free`}>
+        <Map hosts={screen.hosts} />
+      </Section>
+      <Section title="Jobs" aside={screen.total_jobs ? plural(screen.total_jobs, 'job') : undefined}>
+        <Jobs screen={screen} offset={props.offset} actions={actions} />
+      </Section>
+      <Section title="Policy">
+        <div class="je-policy-line">
+          <strong>{screen.policy}</strong>
+          <button onClick={() => actions.openPicker()}>{props.picker ? 'Close' : 'Change…'}</button>
+        </div>
+        {props.picker}
+        <ul class="je-notes" aria-label="what the policy did">
+          {screen.notes.slice(0, 8).map(note => (
+            <li key={`${note.at}-${note.job}-${note.text}`}>
+              <span class="je-quiet">{clock(note.at)}</span> {note.job !== null && <span class="je-chip je-small">{note.job}</span>}{' '}
+              {note.text}
+            </li>
+          ))}
+        </ul>
+      </Section>
+      {screen.shares.length > 0 && (
+        <Section title="Shares" aside="held of an equal share">
+          <Shares shares={screen.shares} capacity={capacity} />
+        </Section>
+      )}
+      {screen.history.length > 0 && (
+        <Section title="History">
+          <History points={screen.history} now={screen.at} />
+        </Section>
+      )}
+      {screen.switches.length > 0 && (
+        <Section title="Switches">
+          <ul class="je-notes">
+            {screen.switches.slice(0, 6).map(row => (
+              <li key={row.at}>
+                <span class="je-quiet">{clock(row.at)}</span> {row.previous ? `${row.previous} → ` : ''}
+                <strong>{row.name}</strong> by {row.by}
+                {row.reason && `: ${row.reason}`}
+              </li>
+            ))}
+          </ul>
+        </Section>
+      )}
+    </div>
+  );
+}
