@@ -1,0 +1,59 @@
+"""`python -m jupyter_elastic.agent [--endpoint E] [--foreground]`: this user's agent, until nobody needs it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import logging.handlers
+import signal
+import sys
+
+from jupyter_elastic import connection
+from jupyter_elastic.agent import agent
+from jupyter_elastic.errors import ElasticError
+
+LOG_BYTES = 5_000_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the agent; 0 when it left because nobody needs it or because there is one already."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.agent", description=__doc__)
+    parser.add_argument("--endpoint", help="the daemon: endpoint or connection file; default: the own pool")
+    parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
+    options = parser.parse_args(arguments)
+    try:
+        handle = agent.take_lock()
+        if handle is None:
+            sys.stderr.write("this user's agent runs already\n")
+            return 0
+        _log(foreground=options.foreground)
+        asyncio.run(_until_signal(options.endpoint))
+    except ElasticError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    return 0
+
+
+def _log(*, foreground: bool) -> None:
+    path = connection.state_dir() / "agent.log"
+    handlers: list[logging.Handler] = [logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)]
+    if foreground:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers, force=True
+    )
+
+
+async def _until_signal(endpoint: str | None) -> None:
+    """TERM and INT end the agent, never its jobs."""
+    work = asyncio.ensure_future(agent.serve(endpoint))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+    await asyncio.gather(work, return_exceptions=True)
+    if not work.cancelled() and (problem := work.exception()) is not None:
+        raise problem
+
+
+if __name__ == "__main__":
+    sys.exit(main())

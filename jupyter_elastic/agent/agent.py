@@ -1,0 +1,227 @@
+"""The user's agent: carries out the daemon's orders as that user, and finds what still runs after its own restart.
+
+One per user and pool, held by a lock. Knows the client, attempts and nurseries; must not know policies or the daemon's
+books. It can be killed at any time: drivers go on, the next agent adopts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import getpass
+import logging
+import os
+import sys
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic import __version__, connection
+from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.attempt import Attempt
+from jupyter_elastic.agent.folder import AttemptFolder, attempts
+from jupyter_elastic.agent.nursery import Nursery
+from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
+from jupyter_elastic.wire import Ping, ReportSeen
+
+DAEMON_GONE_S = 600.0
+"""With nothing running, the agent leaves when no daemon has answered for so long."""
+REMEMBERED = 1000
+"""Ends kept in memory, to answer repeated orders; older ones are found on disk."""
+KEPT_NURSERIES = 3
+
+log = logging.getLogger(__name__)
+
+
+class AgentRecord(Struct, frozen=True, kw_only=True):
+    """`agent.json`."""
+
+    pid: int
+    start_time: float
+    package: str
+    python: str
+
+
+class Agent:
+    """Everything that this user's jobs need in this pool."""
+
+    def __init__(self, client: AsyncClient, *, alone_s: float = DAEMON_GONE_S, look_s: float = 10.0) -> None:
+        self.client = client
+        self.alone_s = alone_s
+        self.look_s = look_s
+        self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: OrderedDict[tuple[int, int], ExitSeen] = OrderedDict()
+        self._nurseries: OrderedDict[str, Nursery] = OrderedDict()
+
+    @property
+    def owner(self) -> str:
+        """Our user, as the daemon names us."""
+        return self.client.welcome.user if self.client.welcome is not None else getpass.getuser()
+
+    @property
+    def live(self) -> int:
+        """Attempts that are not over yet."""
+        return len(self._attempts)
+
+    async def run(self) -> None:
+        """Adopt what runs, then carry out orders until the daemon is gone for good and nothing runs."""
+        self.adopt()
+        orders = asyncio.create_task(self._orders())
+        warm = asyncio.create_task(self._warm())
+        try:
+            await self._until_alone()
+        finally:
+            for task in (orders, warm, *self._tasks):
+                task.cancel()
+            await asyncio.gather(orders, warm, *self._tasks, return_exceptions=True)
+            for nursery in self._nurseries.values():
+                await nursery.close()
+
+    def adopt(self) -> None:
+        """Take over every attempt whose driver was started and whose end is not written."""
+        for folder in attempts(connection.jobs_dir()):
+            if folder.exit() is None and (record := folder.record()) is not None:
+                log.info("adopting job %d attempt %d", record.job, record.attempt)
+                self._begin(record.job, record.attempt, folder)
+
+    def carry_out(self, effect: AnyEffect) -> None:
+        """Carry out an order; every order may come more than once."""
+        key = (effect.job, effect.attempt)
+        if (seen := self._over.get(key)) is not None:
+            self._spawn(self._repeat(seen))
+        elif (attempt := self._attempts.get(key)) is not None:
+            attempt.order(effect)
+        elif isinstance(effect, Launch):
+            folder = AttemptFolder.of(effect.spec.folder, effect.attempt)
+            self._begin(*key, folder, launch=effect)
+        else:
+            self._begin(*key, self._find(*key), order=effect)
+
+    def _begin(
+        self,
+        job: int,
+        number: int,
+        folder: AttemptFolder | None,
+        *,
+        launch: Launch | None = None,
+        order: AnyEffect | None = None,
+    ) -> None:
+        attempt = Attempt(job, number, self.owner, self._ask, self._birth)
+        if launch is not None or order is not None:
+            attempt.order(launch or order)  # type: ignore[arg-type]
+        self._attempts[job, number] = attempt
+        self._spawn(self._see_through(attempt, folder, launch))
+
+    async def _see_through(self, attempt: Attempt, folder: AttemptFolder | None, launch: Launch | None) -> None:
+        key = (attempt.job, attempt.number)
+        try:
+            self._remember(await attempt.live(folder, launch))
+        except Exception:
+            log.exception("job %d attempt %d", *key)  # its order comes again when the daemon or we restart
+        finally:
+            self._attempts.pop(key, None)
+
+    async def _repeat(self, seen: ExitSeen) -> None:
+        try:
+            await self._ask(ReportSeen(seen=seen))
+        except ElasticError as problem:
+            log.info("not repeated, %s", problem)
+
+    def _remember(self, seen: ExitSeen) -> None:
+        self._over[seen.job, seen.attempt] = seen
+        while len(self._over) > REMEMBERED:
+            self._over.popitem(last=False)
+
+    def _find(self, job: int, number: int) -> AttemptFolder | None:
+        """The folder of an attempt that only its order names."""
+        for folder in attempts(connection.jobs_dir()):
+            if folder.path.name == f"attempt.{number}":
+                launch = folder.order()
+                if launch is not None and launch.job == job:
+                    return folder
+        return None
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, report: ReportSeen) -> object:
+        return await self.client.ask(report)
+
+    async def _birth(self, python: str, attempt: Path, runtime: Path) -> processes.Known | None:
+        nursery = self._nurseries.get(python)
+        if nursery is None:
+            nursery = self._nurseries[python] = Nursery(python)
+        self._nurseries.move_to_end(python)
+        while len(self._nurseries) > KEPT_NURSERIES:
+            _, oldest = self._nurseries.popitem(last=False)
+            self._spawn(oldest.close())
+        return await nursery.birth(attempt, runtime)
+
+    async def _warm(self) -> None:
+        """Have our own interpreter's nursery ready before the first job comes."""
+        nursery = self._nurseries.setdefault(sys.executable, Nursery(sys.executable))
+        try:
+            await nursery.start()
+        except ElasticError as problem:
+            log.warning("no nursery: %s", problem)
+
+    async def _orders(self) -> None:
+        async for effect in self.client.orders():
+            try:
+                self.carry_out(effect)
+            except Exception:
+                log.exception("order %s", effect)
+
+    async def _until_alone(self) -> None:
+        answered = time.monotonic()
+        while True:
+            try:
+                await self.client.ask(Ping(), timeout_s=self.look_s)
+                answered = time.monotonic()
+            except ElasticError:
+                alone_s = time.monotonic() - answered
+                if not self._attempts and (alone_s > self.alone_s or not _is_ours()):
+                    log.info("no daemon for %.0f s and nothing runs: leaving", alone_s)
+                    return
+            await asyncio.sleep(self.look_s)
+
+
+def _is_ours() -> bool:
+    """Whether the pool's folder still exists with us as its agent."""
+    path = os.environ.get(connection.DIR_VARIABLE)
+    if path and not Path(path).exists():
+        return False
+    try:
+        record = msgspec.json.decode(connection.agent_file().read_bytes(), type=AgentRecord)
+    except (OSError, msgspec.DecodeError):
+        return False
+    return record.pid == os.getpid()
+
+
+def take_lock() -> int | None:
+    """Become this user's agent: a handle that holds the lock, or None when there is one."""
+    handle = os.open(connection.agent_lock(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+async def serve(endpoint: str | None = None) -> None:
+    """Be the agent; the lock is held by the caller."""
+    pid, started = processes.myself()
+    record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
+    connection.write_private(connection.agent_file(), msgspec.json.encode(record))
+    async with AsyncClient(endpoint, role="agent") as client:
+        log.info("agent %s of %s, process %d", __version__, getpass.getuser(), pid)
+        await Agent(client).run()

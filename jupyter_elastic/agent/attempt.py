@@ -1,0 +1,206 @@
+"""The agent's hold on one attempt: start or find its driver, pass orders on, bring its observations to the daemon.
+
+Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's books. An attempt that was
+begun is brought to its end exactly once, whoever dies in between: the driver's lock keeps a second driver away,
+`exit.json` is the end, and a driver that is gone without one has its workers ended before the slots are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jupyter_elastic import connection
+from jupyter_elastic.agent import link, processes
+from jupyter_elastic.agent.driver import ended_by
+from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.agent.outbox import Ask, Outbox
+from jupyter_elastic.errors import ElasticError, EngineError
+from jupyter_elastic.types import AnyEffect, ExitSeen, Launch, Rescale, Stop
+
+Birth: TypeAlias = Callable[[str, Path, Path], Awaitable[processes.Known | None]]
+"""Starts a driver: interpreter, attempt folder, runtime folder -> its process; None when the attempt has one."""
+
+UNREACHABLE_S = 30.0
+"""A driver that lives and can't be spoken to for so long is ended: nobody could stop it otherwise."""
+
+log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """One attempt, from its first order (or its discovery on disk) to its acknowledged end."""
+
+    def __init__(self, job: int, number: int, owner: str, ask: Ask, birth: Birth) -> None:
+        self.job = job
+        self.number = number
+        self.owner = owner
+        self.folder: AttemptFolder | None = None
+        self.exit: ExitSeen | None = None
+        """The end; set before it is acknowledged."""
+        self._birth = birth
+        self._outbox = Outbox(ask)
+        self._rescale: Launch | Rescale | None = None
+        self._stop: Stop | None = None
+        self._driver: asyncio.StreamWriter | None = None
+
+    def order(self, effect: Rescale | Stop | Launch) -> None:
+        """Pass an order on, now or as soon as the driver listens. Repeats are harmless."""
+        if isinstance(effect, Stop):
+            self._stop = effect
+        elif self._rescale is None or effect.generation > self._rescale.generation:
+            self._rescale = effect
+        if self._driver is not None:
+            self._driver.write(link.frame(effect))
+
+    async def live(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitSeen:
+        """See the attempt through; comes back when the daemon has acknowledged its end.
+
+        `folder` is None for an attempt that left no trace (it was stopped before it began). With `launch` a driver is
+        started unless there is one.
+        """
+        self.folder = folder
+        sender = asyncio.create_task(self._outbox.run())
+        try:
+            self.exit = await self._to_the_end(folder, launch)
+            log.info("job %d attempt %d: %s %s", self.job, self.number, self.exit.outcome, self.exit.reason)
+            self._outbox.put(self.exit)
+            await self._outbox.empty()
+        finally:
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+        if folder is not None:
+            folder.clear_runtime()
+        return self.exit
+
+    async def _to_the_end(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitSeen:
+        if folder is None:
+            return self._ended("lost", "the agent has no trace of this attempt")
+        if (seen := folder.exit()) is not None:
+            return seen
+        try:
+            driver = await self._driver_of(folder, launch)
+        except (ElasticError, OSError) as problem:
+            seen = self._ended("failed", str(problem))
+        else:
+            seen = await self._follow(folder, driver) if driver is not None else None
+            seen = seen or folder.exit() or await self._clean_up(folder, driver)
+        with contextlib.suppress(OSError):
+            folder.write_exit(seen)
+        return seen
+
+    async def _driver_of(self, folder: AttemptFolder, launch: Launch | None) -> processes.Known | None:
+        """The attempt's driver, started if need be; None when it is dead or never was."""
+        if (record := folder.record()) is not None:
+            return record.driver
+        if launch is not None and self._stop is None:
+            await asyncio.to_thread(check_spec, launch)
+            folder.create(launch)
+            connection.private_dir(folder.runtime)
+            driver = await self._birth(launch.spec.python, folder.path, folder.runtime)
+            if driver is not None:
+                return driver
+        # it was started by an agent before us and has not written its pid yet, or it died before it could
+        while folder.is_held():
+            if (record := folder.record()) is not None:
+                return record.driver
+            await asyncio.sleep(0.02)
+        record = folder.record()
+        return record.driver if record is not None else None
+
+    async def _follow(self, folder: AttemptFolder, driver: processes.Known) -> ExitSeen | None:
+        """Speak with the driver until the attempt ends; None when the driver died before it could say so."""
+        gone = asyncio.create_task(processes.gone(driver))
+        unreachable_since = time.monotonic()
+        try:
+            while True:
+                try:
+                    reader, self._driver = await asyncio.open_unix_connection(str(folder.runtime / link.SOCKET_NAME))
+                    if (seen := await self._listen(reader)) is not None:
+                        return seen
+                    unreachable_since = time.monotonic()
+                except (OSError, ElasticError) as problem:
+                    if time.monotonic() - unreachable_since > UNREACHABLE_S and not gone.done():
+                        log.error("driver %d can't be reached and is ended: %s", driver[0], problem)  # noqa: TRY400
+                        await processes.end([driver], grace_s=5.0)
+                finally:
+                    self._hang_up()
+                if gone.done():
+                    return None
+                await asyncio.wait([gone], timeout=0.1)
+        finally:
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> ExitSeen | None:
+        assert self._driver is not None
+        orders: list[AnyEffect | None] = [self._rescale, self._stop]
+        for effect in orders:
+            if effect is not None:
+                self._driver.write(link.frame(effect))
+        while (seen := await link.read_observation(reader)) is not None:
+            if isinstance(seen, ExitSeen):
+                return seen
+            self._outbox.put(seen)
+        return None
+
+    def _hang_up(self) -> None:
+        """Closing says to the driver that its end was taken."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    async def _clean_up(self, folder: AttemptFolder, driver: processes.Known | None) -> ExitSeen:
+        """The driver is gone and left no end: end what it left, then say so."""
+        record = folder.record()
+        left = list(record.workers) if record is not None else []
+        if left:
+            log.warning("job %d: the driver is gone, ending its workers %s", self.job, [pid for pid, _ in left])
+            await processes.end(left)
+        if driver is None:
+            return self._ended("lost", "the attempt was not started")
+        words = folder.last_words()
+        return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + words if words else ''}")
+
+    def _ended(self, outcome: Any, reason: str) -> ExitSeen:
+        """An end that the driver didn't report; after a stop it is what the stop asked for."""
+        if self._stop is not None and outcome == "lost":
+            outcome, reason = ended_by(self._stop), self._stop.reason or reason
+        return ExitSeen(
+            at=time.time(),
+            by=self.owner,
+            id=f"exit-{self.job}-{self.number}",
+            job=self.job,
+            attempt=self.number,
+            outcome=outcome,
+            reason=reason[:10_000],
+        )
+
+
+def check_spec(launch: Launch) -> None:
+    """EngineError unless the job is one that this user packed: what the daemon sends is not simply believed.
+
+    The folder must be the user's own and writable by nobody else, and the interpreter must not be another user's.
+    """
+    folder, python = Path(launch.spec.folder), Path(launch.spec.python)
+    try:
+        info = folder.lstat()
+    except OSError as problem:
+        raise EngineError(f"the job's folder {folder} can't be read ({problem.strerror}); submit it again") from problem
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
+        raise EngineError(f"{folder} is not a private folder of this user; submit the job again")
+    try:
+        owner = python.stat().st_uid
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise EngineError(
+            f"the job's interpreter {python} can't be started ({reason}); submit it again from a kernel that runs"
+        ) from problem
+    if owner not in {0, os.getuid()} or not python.is_absolute() or not os.access(python, os.X_OK):
+        raise EngineError(f"{python} is not an interpreter of this user or of the system; choose another kernel")

@@ -1,0 +1,75 @@
+"""Observations of one attempt on their way to the daemon: in order, each until it is acknowledged.
+
+Knows which refusals are final; must not know drivers. Progress that waits is replaced by newer progress, everything
+else is kept: a daemon that comes back after an hour learns what it has to know, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from jupyter_elastic.errors import BadRequest, ElasticError, NotAllowed, NotFound
+from jupyter_elastic.types import Observation, ProgressSeen
+from jupyter_elastic.wire import ReportSeen
+
+Ask: TypeAlias = Callable[[ReportSeen], Awaitable[Any]]
+"""Brings one report to the daemon; returns when it is acknowledged, raises ElasticError."""
+
+RETRY_S = (0.05, 2.0)
+"""First and longest pause between two tries."""
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """A queue with one sender; `run` it as a task."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._waiting: deque[Observation] = deque()
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def put(self, seen: Observation) -> None:
+        """Queue an observation."""
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(seen, ProgressSeen) and isinstance(last, ProgressSeen) and len(self._waiting) > 1:
+            self._waiting[-1] = seen  # the first one may be on its way
+        else:
+            self._waiting.append(seen)
+        self._idle.clear()
+        self._changed.set()
+
+    async def empty(self) -> None:
+        """Come back when everything is acknowledged."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Send for ever."""
+        while True:
+            while self._waiting:
+                await self._deliver(self._waiting[0])
+                self._waiting.popleft()
+            self._idle.set()
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _deliver(self, seen: Observation) -> None:
+        pause_s = RETRY_S[0]
+        while True:
+            try:
+                await self._ask(ReportSeen(seen=seen))
+            except (NotFound, BadRequest, NotAllowed) as problem:
+                log.warning("the daemon doesn't want %s: %s", seen, problem)
+                return
+            except ElasticError as problem:  # away, full disk, ...: what was seen stays true
+                log.info("not delivered yet, %s", problem)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_S[1])
+            else:
+                return
