@@ -1,4 +1,4 @@
-// The twin of widgets/pool_screen.py and widgets/job_screen.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The twin of widgets/pool_screen.py and of the structs in widgets/model.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
@@ -82,16 +82,10 @@ export interface SizePoint {
   pause_s: number;
 }
 
-export interface Curve {
+export interface Series {
   name: string;
-  points: [number, number | null][];
-}
-
-export interface OutputTab {
-  rank: number;
-  text: string;
-  bytes: number;
-  path: string;
+  points: [number, number][];
+  last: string;
 }
 
 export interface JobScreen {
@@ -100,25 +94,25 @@ export interface JobScreen {
   owner: string;
   engine: string;
   phase: string;
+  tone: 'wait' | 'run' | 'change' | 'good' | 'bad' | 'off';
   state: string;
-  kind: string;
-  at: number;
+  detail: string;
+  unit: string;
+  slots: string[];
   min_slots: number;
   max_slots: number;
-  held: number;
+  sizes: SizePoint[];
+  fraction: number | null;
+  eta_s: number | null;
+  epoch: number | null;
+  epochs: number | null;
+  step: number | null;
+  samples_per_s: number | null;
+  metrics: Series[];
+  attempt: number;
+  preemptions: number;
   submitted_at: number;
   started_at: number | null;
   ended_at: number | null;
-  fraction: number | null;
-  eta_s: number | null;
-  step: number | null;
-  epoch: number | null;
-  epochs: number | null;
-  samples_per_s: number | null;
-  world_size: number | null;
-  sizes: SizePoint[];
-  curves: Curve[];
-  traceback: string;
-  outputs: OutputTab[];
-  folder: string;
+  now: number;
 }

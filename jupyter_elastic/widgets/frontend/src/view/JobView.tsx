@@ -1,7 +1,7 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { clock, duration, figure, plural } from '../format';
-import type { JobScreen, OutputTab } from '../screens';
+import type { JobScreen } from '../screens';
 import { Band, Curve, told } from './plots';
 
 export interface JobActions {
@@ -12,6 +12,14 @@ export interface JobActions {
   script?: () => void;
   /** Where the whole output of a rank can be opened; null where there is no server to ask. */
   link?: (rank: number) => string | null;
+}
+
+/** The tail of what a rank printed, carriage returns carried out; `bytes` is the size of the whole file. */
+export interface OutputTab {
+  rank: number;
+  text: string;
+  bytes: number;
+  path: string;
 }
 
 const ENDED = ['completed', 'failed', 'cancelled'];
@@ -39,7 +47,6 @@ function Figures({ screen }: { screen: JobScreen }) {
   if (screen.epoch !== null) said.push(`epoch ${figure(screen.epoch)}${screen.epochs === null ? '' : ` of ${figure(screen.epochs)}`}`);
   if (screen.step !== null) said.push(`step ${screen.step}`);
   if (screen.samples_per_s !== null) said.push(`${figure(screen.samples_per_s)} samples/s`);
-  if (screen.world_size !== null) said.push(plural(screen.world_size, 'worker'));
   if (screen.ended_at !== null && screen.started_at !== null) said.push(`took ${duration(screen.ended_at - screen.started_at)}`);
   else if (screen.eta_s !== null) said.push(`about ${duration(screen.eta_s)} left`);
   return said.length ? (
@@ -53,7 +60,7 @@ function Figures({ screen }: { screen: JobScreen }) {
 
 function Sizes({ screen }: { screen: JobScreen }) {
   if (screen.sizes.length < 1) return null;
-  const end = screen.ended_at ?? screen.at;
+  const end = screen.ended_at ?? screen.now;
   const changes = screen.sizes.map((point, index) => ({ point, before: index ? screen.sizes[index - 1].slots : 0 })).slice(-3);
   return (
     <div class="je-sizes">
@@ -93,20 +100,20 @@ function Output({ tab, link }: { tab: OutputTab; link?: string | null }) {
   );
 }
 
-function Outputs({ screen, actions }: { screen: JobScreen; actions: JobActions }) {
+function Outputs({ outputs, actions }: { outputs: OutputTab[]; actions: JobActions }) {
   const [rank, setRank] = useState(0);
-  if (!screen.outputs.length) return null;
-  const tab = screen.outputs.find(output => output.rank === rank) ?? screen.outputs[0];
+  if (!outputs.length) return null;
+  const tab = outputs.find(output => output.rank === rank) ?? outputs[0];
   const keys = (event: KeyboardEvent) => {
     const move = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
     if (!move) return;
-    const place = screen.outputs.indexOf(tab) + move;
-    if (place >= 0 && place < screen.outputs.length) setRank(screen.outputs[place].rank);
+    const place = outputs.indexOf(tab) + move;
+    if (place >= 0 && place < outputs.length) setRank(outputs[place].rank);
   };
   return (
     <div>
       <div class="je-tabs" role="tablist" aria-label="ranks" onKeyDown={keys}>
-        {screen.outputs.map(output => (
+        {outputs.map(output => (
           <button
             key={output.rank}
             role="tab"
@@ -142,21 +149,32 @@ function Resize({ screen, actions }: { screen: JobScreen; actions: JobActions })
   );
 }
 
-export function JobView(props: { screen: JobScreen; actions: JobActions; notice?: string }) {
-  const { screen, actions } = props;
+export interface JobPage {
+  screen: JobScreen;
+  outputs: OutputTab[];
+  /** The first failing rank's, or empty. */
+  traceback: string;
+  /** Something to say above all: the pool does not answer, the view is from the file. */
+  notice: string;
+}
+
+export function JobView(props: { page: JobPage; actions: JobActions }) {
+  const { page } = props;
+  const { screen } = page;
+  const { actions } = props;
   const over = ENDED.includes(screen.phase);
   const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
   return (
     <div class="je-root je-job" role="group" aria-label={`job ${screen.job}, ${screen.name}`}>
-      {props.notice && (
+      {page.notice && (
         <p class="je-banner" role="alert">
-          {props.notice}
+          {page.notice}
         </p>
       )}
       <div class="je-head">
         <strong>{screen.name}</strong>
         <span class="je-quiet">
-          job {screen.job} · {screen.engine} · {screen.held} of {wants} {screen.kind === 'gpu' ? 'GPUs' : 'CPU slots'}
+          job {screen.job} · {screen.engine} · {screen.slots.length} of {wants} {screen.unit}s
         </span>
         <span class="je-buttons">
           {!over && actions.background && <button onClick={actions.background}>Send to background</button>}
@@ -172,18 +190,19 @@ export function JobView(props: { screen: JobScreen; actions: JobActions; notice?
       <div class={`je-state je-is-${screen.phase}`} aria-live="polite">
         {screen.state}
       </div>
-      {screen.traceback && <pre class="je-output je-traceback">{screen.traceback}</pre>}
+      {screen.detail && <p class="je-quiet">{screen.detail}</p>}
+      {page.traceback && <pre class="je-output je-traceback">{page.traceback}</pre>}
       <Progress screen={screen} />
       <Figures screen={screen} />
       <Sizes screen={screen} />
-      {screen.curves.length > 0 && (
+      {screen.metrics.length > 0 && (
         <div class="je-curves">
-          {screen.curves.map(curve => (
-            <Curve key={curve.name} name={curve.name} points={curve.points} />
+          {screen.metrics.map(series => (
+            <Curve key={series.name} series={series} />
           ))}
         </div>
       )}
-      <Outputs screen={screen} actions={actions} />
+      <Outputs outputs={page.outputs} actions={actions} />
     </div>
   );
 }

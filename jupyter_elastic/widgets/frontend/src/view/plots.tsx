@@ -1,6 +1,6 @@
 // Small plots as SVG: they follow the theme, need no library and work without a network.
 import { duration, figure } from '../format';
-import type { SizePoint } from '../screens';
+import type { Series, SizePoint } from '../screens';
 
 interface Point {
   x: number;
@@ -20,34 +20,30 @@ function path(points: Point[], width: number, height: number, low: number, high:
     .join('');
 }
 
-/** A metric over steps. Points that are not finite are left out and said below. */
-export function Curve(props: { name: string; points: [number, number | null][] }) {
-  const finite: Point[] = props.points.flatMap(([x, y]) => (y === null ? [] : [{ x, y }]));
-  const last = (props.points.length ? props.points[props.points.length - 1][1] : null) ?? NaN;
-  const missing = props.points.length - finite.length;
-  const low = Math.min(...finite.map(p => p.y));
-  const high = Math.max(...finite.map(p => p.y));
-  const label = `${props.name}, now ${figure(last)}`;
+/** A metric over steps. */
+export function Curve({ series }: { series: Series }) {
+  const points: Point[] = series.points.map(([x, y]) => ({ x, y }));
+  const low = Math.min(...points.map(p => p.y));
+  const high = Math.max(...points.map(p => p.y));
   return (
     <figure class="je-curve">
       <figcaption>
-        <span>{props.name}</span>
-        <strong>{figure(last)}</strong>
+        <span>{series.name}</span>
+        <strong>{series.last}</strong>
       </figcaption>
-      {finite.length > 1 && (
-        <svg viewBox="0 -2 200 54" preserveAspectRatio="none" role="img" aria-label={label}>
-          <path d={path(finite, 200, 50, low, high)} vector-effect="non-scaling-stroke" />
-        </svg>
+      {points.length > 1 && (
+        <>
+          <svg viewBox="0 -2 200 54" preserveAspectRatio="none" role="img" aria-label={`${series.name}, now ${series.last}`}>
+            <path d={path(points, 200, 50, low, high)} vector-effect="non-scaling-stroke" />
+          </svg>
+          <div class="je-range">
+            <span>
+              {figure(low)} – {figure(high)}
+            </span>
+            <span>{figure(points[points.length - 1].x)}</span>
+          </div>
+        </>
       )}
-      {finite.length > 1 && (
-        <div class="je-range">
-          <span>
-            {figure(low)} – {figure(high)}
-          </span>
-          <span>step {figure(finite[finite.length - 1].x)}</span>
-        </div>
-      )}
-      {missing > 0 && <div class="je-bad">{missing} not finite</div>}
     </figure>
   );
 }
