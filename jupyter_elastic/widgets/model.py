@@ -1,0 +1,359 @@
+"""The one fold of a job's events into what a screen shows of it.
+
+Pure: no clock, no socket, no front end. `fold` each event once, in order; `screen(now)` at any time gives the view
+model that the widget, the static display, the terminal and the server extension draw and do not compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.types import (
+    ENDED,
+    Event,
+    JobEnded,
+    JobId,
+    JobInfo,
+    JobProgressed,
+    JobRequeued,
+    JobResized,
+    JobRunning,
+    JobSpec,
+    JobStarted,
+    JobSubmitted,
+    Phase,
+    Progress,
+    RescaleRequested,
+    SlotId,
+    SlotsReleased,
+    StopRequested,
+)
+
+MAX_POINTS = 240
+"""Of a metric's curve; when it is full every second point goes."""
+MAX_METRICS = 24
+MAX_SIZES = 500
+_WINDOW = 40
+"""Progress reports over which the speed is judged."""
+
+Tone = Literal["wait", "run", "change", "good", "bad", "off"]
+
+
+class SizePoint(Struct, frozen=True, kw_only=True):
+    """From `at` on the job held `slots` slots, because of `reason`; everybody stood still for `pause_s`."""
+
+    at: float
+    slots: int
+    reason: str = ""
+    pause_s: float = 0.0
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """A metric's curve. Points that are no number are left out of it; `last` is in words (`nan` too)."""
+
+    name: str
+    points: list[tuple[float, float]]
+    last: str
+
+
+class JobScreen(Struct, frozen=True, kw_only=True):
+    """All that a screen shows of a job but its output. Times are seconds since the epoch."""
+
+    job: JobId
+    name: str
+    owner: str
+    engine: str
+    phase: str
+    tone: Tone
+    state: str
+    """In words: `running on 2 GPUs`."""
+    detail: str
+    """A second line: why it waits, what the policy said, why it failed."""
+    unit: str
+    """`GPU` or `CPU slot`."""
+    slots: list[SlotId]
+    min_slots: int
+    max_slots: int
+    sizes: list[SizePoint]
+    fraction: float | None
+    eta_s: float | None
+    epoch: float | None
+    epochs: float | None
+    step: int | None
+    samples_per_s: float | None
+    metrics: list[Series]
+    attempt: int
+    preemptions: int
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    now: float
+
+
+class JobModel:
+    """What a screen of one job has to remember."""
+
+    def __init__(self, job: JobId, *, kind: str = "cpu") -> None:
+        self.job = job
+        self.kind = kind
+        self.spec: JobSpec | None = None
+        self.owner = ""
+        self.phase: Phase = "queued"
+        self.seq = 0
+        self.explanation = ""
+        """Why it waits, as the daemon explains it; asked for by whoever keeps this model."""
+        self.reason = ""
+        self.submitted_at = 0.0
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.attempt = 0
+        self.preemptions = 0
+        self.slots: tuple[SlotId, ...] = ()
+        self.sizes: list[SizePoint] = []
+        self.progress: Progress | None = None
+        self._wanted = 0
+        self._why = ""
+        self._speed: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self._curves: dict[str, _Curve] = {}
+        self._reports = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is over for good."""
+        return self.phase in ENDED
+
+    def describe(self, info: JobInfo) -> None:
+        """Begin from what the daemon says of a job, for a view that joins without its events."""
+        self.spec, self.owner, self.phase = info.spec, info.owner, info.phase
+        self.reason, self.attempt, self.preemptions = info.reason, info.attempt, info.preemptions
+        self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
+        self.slots, self.progress = info.slots, info.progress
+        self._wanted = len(info.slots)
+
+    def fold(self, event: Event) -> None:
+        """Take a fact in; those of other jobs and of the pool change nothing."""
+        fact = event.fact
+        if getattr(fact, "job", None) != self.job or event.seq <= self.seq:
+            return
+        self.seq = event.seq
+        match fact:
+            case JobSubmitted():
+                self.spec, self.owner, self.submitted_at = fact.spec, fact.owner, event.at
+            case JobStarted():
+                self._start(event.at, fact)
+            case RescaleRequested():
+                self.phase, self._wanted, self._why = "rescaling", len(fact.slots), fact.reason
+            case JobRunning():
+                self._run(event.at, fact)
+            case StopRequested():
+                self.phase, self.reason = "stopping", fact.reason or fact.how
+            case SlotsReleased():
+                self.slots = tuple(slot for slot in self.slots if slot not in fact.slots)
+            case JobProgressed():
+                self._advance(event.at, fact.progress)
+            case JobRequeued():
+                self.phase, self.reason, self.slots = "queued", fact.reason or fact.cause, ()
+                self.preemptions += fact.cause == "preempted"
+                self._size(event.at, 0, f"{fact.cause}: {fact.reason}" if fact.reason else fact.cause)
+            case JobResized():
+                self._resize(fact)
+            case JobEnded():
+                self.phase, self.reason, self.ended_at, self.slots = fact.outcome, fact.reason, event.at, ()
+                self._size(event.at, 0, fact.outcome)
+            case _:
+                pass
+
+    def screen(self, now: float) -> JobScreen:
+        """The view model at `now`."""
+        spec, progress = self.spec, self.progress or Progress()
+        tone, state, detail = self._words(now)
+        running = self.phase in {"running", "rescaling"}
+        return JobScreen(
+            job=self.job,
+            name=spec.name if spec else "",
+            owner=self.owner,
+            engine=spec.engine if spec else "",
+            phase=self.phase,
+            tone=tone,
+            state=state,
+            detail=detail,
+            unit=self.unit,
+            slots=list(self.slots),
+            min_slots=spec.min_slots if spec else 0,
+            max_slots=spec.max_slots if spec else 0,
+            sizes=list(self.sizes),
+            fraction=self.fraction,
+            eta_s=self._eta(now) if running else None,
+            epoch=_finite(progress.epoch),
+            epochs=_finite(progress.epochs),
+            step=progress.step,
+            samples_per_s=_finite(progress.samples_per_s),
+            metrics=[curve.series(name) for name, curve in self._curves.items()],
+            attempt=self.attempt,
+            preemptions=self.preemptions,
+            submitted_at=self.submitted_at,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            now=now,
+        )
+
+    @property
+    def unit(self) -> str:
+        """What a slot is here."""
+        return "GPU" if self.kind == "gpu" else "CPU slot"
+
+    @property
+    def fraction(self) -> float | None:
+        """Done of the training, 0 to 1; None where the job does not say how much there is."""
+        if self.phase == "completed":
+            return 1.0
+        done = _done(self.progress)
+        return None if done is None else min(1.0, max(0.0, done))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _start(self, at: float, fact: JobStarted) -> None:
+        self.phase, self.attempt, self.slots = "starting", fact.attempt, fact.slots
+        self.started_at = self.started_at if self.started_at is not None else at
+        self.reason, self._wanted, self._why = "", len(fact.slots), fact.reason
+        self._speed.clear()
+        self._size(at, len(fact.slots), fact.reason or ("started" if fact.attempt <= 1 else "started again"))
+
+    def _run(self, at: float, fact: JobRunning) -> None:
+        before = len(self.slots)
+        self.phase, self.slots, self._wanted = "running", fact.slots, len(fact.slots)
+        self._speed.clear()  # the old size's speed says nothing of the new one
+        if len(fact.slots) != (self.sizes[-1].slots if self.sizes else 0):
+            words = "grew" if len(fact.slots) > before else "shrank"
+            self._size(at, len(fact.slots), self._why or words, fact.pause_s)
+
+    def _resize(self, fact: JobResized) -> None:
+        if self.spec is not None:
+            self.spec = msgspec.structs.replace(self.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
+
+    def _size(self, at: float, slots: int, reason: str, pause_s: float = 0.0) -> None:
+        if self.sizes and self.sizes[-1].slots == slots == 0:
+            return
+        self.sizes.append(SizePoint(at=at, slots=slots, reason=reason, pause_s=pause_s))
+        if len(self.sizes) > MAX_SIZES:
+            del self.sizes[0]
+
+    def _advance(self, at: float, progress: Progress) -> None:
+        self.progress = progress
+        self._reports += 1
+        done = _done(progress)
+        if done is not None:
+            if self._speed and done < self._speed[-1][1]:
+                self._speed.clear()  # rolled back to a commit
+            self._speed.append((at, done))
+        x = progress.step if progress.step is not None else progress.epoch
+        for name, value in progress.metrics.items():
+            if name in self._curves or len(self._curves) < MAX_METRICS:
+                self._curves.setdefault(name, _Curve()).add(float(self._reports if x is None else x), value)
+
+    def _eta(self, now: float) -> float | None:
+        progress = self.progress
+        if progress is None:
+            return None
+        total, done, speed = _finite(progress.total_samples), _finite(progress.samples), progress.samples_per_s
+        at = self._speed[-1][0] if self._speed else now
+        left: float | None = None
+        if len(self._speed) >= 2 and self._speed[-1][1] > self._speed[0][1]:
+            (t0, f0), (t1, f1) = self._speed[0], self._speed[-1]
+            left = (1.0 - f1) * (t1 - t0) / (f1 - f0)
+        elif total is not None and done is not None and speed and math.isfinite(speed) and speed > 0:
+            left = max(0.0, total - done) / speed
+        return None if left is None else max(0.0, left - (now - at))
+
+    def _count(self, number: int) -> str:
+        return f"{number} {self.unit}" + ("" if number == 1 else "s")
+
+    def _words(self, now: float) -> tuple[Tone, str, str]:
+        held, least = len(self.slots), self.spec.min_slots if self.spec else 1
+        took = human_time((self.ended_at or now) - (self.started_at or self.submitted_at))
+        match self.phase:
+            case "queued":
+                paused = self.attempt > 0
+                state = f"{'paused' if paused else 'waiting'}: {self._count(least)} needed"
+                said = f"{self.reason}; goes on from its last commit. " if paused and self.reason else ""
+                return "wait", state, said + self.explanation
+            case "starting":
+                return "run", f"starting on {self._count(held)}", self._why
+            case "running":
+                return "run", f"running on {self._count(held)}", self._why
+            case "rescaling":
+                verb = "growing" if self._wanted > held else "shrinking" if self._wanted < held else "moving"
+                return "change", f"{verb} from {held} to {self._count(self._wanted)}", self._why
+            case "stopping":
+                return "change", f"stopping: {self.reason}", ""
+            case "completed":
+                return "good", f"completed in {took}", ""
+            case "failed":
+                return "bad", f"failed after {took}", self.reason
+            case _:
+                return "off", f"cancelled after {took}; its slots are free again", self.reason
+
+
+class _Curve:
+    """A metric over steps, thinned out evenly when it grows."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, float]] = []
+        self.last = ""
+        self._stride = 1
+        self._seen = 0
+        self._newest = (0.0, 0.0)
+
+    def add(self, x: float, y: float) -> None:
+        self.last = f"{y:.4g}"
+        if not (math.isfinite(x) and math.isfinite(y)):
+            return
+        if self.points and x < self.points[-1][0]:  # rolled back: the curve goes on from the commit
+            self.points = [point for point in self.points if point[0] < x]
+        if self._seen % self._stride == 0 or not self.points:
+            self.points.append((x, y))
+        self._seen += 1
+        if len(self.points) > MAX_POINTS:
+            self.points = self.points[::2]
+            self._stride *= 2
+        self._newest = (x, y)
+
+    def series(self, name: str) -> Series:
+        points = list(self.points)
+        if points and points[-1] != self._newest:
+            points.append(self._newest)
+        return Series(name=name, points=points, last=self.last)
+
+
+def human_time(seconds: float) -> str:
+    """`4.2 s`, `3 min 20 s`, `2 h 5 min`: a duration for people."""
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _done(progress: Progress | None) -> float | None:
+    """Fraction done that a report amounts to."""
+    if progress is None:
+        return None
+    for part, whole in ((progress.samples, progress.total_samples), (progress.epoch, progress.epochs)):
+        if part is not None and whole and math.isfinite(part) and math.isfinite(whole):
+            return part / whole
+    return None

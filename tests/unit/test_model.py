@@ -1,0 +1,142 @@
+"""The fold of a job's events into its screen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_elastic import types as t
+from jupyter_elastic.widgets.model import MAX_POINTS, JobModel, human_time
+
+SPEC = t.JobSpec(name="digits", folder="/f", python="/p", min_slots=1, max_slots=4)
+
+
+class Story:
+    """Events of job 7, one a second."""
+
+    def __init__(self, kind: str = "gpu") -> None:
+        self.model = JobModel(7, kind=kind)
+        self.seq = 0
+
+    def tell(self, fact: t.Fact, at: float | None = None) -> Story:
+        self.seq += 1
+        self.model.fold(
+            t.Event(seq=self.seq, at=float(self.seq) if at is None else at, by="x", cause="c", fact=fact)  # type: ignore[arg-type]
+        )
+        return self
+
+    def submitted(self) -> Story:
+        return self.tell(t.JobSubmitted(job=7, owner="ann", spec=SPEC))
+
+    def started(self, *slots: str, attempt: int = 1) -> Story:
+        return self.tell(t.JobStarted(job=7, attempt=attempt, generation=1, slots=slots))
+
+    def running(self, *slots: str, pause: float = 0.0) -> Story:
+        return self.tell(t.JobRunning(job=7, attempt=1, generation=1, slots=slots, pause_s=pause))
+
+    def progress(self, at: float | None = None, **what: Any) -> Story:
+        return self.tell(t.JobProgressed(job=7, attempt=1, progress=t.Progress(**what)), at)
+
+
+def test_a_life_in_words() -> None:
+    story = Story().submitted()
+    assert story.model.screen(2).state == "waiting: 1 GPU needed"
+    story.model.explanation = "behind one job"
+    assert story.model.screen(2).detail == "behind one job"
+    assert story.started("h:0").model.screen(3).state == "starting on 1 GPU"
+    assert story.running("h:0").model.screen(3).state == "running on 1 GPU"
+    story.tell(t.RescaleRequested(job=7, attempt=1, generation=2, slots=("h:0", "h:1"), reason="two became free"))
+    assert story.model.screen(4).state == "growing from 1 to 2 GPUs"
+    assert story.model.screen(4).detail == "two became free"
+    story.running("h:0", "h:1", pause=0.2)
+    story.tell(t.StopRequested(job=7, attempt=1, how="preempt", reason="another user's job"))
+    assert story.model.screen(5).state == "stopping: another user's job"
+    story.tell(t.JobRequeued(job=7, attempt=1, cause="preempted", reason="another user's job"))
+    screen = story.model.screen(6)
+    assert screen.state == "paused: 1 GPU needed"
+    assert "goes on from its last commit" in screen.detail
+    assert screen.preemptions == 1
+    story.started("h:1", attempt=2).running("h:1").tell(t.JobEnded(job=7, outcome="completed"))
+    screen = story.model.screen(100)
+    assert screen.state == "completed in 8.0 s"
+    assert screen.fraction == 1.0
+    assert [(p.slots, p.reason) for p in screen.sizes] == [
+        (1, "started"),
+        (2, "two became free"),
+        (0, "preempted: another user's job"),
+        (1, "started again"),
+        (0, "completed"),
+    ]
+    assert screen.sizes[1].pause_s == 0.2
+    assert story.model.ended
+
+
+@pytest.mark.parametrize(("outcome", "word"), [("failed", "failed after"), ("cancelled", "its slots are free again")])
+def test_other_ends(outcome: Any, word: str) -> None:
+    story = Story().submitted().started("h:0").tell(t.JobEnded(job=7, outcome=outcome, reason="rank 1 raised"))
+    screen = story.model.screen(9)
+    assert word in screen.state
+    assert screen.detail == "rank 1 raised"
+
+
+def test_cpu_slots_are_called_so() -> None:
+    assert Story("cpu").submitted().model.screen(1).state == "waiting: 1 CPU slot needed"
+
+
+def test_progress_and_time_to_go() -> None:
+    story = Story().submitted().started("h:0").running("h:0")
+    story.progress(at=10, samples=100, total_samples=1000, samples_per_s=50)
+    screen = story.model.screen(10)
+    assert screen.fraction == 0.1
+    assert screen.eta_s == pytest.approx(18)
+    story.progress(at=20, samples=200, total_samples=1000, samples_per_s=50)
+    assert story.model.screen(20).eta_s == pytest.approx(80)  # what was measured goes before what is said
+    assert story.model.screen(30).eta_s == pytest.approx(70)
+    story.progress(at=31, epoch=1.5, epochs=3)
+    assert story.model.screen(31).fraction == 0.5
+    story.progress(at=32, samples=math.nan, total_samples=0, epoch=math.inf, epochs=2)
+    screen = story.model.screen(32)
+    assert screen.fraction is None
+    assert screen.epoch is None
+
+
+def test_curves_are_bounded_and_know_no_nan() -> None:
+    story = Story().submitted().started("h:0").running("h:0")
+    for step in range(5000):
+        story.progress(step=step, metrics={"loss": 1 / (step + 1), "bad": math.nan})
+    loss, bad = story.model.screen(0).metrics
+    assert len(loss.points) <= MAX_POINTS + 1
+    assert loss.points[0] == (0.0, 1.0)
+    assert loss.points[-1] == (4999.0, 1 / 5000)
+    assert bad.points == []
+    assert bad.last == "nan"
+    story.progress(step=100, metrics={"loss": 0.5})  # rolled back to a commit
+    assert story.model.screen(0).metrics[0].points[-1] == (100.0, 0.5)
+    for index in range(100):
+        story.progress(metrics={f"m{index}": 1.0})
+    assert len(story.model.screen(0).metrics) <= 24
+
+
+def test_events_of_others_and_repeated_ones_change_nothing() -> None:
+    story = Story().submitted().started("h:0")
+    before = msgspec.json.encode(story.model.screen(5))
+    story.tell(t.JobEnded(job=8, outcome="completed")).tell(t.PolicyUsed(name="fifo"))
+    story.model.fold(t.Event(seq=1, at=1, by="x", cause="c", fact=t.JobEnded(job=7, outcome="failed")))
+    assert msgspec.json.encode(story.model.screen(5)) == before
+
+
+def test_a_resize_and_a_late_description() -> None:
+    story = Story().submitted().tell(t.JobResized(job=7, min_slots=2, max_slots=3))
+    assert (story.model.screen(1).min_slots, story.model.screen(1).max_slots) == (2, 3)
+    model = JobModel(7)
+    model.describe(t.JobInfo(job=7, owner="ann", spec=SPEC, phase="running", slots=("h:0",), submitted_at=1.0))
+    assert model.screen(2).state == "running on 1 CPU slot"
+
+
+def test_durations_for_people() -> None:
+    assert [human_time(s) for s in (-1, 0.24, 9.97, 59, 61, 3700, 90_000)] == [
+        "0.0 s", "0.2 s", "10 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",
+    ]  # fmt: skip
