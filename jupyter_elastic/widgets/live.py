@@ -1,0 +1,237 @@
+"""The one background thread of a kernel that keeps its job views live.
+
+Follows the daemon's events of the jobs that are watched, tails their rank files, and hands both to whoever draws, at
+most ten times a second. It never runs on the kernel's own loop, so that a busy kernel does not stop it. Knows the
+client and the folds; must not know how anything is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jupyter_elastic import wire
+from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.widgets.model import JobModel, JobScreen
+from jupyter_elastic.widgets.output import Outputs
+
+if TYPE_CHECKING:
+    from jupyter_elastic.job import Job
+
+PUSH_S = 0.1
+"""At most so often is a view redrawn."""
+BYTES_PER_S = 1_000_000
+"""A view's output is sent no faster than this."""
+EXPLAIN_S = 2.0
+SILENCE_S = 3.0
+"""So long may the connection be down before the view says so."""
+
+Sink = Callable[[JobScreen, "dict[str, list[list[str]]] | None"], None]
+"""Takes the screen and, when it has changed, the output. Called on the live thread."""
+
+
+class Watched:
+    """One job that somebody looks at."""
+
+    def __init__(self, number: int, folder: Path, model: JobModel) -> None:
+        self.number = number
+        self.model = model
+        self.outputs = Outputs(folder)
+        self.ended = threading.Event()
+        """Set once the job's end was seen and its last output read."""
+        self.current = threading.Event()
+        """Set once the story so far was folded."""
+        self.problem = ""
+        """Why the story does not go on (daemon gone); empty while it does."""
+        self.sinks: list[Sink] = []
+        self.changed = True
+        self._next_output = 0.0
+
+    def screen(self) -> JobScreen:
+        """What to show now."""
+        screen = self.model.screen(time.time())
+        return msgspec.structs.replace(screen, detail=self.problem) if self.problem else screen
+
+    def wait_current(self, timeout: float = 10.0) -> JobModel:
+        """The model once the story so far was folded."""
+        self.current.wait(timeout)
+        return self.model
+
+    def push(self, *, last: bool = False) -> None:
+        """Hand the newest state to the sinks."""
+        printed = self.outputs.poll()
+        self.changed = self.changed or printed
+        now = time.monotonic()
+        if not (self.changed or last) and not self._ticking(now):
+            return
+        output = None
+        if last or now >= self._next_output:
+            output = self.outputs.snapshot()
+            size = sum(len(text) + 16 for lines in output.values() for _, text in lines)
+            self._next_output = now + size / BYTES_PER_S
+            self.changed = False
+        self._ticked = now
+        screen = self.screen()
+        for sink in list(self.sinks):
+            with contextlib.suppress(Exception):  # a closed view must not stop the others
+                sink(screen, output)
+
+    _ticked = 0.0
+
+    def _ticking(self, now: float) -> bool:
+        """Clocks on the screen (time to go, the band) move once a second without news."""
+        return now - self._ticked >= 1.0
+
+
+class Live:
+    """The thread and its jobs. Use `live()`."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Watched] = {}
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="jupyter-elastic live view", daemon=True)
+        self._thread.start()
+        self._tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
+        self._client: AsyncClient | None = None
+        self.kind = "cpu"
+
+    def watch(self, job: Job, *sinks: Sink, kind: str | None = None) -> Watched:
+        """Follow a job from its first event on; the same one when it is watched already."""
+        with self._lock:
+            watched = self._jobs.get(job.id)
+            if watched is None:
+                watched = Watched(job.id, job.folder, JobModel(job.id, kind=kind or self.kind))
+                watched.model.describe(job.info)
+                self._jobs[job.id] = watched
+                self.run(self._follow(watched))
+                self.run(self._pulse(watched))
+            watched.sinks.extend(sinks)
+            watched.changed = True
+        if watched.ended.is_set() and sinks:
+            watched.push(last=True)
+        return watched
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let the thread do something; a daemon that does not answer is no reason to stop."""
+
+        async def guarded() -> None:
+            task = asyncio.current_task()
+            if task is not None:
+                self._tasks.add(task)
+            with contextlib.suppress(ElasticError):
+                await work
+
+        asyncio.run_coroutine_threadsafe(guarded(), self._loop)
+
+    def cancel(self, number: int, reason: str = "") -> None:
+        """A button's wish: end a job; does not wait."""
+        self.run(self._ask(wire.CancelJob(job=number, reason=reason)))
+
+    async def _ask(self, ask: wire.AnyAsk) -> None:
+        await (await self._asker()).ask(ask)
+
+    async def _asker(self) -> AsyncClient:
+        if self._client is None:
+            self._client = AsyncClient().start()
+        return self._client
+
+    async def _follow(self, watched: Watched) -> None:
+        """Fold the job's events until its end; a daemon that goes is waited for."""
+        while not watched.model.ended or watched.model.seq == 0:
+            try:
+                await self._fold(watched)
+                watched.problem = ""
+            except ElasticError as problem:
+                watched.problem = f"no news: {problem}"
+                watched.changed = True
+                await asyncio.sleep(1.0)
+        watched.current.set()
+
+    async def _fold(self, watched: Watched) -> None:
+        answer = await (await self._asker()).ask(wire.ListJobs(job=watched.number, all=True))
+        until = answer.seq if isinstance(answer, wire.Jobs) else 0
+        fresh = JobModel(watched.number, kind=watched.model.kind)
+        fresh.explanation = watched.model.explanation
+        stream = AsyncClient()
+        async with stream:
+            events = stream.events(0, watched.number)
+            try:
+                async for event in events:
+                    fresh.fold(event)
+                    if fresh.spec is not None and watched.model is not fresh:
+                        watched.model = fresh  # the story from the start goes before the short description
+                    watched.changed = True
+                    if event.seq >= until:
+                        watched.current.set()
+                    if fresh.ended:
+                        return
+            finally:
+                await events.aclose()  # type: ignore[attr-defined]
+
+    async def _pulse(self, watched: Watched) -> None:
+        explained = 0.0
+        while not watched.model.ended or not watched.current.is_set():
+            watched.push()
+            now = time.monotonic()
+            await self._mind_the_daemon(watched, now)
+            if watched.model.phase == "queued" and now - explained > EXPLAIN_S:
+                explained = now
+                self.run(self._explain(watched))
+            elif watched.model.phase != "queued":
+                watched.current.set() if watched.model.seq else None
+            await asyncio.sleep(PUSH_S)
+        watched.push(last=True)
+        watched.ended.set()
+        with self._lock:
+            self._jobs.pop(watched.number, None) if not watched.sinks else None
+
+    async def _mind_the_daemon(self, watched: Watched, now: float) -> None:
+        """Say since when nothing is heard, and start the daemon again when it stays away."""
+        if self._client is None or self._client.connected:
+            if self._silent_since is not None:
+                self._silent_since, watched.problem, watched.changed = None, "", True
+            return
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > SILENCE_S and not watched.problem:
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - SILENCE_S))
+            watched.problem = f"no news from the daemon since {since}; the job goes on, the view comes back by itself"
+            watched.changed = True
+            self.run(_revive())
+
+    _silent_since: float | None = None
+
+    async def _explain(self, watched: Watched) -> None:
+        answer = await (await self._asker()).ask(wire.ExplainJob(job=watched.number))
+        if isinstance(answer, wire.Explanation):
+            watched.model.explanation = " ".join(answer.text.split())
+            watched.changed = True
+
+
+async def _revive() -> None:
+    from jupyter_elastic import keeper
+
+    await asyncio.to_thread(keeper.ensure)
+
+
+_live: Live | None = None
+_live_lock = threading.Lock()
+
+
+def live() -> Live:
+    """The kernel's one live thread; begun at the first call."""
+    global _live
+    with _live_lock:
+        if _live is None:
+            _live = Live()
+        return _live
