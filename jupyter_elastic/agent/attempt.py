@@ -100,7 +100,7 @@ class Attempt:
         if (record := folder.record()) is not None:
             return record.driver
         if launch is not None and self._stop is None:
-            await asyncio.to_thread(check_spec, launch)
+            check_spec(launch)
             folder.create(launch)
             connection.private_dir(folder.runtime)
             driver = await self._birth(launch.spec.python, folder.path, folder.runtime)

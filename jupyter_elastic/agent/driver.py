@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -366,12 +366,20 @@ def ended_by(stop: Stop) -> Any:
     return {"cancel": "cancelled", "preempt": "preempted", "time limit": "failed"}[stop.how]
 
 
-def run(attempt: Path, runtime: Path, ready: Callable[[str], None] = lambda _: None) -> int:
+def prepare() -> asyncio.Runner:
+    """What a driver needs before it knows its attempt: the log's form and a loop. Takes milliseconds, hence ahead."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    runner = asyncio.Runner()
+    runner.run(asyncio.sleep(0))
+    processes.myself()
+    return runner
+
+
+def run(attempt: Path, runtime: Path, runner: asyncio.Runner, ready: Callable[[str], None] = lambda _: None) -> int:
     """Be the driver of an attempt; the exit code. `ready` is told "" once the socket listens, else why it won't.
 
     Of two drivers started for one attempt the second finds the lock taken and does nothing.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     folder = AttemptFolder(attempt)
     lock = folder.hold()
     if lock is None:
@@ -384,7 +392,8 @@ def run(attempt: Path, runtime: Path, ready: Callable[[str], None] = lambda _: N
     listener = link.listen(runtime)
     ready("")
     try:
-        asyncio.run(_drive(folder, launch, runtime, listener))
+        with runner:
+            runner.run(Driver(folder, launch, runtime).run(listener))
     finally:
         with contextlib.suppress(OSError):
             (runtime / link.SOCKET_NAME).unlink()
@@ -392,16 +401,12 @@ def run(attempt: Path, runtime: Path, ready: Callable[[str], None] = lambda _: N
     return 0
 
 
-def _drive(folder: AttemptFolder, launch: Launch, runtime: Path, listener: socket.socket) -> Coroutine[Any, Any, Any]:
-    return Driver(folder, launch, runtime).run(listener)
-
-
 def main() -> int:
     """`python -m jupyter_elastic.agent.driver <attempt folder> <runtime folder>`."""
     if len(sys.argv) != 3:
         sys.stderr.write(f"{__doc__}\n")
         return 2
-    return run(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())
+    return run(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute(), prepare())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +34,8 @@ from jupyter_elastic.errors import EngineError
 READY_TIMEOUT_S = 120.0
 """How long an interpreter may take to import us (cold network disks)."""
 MAX_MESSAGE = 64 * 1024
+SPARE_DELAY_S = 0.1
+"""After a birth the nursery waits so long before it forks the next driver: the new one needs the processor now."""
 
 log = logging.getLogger(__name__)
 
@@ -197,45 +200,91 @@ class _HeldError(Exception):
 # --- the nursery itself -----------------------------------------------------------------------------------------------
 
 
+class Spare(NamedTuple):
+    """A driver that is forked already and waits to be told its attempt."""
+
+    pid: int
+    pipe: socket.socket
+
+
 def serve(ours: socket.socket) -> None:
-    """Fork until the agent is gone."""
+    """Give each birth to the driver that waits, then fork the next one, until the agent is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies; their end is seen by pidfd
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver.preload()
     gc.collect()
     gc.freeze()
+    spare = _spare(ours)
     ours.send(b"{}")
-    while data := ours.recv(MAX_MESSAGE):
+    while True:
+        if spare is None and not select.select([ours], [], [], SPARE_DELAY_S)[0]:
+            spare = _spare(ours)
+        data = ours.recv(MAX_MESSAGE)
+        if not data:
+            return
         birth = msgspec.json.decode(data, type=Birth)
         try:
-            pid = os.fork()
+            pid = (_give(spare, data) if spare else 0) or _give(_fork(ours), data)
+            born = Born(birth.number, pid)
         except OSError as problem:
-            ours.send(msgspec.json.encode(Born(birth.number, 0, problem=f"no process can be made: {problem}")))
-            continue
+            born = Born(birth.number, 0, problem=f"no process can be made: {problem}")
+        spare = None
+        ours.send(msgspec.json.encode(born))
+
+
+def _spare(ours: socket.socket) -> Spare | None:
+    try:
+        return _fork(ours)
+    except OSError:  # tried again when a driver is wanted
+        return None
+
+
+def _give(spare: Spare, birth: bytes) -> int:
+    """Hand an attempt to a waiting driver; its pid, or 0 when it is dead."""
+    with spare.pipe:
+        try:
+            spare.pipe.send(birth)
+        except OSError:
+            return 0
+        return spare.pid
+
+
+def _fork(ours: socket.socket) -> Spare:
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        pid = os.fork()
         if pid == 0:
-            _child(birth, ours)
-        ours.send(msgspec.json.encode(Born(birth.number, pid)))
+            mine.close()
+            _child(its, ours)
+    return Spare(pid, mine)
 
 
-def _child(birth: Birth, ours: socket.socket) -> None:
-    """Become the driver; never comes back."""
-    code = 1
+def _child(pipe: socket.socket, ours: socket.socket) -> None:
+    """Wait for an attempt and become its driver; never comes back."""
+    code, number = 1, 0
     try:
         os.setsid()
-        for number in (signal.SIGCHLD, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        for name in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(name, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
+        runner = driver.prepare()
+        with pipe:
+            data = pipe.recv(MAX_MESSAGE)
+        if not data:  # the nursery is gone
+            os._exit(0)
+        birth = msgspec.json.decode(data, type=Birth)
+        number = birth.number
         handle = os.open(Path(birth.attempt) / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.close(handle)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
-        code = driver.run(Path(birth.attempt), Path(birth.runtime), _announce(birth, ours))
+        code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, _announce(birth, ours))
     except BaseException:
         traceback.print_exc()
         with contextlib.suppress(OSError, ValueError):
             problem = traceback.format_exc(limit=0).strip()
-            ours.send(msgspec.json.encode(Born(birth.number, os.getpid(), problem=problem)))
+            ours.send(msgspec.json.encode(Born(number, os.getpid(), problem=problem)))
     finally:
         with contextlib.suppress(Exception):
             logging.shutdown()
