@@ -87,6 +87,27 @@ def sized(job: JobView, size: str) -> int:
     return rungs[-1] if rungs else 0
 
 
+def gang(draft: Draft, order: Iterable[JobView], size: str) -> None:
+    """Seat whole jobs in this order, preempting whoever comes later; one that doesn't fit is skipped.
+
+    A running job keeps the size that it has, a waiting one asks for the `size` end of its range.
+    """
+    blocked = False
+    for job in order:
+        if not draft.free:
+            if not blocked and job.phase == "queued":
+                draft.blocked(job, sized(job, size))
+            return
+        if job.job in draft.workers:
+            continue
+        if job.size.workers and draft.keep(job):
+            continue
+        workers = sized(job, size)
+        if workers and not draft.give(job, workers) and not blocked and job.phase == "queued":
+            blocked = True
+            draft.blocked(job, workers)
+
+
 def titled(job: JobView) -> str:
     """How a reason names a job."""
     return f"job {job.job} of {job.owner}"
@@ -132,7 +153,7 @@ class Draft:
         """Let a running job hold what it holds, servers too; False when that isn't allowed any more or doesn't fit."""
         if not job.allows(job.size.workers) or not self.give(job, job.size.workers):
             return False
-        extra = min(job.size.servers, max(job.max_servers, job.min_servers)) - job.min_servers
+        extra = min(job.size.servers, job.max_servers) - job.min_servers
         if 0 < extra <= self.free:
             self.kept[job.job] = extra
             self.free -= extra

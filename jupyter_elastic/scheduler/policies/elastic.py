@@ -1,0 +1,197 @@
+"""What the elastic policies share: everyone's minimum, filling up, and the guard against restless resizing.
+
+The guard counts in the job's *own measured* rescale cost (`profile.rescale_cost_s`): with Horovod's 0.2 s a job may
+change every few seconds, with a 30 s restart only every few minutes. It never blocks slots that an admission needs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, above, below, least, most, slots
+from jupyter_elastic.scheduler.policies.speed import GUESS, UNKNOWN_S, measured, rates
+from jupyter_elastic.types import JobId, JobView
+
+Value: TypeAlias = Callable[[int], float]
+"""What so many workers of a job are worth; higher is better."""
+
+
+class Guarded(Base, frozen=True):
+    """Options of every elastic policy."""
+
+    cooldown: Annotated[
+        Ratio, Meta(description="a job rests after a change for this many times its measured rescale cost")
+    ] = 10.0
+    payback: Annotated[
+        Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")
+    ] = 2.0
+
+
+class Guard:
+    """Judges whether a running job may be rescaled for its own good now."""
+
+    __slots__ = ("cooldown", "now", "payback")
+
+    def __init__(self, options: Guarded, now: float) -> None:
+        self.now = now
+        self.cooldown = options.cooldown
+        self.payback = options.payback
+
+    def settled(self, job: JobView) -> bool:
+        """Whether it runs and has rested since its last change."""
+        if job.phase != "running":
+            return False
+        return job.changed_at is None or self.now - job.changed_at >= self.cooldown * job.profile.rescale_cost_s
+
+    def may_grow(self, job: JobView, workers: int) -> bool:
+        """Whether growing to `workers` saves more of its remaining time than it costs."""
+        if not self.settled(job):
+            return False
+        return self.saves(job, workers) > self.payback * job.profile.rescale_cost_s
+
+    @staticmethod
+    def saves(job: JobView, workers: int) -> float:
+        """Seconds of the job's remaining time that the change saves."""
+        speed = rates(job)
+        before, after = speed(job.size.workers), speed(workers)
+        if before <= 0 or after <= 0:
+            return float("inf") if after > before else 0.0
+        if measured(job):
+            left = (job.profile.remaining or 0.0) / before
+        elif job.estimate_s is not None:
+            done = job.attained_s / max(1.0, float(job.min_slots))
+            left = max(0.1 * job.estimate_s, job.estimate_s - done) * (job.min_slots / job.size.workers) ** GUESS
+        else:
+            left = max(UNKNOWN_S, job.run_s)
+        return left * (1.0 - before / after)
+
+
+def admit(draft: Draft, order: Iterable[JobView], *, strict: bool = False) -> None:
+    """Everyone's minimum in order, all or nothing; with `strict` a waiting job that doesn't fit blocks later ones."""
+    blocked = False
+    for job in order:
+        if not draft.free:
+            if job.phase == "queued" and not blocked and least(job):
+                draft.blocked(job, least(job))
+            break
+        if (blocked and job.phase == "queued") or job.job in draft.workers:
+            continue
+        workers = least(job)
+        if not workers:
+            continue
+        if slots(job, workers) > draft.free:
+            if job.phase == "queued" and not blocked:
+                draft.blocked(job, workers)
+                blocked = strict and slots(job, workers) <= draft.capacity
+            continue
+        draft.give(job, workers)
+
+
+def fill(draft: Draft, jobs: Iterable[JobView], may: Callable[[JobView, int, int], bool]) -> None:
+    """One step each in turn while slots are free; who may not grow leaves the round (water-filling)."""
+    ring = deque((job, draft.workers[job.job]) for job in jobs if job.job in draft.workers)
+    while ring and draft.free:
+        job, workers = ring.popleft()
+        wider = above(job, workers)
+        if wider and wider - workers <= draft.free and may(job, workers, wider) and draft.give(job, wider):
+            ring.append((job, wider))
+
+
+def step(job: JobView, value: Value, workers: int, room: int) -> tuple[float, int]:
+    """The step up with the best gain per slot within `room` slots, as (gain, workers); (0, 0) when none is worth it.
+
+    Looks one rung and then twice as far each time, so that a dip (the first worker on a second host) is seen across.
+    """
+    best, to = 0.0, 0
+    worth = value(workers)
+    reach = 1
+    wider = above(job, workers)
+    while wider and wider - workers <= room:
+        gain = (value(wider) - worth) / (wider - workers)
+        if gain > best:
+            best, to = gain, wider
+        reach *= 2
+        jump = most(job, workers + reach + job.min_servers)
+        wider = jump if jump > wider else above(job, wider)
+    return best, to
+
+
+def climb(draft: Draft, jobs: Iterable[JobView], worth: Callable[[JobView], Value], floor: float = 0.0) -> None:
+    """Give free slots, step by step, where they are worth most per slot; stop where nothing gains more than `floor`."""
+    free = draft.free
+    if not free:
+        return
+    heap: list[tuple[float, int, int, JobView, Value]] = []
+    for at, job in enumerate(jobs):
+        workers = draft.workers.get(job.job, 0)
+        if workers and (job.max_slots > workers):
+            value = worth(job)
+            gain, to = step(job, value, workers, free)
+            if gain > floor:
+                heap.append((-gain, at, to, job, value))
+    heapify(heap)
+    while heap and draft.free:
+        _, at, to, job, value = heap[0]
+        workers = draft.workers[job.job]
+        if to - workers <= draft.free:
+            draft.give(job, to)
+            workers = to
+        gain, to = step(job, value, workers, draft.free)
+        if gain > floor:
+            heapreplace(heap, (-gain, at, to, job, value))
+        else:
+            heappop(heap)
+
+
+def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None] | None = None) -> None:
+    """Apply the guard: running jobs shrink only for those who start, and grow only where it pays.
+
+    What the guard frees goes first to running jobs that would shrink for nothing, then `again` fills once more with
+    those that may grow: starting jobs, and running ones that have rested and would gain.
+    """
+    growers: dict[JobId, int] = {}
+    shrinkers = []
+    for job in draft.running:
+        held, given = job.size.workers, draft.workers.get(job.job, 0)
+        if not given or not job.allows(held):
+            continue
+        if given > held:
+            growers[job.job] = given
+            draft.give(job, held)
+        elif given < held:
+            shrinkers.append(job)
+    for job in shrinkers:
+        given = draft.workers[job.job]
+        back = most(job, min(job.size.workers, given + draft.free) + job.min_servers)
+        if back > given:
+            draft.give(job, back)
+    for job in draft.running:
+        wanted = growers.get(job.job, 0)
+        if wanted and draft.free:
+            wanted = most(job, min(wanted, job.size.workers + draft.free) + job.min_servers)
+            if wanted > job.size.workers and guard.may_grow(job, wanted):
+                draft.give(job, wanted)
+    if again is not None and draft.free:
+        again(
+            [
+                job
+                for job in draft.jobs.values()
+                if not job.size.workers or (draft.workers[job.job] >= job.size.workers and guard.settled(job))
+            ]
+        )
+
+
+def shed(draft: Draft, jobs: Sequence[JobView], need: int) -> int:
+    """Shrink these jobs step by step, the last first, until `need` slots are free or nobody can give more; what is."""
+    for job in reversed(jobs):
+        while draft.free < need and job.job in draft.workers:
+            narrower = below(job, draft.workers[job.job])
+            if not narrower:
+                break
+            draft.give(job, narrower)
+    return draft.free

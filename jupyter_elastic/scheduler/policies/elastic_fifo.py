@@ -1,0 +1,65 @@
+"""Elastic FIFO: everyone's minimum in order of arrival, the rest in turn, while it still makes a job faster.
+
+Source: Schedulearn's and Voda's Elastic-FIFO (Hsieh & Lee, IC2E 2023), with two corrections: a job without its minimum
+never gets single slots, and a job stops growing where the next slot would speed it up by less than theta of a slot.
+A newcomer so shrinks running jobs towards their minimum, and a completion lets the oldest grow first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from jupyter_elastic.scheduler.policies.common import Draft, Ratio, by_priority
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, fill, settle
+from jupyter_elastic.scheduler.policies.speed import rates
+from jupyter_elastic.types import JobView, Plan, View
+
+
+class ElasticFifo:
+    """Minimum for everybody in order, then the rest in turn."""
+
+    name: ClassVar[str] = "elastic_fifo"
+    summary: ClassVar[str] = "First come, first served; jobs shrink for newcomers and grow when others finish."
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 10.0
+
+    class Options(Guarded, frozen=True):
+        """What can be set."""
+
+        theta: Annotated[
+            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
+        ] = 0.1
+        strict: Annotated[bool, Meta(description="a waiting job whose minimum doesn't fit blocks the later ones")] = (
+            True
+        )
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """Phases A to C of the definition; placement (D) is the core's."""
+        draft = Draft(view)
+        draft.pin()
+        order = by_priority([*draft.running, *draft.waiting])
+        admit(draft, order, strict=self.options.strict)
+        self._fill(draft, [job for job in order if job.job in draft.workers] if draft.free else ())
+        guard = Guard(self.options, view.now)
+        settle(draft, guard, lambda jobs: self._fill(draft, [job for job in jobs if self._pays(guard, job, draft)]))
+        return draft.plan()
+
+    def _fill(self, draft: Draft, jobs: Sequence[JobView]) -> None:
+        speeds = {job.job: rates(job) for job in jobs}
+        theta = self.options.theta
+
+        def faster(job: JobView, workers: int, wider: int) -> bool:
+            speed = speeds[job.job]
+            return speed(wider) / max(speed(workers), 1e-300) - 1.0 > theta * (wider - workers) / workers
+
+        fill(draft, jobs, faster)
+
+    @staticmethod
+    def _pays(guard: Guard, job: JobView, draft: Draft) -> bool:
+        return not job.size.workers or guard.may_grow(job, draft.workers[job.job] + 1)

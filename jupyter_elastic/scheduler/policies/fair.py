@@ -1,0 +1,177 @@
+"""Weighted fair shares over groups and their users, with guaranteed quotas.
+
+Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011) by progressive filling; with one resource, the slot, it
+is weighted max-min. Each step goes to the group with the least (slots / weight), in it to the user with the least, and
+there to the next waiting job's minimum, else to the growth of that user's smallest job. A user without a group is a group.
+
+A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
+when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A job that
+waited `patience_s` goes first whatever its user's share, so a gang that never fits between small jobs gets its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, by_priority, least, slots
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
+from jupyter_elastic.scheduler.policies.speed import rates
+from jupyter_elastic.types import JobView, Plan, View
+
+
+class Party:
+    """A user or a group: what it has, what it is due, and what it would do with one step more."""
+
+    __slots__ = ("growing", "has", "members", "quota", "waiting", "weight")
+
+    def __init__(self, weight: float, quota: int) -> None:
+        self.has = 0
+        self.weight = max(weight, 1e-9)
+        self.quota = quota
+        self.members: list[tuple[tuple[bool, float], int, Party]] = []
+        self.waiting: deque[JobView] = deque()
+        self.growing: list[tuple[int, int, JobView]] = []
+
+    def due(self) -> tuple[bool, float]:
+        """Who has the least goes first; those below their quota before the others."""
+        return self.has >= self.quota, self.has / self.weight
+
+
+class Fair:
+    """Everybody's share by weight, quotas first."""
+
+    name: ClassVar[str] = "fair"
+    summary: ClassVar[str] = "Weighted fair shares over groups and users; quotas are guaranteed, and lent while idle."
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 10.0
+
+    class Options(Guarded, frozen=True):
+        """What can be set."""
+
+        grace_s: Annotated[
+            float, Meta(ge=0, le=86_400, description="seconds before a borrower is preempted for an owner who waits")
+        ] = 60.0
+        patience_s: Annotated[
+            float, Meta(ge=1, le=1e7, description="a job that waited so long goes first whatever its user's share")
+        ] = 3600.0
+        theta: Annotated[
+            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
+        ] = 0.05
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """Fill up by shares; before the grace time is over, without preempting anybody."""
+        draft = self._filled(view, preempt=True)
+        if any(job.job not in draft.workers for job in draft.running):
+            waits = [view.now - job.queued_at for job in draft.jobs.values() if not job.size.workers]
+            if max(waits, default=0.0) < self.options.grace_s:
+                draft = self._filled(view, preempt=False)
+        settle(draft, Guard(self.options, view.now))
+        return draft.plan()
+
+    def _filled(self, view: View, *, preempt: bool) -> Draft:
+        draft = Draft(view)
+        if preempt:
+            draft.pin()
+        else:
+            for job in draft.running:
+                draft.give(job, least(job))
+        self._overdue(draft)
+        groups = self._parties(draft)
+        heap = [(group.due(), at, group) for at, group in enumerate(groups)]
+        heapify(heap)
+        while heap and draft.free:
+            _, at, group = heap[0]
+            if self._serve(draft, group):
+                heapreplace(heap, (group.due(), at, group))
+            else:
+                heappop(heap)
+        return draft
+
+    def _overdue(self, draft: Draft) -> None:
+        """The minimum for those who waited past all patience, the longest first."""
+        late = [job for job in draft.waiting if draft.view.now - job.queued_at > self.options.patience_s]
+        late.sort(key=lambda job: (job.queued_at, job.job))
+        fresh = [job for job in draft.running if self._fresh(job, draft.view.now)] if late else []
+        for job in [*fresh, *late]:
+            if not draft.free:
+                return
+            if job.job not in draft.workers:
+                draft.give(job, least(job))
+
+    def _fresh(self, job: JobView, now: float) -> bool:
+        """Whether it started so recently that preempting it would waste the start."""
+        return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
+
+    def _parties(self, draft: Draft) -> list[Party]:
+        """Groups with their users, each with its jobs: the running first, then in order of arrival."""
+        weights, quotas = draft.view.weights, draft.view.quotas
+        groups: dict[str, Party] = {}
+        users: dict[tuple[str, str], Party] = {}
+        for job in by_priority([*draft.running, *draft.waiting]):
+            name = job.group or job.owner
+            user = users.get((name, job.owner))
+            if user is None:
+                group = groups.get(name)
+                if group is None:
+                    group = groups[name] = Party(weights.get(name, 1.0), quotas.get(name, 0))
+                alone = name == job.owner
+                user = Party(1.0 if alone else weights.get(job.owner, 1.0), 0 if alone else quotas.get(job.owner, 0))
+                users[name, job.owner] = user
+                group.members.append(((False, 0.0), len(group.members), user))
+            if job.job in draft.workers:
+                held = draft.cost(job)
+                user.has += held
+                groups[name].has += held
+                heappush(user.growing, (held, job.job, job))
+            else:
+                user.waiting.append(job)
+        for group in groups.values():
+            group.members = [(user.due(), at, user) for _, at, user in group.members]
+            heapify(group.members)
+        return list(groups.values())
+
+    def _serve(self, draft: Draft, group: Party) -> bool:
+        """One step for the group's poorest user that can use one; False when nobody can."""
+        while group.members:
+            _, at, user = group.members[0]
+            taken = self._start(draft, user) or self._grow(draft, user)
+            if taken:
+                user.has += taken
+                group.has += taken
+                heapreplace(group.members, (user.due(), at, user))
+                return True
+            heappop(group.members)
+        return False
+
+    @staticmethod
+    def _start(draft: Draft, user: Party) -> int:
+        while user.waiting:
+            job = user.waiting.popleft()
+            workers = least(job)
+            cost = slots(job, workers)
+            if workers and cost <= draft.free and draft.give(job, workers):
+                heappush(user.growing, (cost, job.job, job))
+                return cost
+        return 0
+
+    def _grow(self, draft: Draft, user: Party) -> int:
+        while user.growing:
+            _, _, job = user.growing[0]
+            workers = draft.workers[job.job]
+            wider = above(job, workers)
+            more = wider - workers
+            if wider and more <= draft.free:
+                speed = rates(job)
+                faster = speed(wider) / max(speed(workers), 1e-300) - 1.0 > self.options.theta * more / workers
+                if faster and draft.give(job, wider):
+                    heapreplace(user.growing, (draft.cost(job), job.job, job))
+                    return more
+            heappop(user.growing)
+        return 0

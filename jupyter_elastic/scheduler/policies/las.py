@@ -1,0 +1,80 @@
+"""Least attained service in two queues: Tiresias without predictions.
+
+Source: Gu et al., "Tiresias" (NSDI 2019); the promotion knob is Voda's. A job below `threshold_s` slot-seconds stands
+in the first queue, above it in the second; inside a queue the first to come goes first. Jobs that don't fit are
+skipped, jobs further back are preempted. A job that waited `promote` times as long as it ran starts over in the first
+queue, so an endless stream of short jobs starves nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, by_priority, gang
+from jupyter_elastic.types import JobView, Plan, View
+
+REMEMBERED = 1000
+"""Promotions that the memo holds at most; the oldest jobs' come first."""
+
+
+class Las:
+    """Short jobs overtake long ones without anybody saying which are short."""
+
+    name: ClassVar[str] = "las"
+    summary: ClassVar[str] = "Least attained service first (Tiresias): short jobs overtake long ones, with preemption."
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 30.0
+
+    class Options(Base, frozen=True):
+        """What can be set."""
+
+        threshold_s: Annotated[
+            float, Meta(ge=0, le=1e9, description="slot-seconds after which a job moves to the second queue")
+        ] = 3600.0
+        promote: Annotated[
+            Ratio, Meta(description="back to the first queue after waiting this many times its run time; 0: never")
+        ] = 8.0
+        size: Annotated[
+            Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
+        ] = "min"
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """First queue, then second, each in order of arrival."""
+        draft = Draft(view)
+        draft.keep_all([job for job in draft.running if not job.preemptible])
+        forgiven = self._promoted(view, draft)
+        first: list[JobView] = []
+        second: list[JobView] = []
+        limit = self.options.threshold_s
+        for job in view.jobs:
+            if job.phase == "stopping":
+                continue
+            served = job.attained_s - forgiven.get(str(job.job), 0.0) if forgiven else job.attained_s
+            (first if served < limit else second).append(job)
+        gang(draft, by_priority([*first, *second]), self.options.size)
+        return draft.plan(memo={"forgiven": forgiven} if forgiven else None)
+
+    def _promoted(self, view: View, draft: Draft) -> dict[str, float]:
+        """Service that is forgiven, by job: what it had attained when it was promoted."""
+        memo = view.memo if isinstance(view.memo, dict) else {}
+        before = memo.get("forgiven", {})
+        knob = self.options.promote
+        alive = [*draft.running, *draft.waiting] if before else draft.waiting
+        forgiven: dict[str, float] = {}
+        for job in alive:
+            known = before.get(str(job.job))
+            if knob and self._waited_long(job, view.now, knob):
+                known = job.attained_s
+            if known is not None and len(forgiven) < REMEMBERED:
+                forgiven[str(job.job)] = known
+        return forgiven
+
+    def _waited_long(self, job: JobView, now: float, knob: float) -> bool:
+        if job.phase != "queued" or job.attained_s < self.options.threshold_s:
+            return False
+        return now - job.queued_at >= knob * job.run_s

@@ -1,0 +1,107 @@
+"""Shortest remaining time first, rigid and elastic.
+
+Source: Voda's SRJF and Elastic-SRJF (Hsieh & Lee, IC2E 2023), with ageing: every second of waiting makes a job look
+`aging` seconds shorter, so that an endless stream of short jobs starves nobody. What a job needs still comes from its
+profile, else from its owner's estimate, else it is taken to be as much as it has had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, gang
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, climb, settle
+from jupyter_elastic.scheduler.policies.speed import rates, work_left
+from jupyter_elastic.types import JobView, Plan, View
+
+
+def shortest_first(jobs: Iterable[JobView], now: float, aging: float, stay: float) -> list[JobView]:
+    """By expected remaining seconds, less what waiting counts for; a running job is ahead by `stay` rescale costs."""
+
+    def key(job: JobView) -> tuple[int, float, float, int]:
+        left = work_left(job) / job.min_slots - aging * max(0.0, now - job.submitted_at - job.run_s)
+        if job.size.workers:
+            left -= stay * job.profile.rescale_cost_s
+        return -job.priority, left, job.submitted_at, job.job
+
+    return sorted(jobs, key=key)
+
+
+class Srtf:
+    """Whole jobs, the shortest remaining time first, with preemption."""
+
+    name: ClassVar[str] = "srtf"
+    summary: ClassVar[str] = "Shortest remaining time first, with preemption; waiting counts in a job's favour."
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 30.0
+
+    class Options(Base, frozen=True):
+        """What can be set."""
+
+        aging: Annotated[
+            Ratio, Meta(ge=0.001, description="seconds of remaining time that one of waiting counts for")
+        ] = 0.125
+        stay: Annotated[
+            Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
+        ] = 4.0
+        size: Annotated[
+            Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
+        ] = "min"
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """Seat the shortest."""
+        draft = Draft(view)
+        draft.keep_all([job for job in draft.running if not job.preemptible])
+        jobs = [*draft.running, *draft.waiting]
+        gang(draft, shortest_first(jobs, view.now, self.options.aging, self.options.stay), self.options.size)
+        return draft.plan()
+
+
+class ElasticSrtf:
+    """Everyone's minimum, the shortest first; then the shortest takes what makes it faster."""
+
+    name: ClassVar[str] = "elastic_srtf"
+    summary: ClassVar[str] = "Shortest remaining time first, elastic: minimums first, then the shortest grow first."
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 30.0
+
+    class Options(Guarded, frozen=True):
+        """What can be set."""
+
+        aging: Annotated[
+            Ratio, Meta(ge=0.001, description="seconds of remaining time that one of waiting counts for")
+        ] = 0.125
+        stay: Annotated[
+            Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
+        ] = 4.0
+        theta: Annotated[
+            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
+        ] = 0.1
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """Minimums in order, then growth in order."""
+        draft = Draft(view)
+        draft.pin()
+        order = shortest_first([*draft.running, *draft.waiting], view.now, self.options.aging, self.options.stay)
+        admit(draft, order)
+        self._grow(draft, [job for job in order if job.job in draft.workers] if draft.free else [])
+        guard = Guard(self.options, view.now)
+        settle(draft, guard, lambda jobs: self._grow(draft, jobs))
+        return draft.plan()
+
+    def _grow(self, draft: Draft, jobs: Iterable[JobView]) -> None:
+        for job in jobs:
+            if not draft.free:
+                return
+            speed = rates(job)
+            unit = speed(job.min_slots) / job.min_slots
+            climb(draft, (job,), lambda _, speed=speed: speed, floor=self.options.theta * unit)  # type: ignore[misc]
