@@ -193,6 +193,9 @@ class ReleaseSeen(Stimulus, frozen=True, kw_only=True):
     job: JobId
     attempt: Count
     slots: tuple[SlotId, ...]
+    generation: Count | None = None
+    """The newest generation that the engine knew when they went. A late repeat of the report then can't be taken for
+    news about a slot that the attempt got back in a later generation."""
 
 
 class ProgressSeen(Stimulus, frozen=True, kw_only=True):

@@ -1,0 +1,191 @@
+"""The core: a ledger of slots, a queue, and a judge of plans. Pure: no clock, no chance, no socket, no disk.
+
+`Core.step(stimulus)` is decide (what follows?), evolve (write it down) and react (what must be ordered?). Its state
+follows from the events alone, so folding a journal gives the same books again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import isfinite
+
+from msgspec.structs import replace
+
+from jupyter_elastic.errors import NotFound
+from jupyter_elastic.scheduler.core.check import InvariantBroken, check
+from jupyter_elastic.scheduler.core.decide import decide, limit_at
+from jupyter_elastic.scheduler.core.explain import explain
+from jupyter_elastic.scheduler.core.react import outstanding, react
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve
+from jupyter_elastic.scheduler.core.view import Views, job_info, slot_infos
+from jupyter_elastic.types import (
+    AgentChanged,
+    AnyEffect,
+    Event,
+    HostsChanged,
+    JobEnded,
+    JobId,
+    JobInfo,
+    JobProgressed,
+    JobRequeued,
+    JobResized,
+    JobRunning,
+    JobSubmitted,
+    PlanRejected,
+    PolicyFailed,
+    PolicyUsed,
+    Propose,
+    SlotInfo,
+    SlotsReleased,
+    Stimulus,
+    View,
+)
+
+__all__ = ["FALLBACK", "Core", "InvariantBroken", "State", "check", "evolve"]
+
+_NEWS = (
+    JobSubmitted,
+    JobRunning,
+    SlotsReleased,
+    JobRequeued,
+    JobResized,
+    JobEnded,
+    HostsChanged,
+    PolicyUsed,
+    AgentChanged,
+)
+"""Facts after which a policy may want something else."""
+
+
+class Core:
+    """The pure heart of the daemon and of the simulator."""
+
+    def __init__(
+        self,
+        state: State | None = None,
+        *,
+        weights: Mapping[str, float] | None = None,
+        quotas: Mapping[str, int] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Begin with empty books, or with those of a snapshot. Weights, quotas and seed only go into views."""
+        self.state = state if state is not None else State()
+        self._views = Views(weights=weights or {}, quotas=quotas or {}, seed=seed)
+        self._limits: dict[JobId, float] = {}
+        self._wants_plan = True
+        for job in self.state.jobs.values():
+            self._note_limit(job)
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def step(self, stimulus: Stimulus) -> tuple[tuple[Event, ...], tuple[AnyEffect, ...]]:
+        """What follows from a stimulus, already written into the books.
+
+        BadRequest or NotFound for a wish that can't be granted, which then changes nothing. An observation never
+        raises; a stale one yields nothing.
+        """
+        at = max(stimulus.at, self.state.at) if isfinite(stimulus.at) else self.state.at
+        facts = decide(self.state, stimulus if at == stimulus.at else replace(stimulus, at=at))
+        policy = self.state.policy
+        events = tuple(
+            Event(seq=seq, at=at, by=stimulus.by, cause=stimulus.id, fact=fact)
+            for seq, fact in enumerate(facts, self.state.seq + 1)
+        )
+        for event in events:
+            self.fold(event)
+        if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
+            self._wants_plan = _again(policy, events)
+        return events, tuple(react(self.state, facts))
+
+    def fold(self, event: Event) -> None:
+        """Write an event into the books: what a replay does with each line of the journal."""
+        fact = event.fact
+        sizes = self._measured(fact.job) if isinstance(fact, JobProgressed) else 0
+        evolve(self.state, event)
+        self._views.touch(fact)
+        if isinstance(fact, _NEWS):
+            self._wants_plan = True
+        elif isinstance(fact, JobProgressed):
+            self._wants_plan = self._wants_plan or self._measured(fact.job) > sizes
+            return
+        job_id: JobId | None = getattr(fact, "job", None)
+        if job_id is not None:
+            job = self.state.jobs.get(job_id)
+            if job is None:
+                self._limits.pop(job_id, None)
+            else:
+                self._note_limit(job)
+
+    def _measured(self, job_id: JobId) -> int:
+        job = self.state.jobs.get(job_id)
+        return len(job.learned.points) if job else 0
+
+    def _note_limit(self, job: Job) -> None:
+        due = limit_at(job)
+        if due is None:
+            self._limits.pop(job.job, None)
+        else:
+            self._limits[job.job] = due
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_plan(self) -> bool:
+        """Whether the policy should be asked: something changed that it has not seen yet.
+
+        After a refused plan of any but the fallback policy it is asked again at once, so that a policy which always
+        fails is soon replaced instead of leaving the pool idle.
+        """
+        return self._wants_plan
+
+    def view(self, now: float) -> View:
+        """All that a policy may know at `now`."""
+        return self._views.view(self.state, now)
+
+    def submitted(self, key: str) -> JobId | None:
+        """The job that the Submit with this id made; None before."""
+        return self.state.keys.get(key)
+
+    def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> list[JobInfo]:  # noqa: A002
+        """The unfinished jobs, with `all` also the `limit` that ended last, oldest first; or the one `job`.
+
+        NotFound if there is no such job.
+        """
+        if job is not None:
+            return [job_info(self.state, self._find(job))]
+        found: Iterable[Job] = self.state.jobs.values()
+        if all:
+            ended = list(self.state.ended.values())
+            found = [*ended[max(len(ended) - limit, 0) :], *found]
+        return [job_info(self.state, one) for one in sorted(found, key=lambda one: one.job)]
+
+    def slots(self) -> list[SlotInfo]:
+        """Every slot of the pool."""
+        return slot_infos(self.state)
+
+    def explain(self, job: JobId, now: float) -> str:
+        """Why the job waits or holds what it holds, in a few lines; NotFound if there is none."""
+        return explain(self.state, self._find(job), now)
+
+    def outstanding(self, owner: str) -> list[AnyEffect]:
+        """The orders to send again to this user's agent when it connects."""
+        return outstanding(self.state, owner)
+
+    def next_wakeup(self, now: float) -> float | None:
+        """When the next time limit is reached (not before `now`): a Tick is due then. None: never."""
+        due = min(self._limits.values(), default=None)
+        return None if due is None else max(due, now)
+
+    def _find(self, job_id: JobId) -> Job:
+        job = self.state.find(job_id)
+        if job is None:
+            msg = f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
+            raise NotFound(msg)
+        return job
+
+
+def _again(policy: str, events: tuple[Event, ...]) -> bool:
+    """Whether to ask for another plan right after this one."""
+    switched = any(isinstance(event.fact, PolicyUsed) for event in events)
+    refused = any(isinstance(event.fact, PlanRejected) for event in events)
+    return switched or (refused and policy != FALLBACK)

@@ -1,0 +1,87 @@
+"""The invariants of the books, as code. Run after every step in tests, and by a daemon started with --paranoid.
+
+Knows what must be true at any time, and nothing of how it came to be: it counts everything anew from both sides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import isfinite
+
+from jupyter_elastic.scheduler.core.state import Job, State
+from jupyter_elastic.types import ACTIVE, ENDED
+
+
+class InvariantBroken(AssertionError):
+    """The books contradict themselves: a bug of the core. The message names the page."""
+
+
+def check(state: State) -> None:
+    """InvariantBroken if the books are wrong."""
+    _check_index(state)
+    for job in state.jobs.values():
+        _check_job(job)
+    for job in state.ended.values():
+        _that(job.phase in ENDED, f"job {job.job} is kept with the ended ones but {job.phase}")
+        _that(not job.slots and not job.draining, f"job {job.job} has ended and still holds slots")
+        _that(job.ended_at is not None, f"job {job.job} has ended but not when")
+    _check_slots(state)
+
+
+def _that(truth: bool, text: str) -> None:
+    if not truth:
+        raise InvariantBroken(text)
+
+
+def _check_index(state: State) -> None:
+    _that(not state.jobs.keys() & state.ended.keys(), "a job is both ended and not")
+    _that(state.order == sorted(job.key for job in state.jobs.values()), "the order is not that of the jobs")
+    active = {job.job for job in state.jobs.values() if job.phase != "queued"}
+    _that(state.active == active, f"the active jobs are {sorted(active)}, not {sorted(state.active)}")
+    known = state.jobs.keys() | state.ended.keys()
+    _that(set(state.keys.values()) == known, "a job has no submit key, or a key no job")
+    _that(all(job < state.next_job for job in known), "the next job's number is used already")
+    _that(state.reasons.keys() <= known, "there is a reason for a job that does not exist")
+    _that(state.rejections >= 0, "plans were refused a negative number of times")
+
+
+def _check_job(job: Job) -> None:
+    name = f"job {job.job} ({job.phase})"
+    held = (*job.slots, *job.draining)
+    _that(job.phase not in ENDED, f"{name} is over but kept with the unfinished ones")
+    _that(len(set(held)) == len(held), f"{name} holds a slot twice: {held}")
+    _that(set(job.members) <= set(held) or job.phase != "running", f"{name} runs on slots that it does not hold")
+    if job.phase == "queued":
+        _that(not held, f"{name} holds {held}")
+    if job.phase in ACTIVE:
+        _that(job.attempt >= 1 and job.generation >= 1, f"{name} has no attempt or generation")
+        _that(job.started_at is not None, f"{name} was never started")
+    if job.phase == "stopping":
+        _that(not job.slots and bool(job.stop), f"{name} has leases or no reason to stop")
+    elif job.phase in ACTIVE:
+        _that(bool(job.slots), f"{name} runs on nothing")
+        _that(0 <= job.servers < len(job.slots), f"{name} has {job.servers} servers of {len(job.slots)} slots")
+        _that(not job.stop, f"{name} is being stopped")
+    _that((job.phase == "starting") <= (job.settled == 0), f"{name} has settled")
+    _that((job.phase == "running") <= (job.settled == job.generation), f"{name} has not settled")
+    _that((job.phase == "rescaling") <= (0 < job.settled < job.generation), f"{name} has nothing to settle")
+    numbers = (job.attained_s, job.run_s, float(job.losses), float(job.preemptions), float(job.restarts))
+    _that(all(isfinite(number) and number >= 0 for number in numbers), f"{name} has counted {numbers}")
+
+
+def _check_slots(state: State) -> None:
+    present = {host.slot_id(slot.index) for host in state.hosts for slot in host.slots}
+    _that(present <= state.slots.keys(), "a slot of a host has no page")
+    leased = Counter(slot for job in state.jobs.values() for slot in job.slots)
+    draining = Counter(slot for job in state.jobs.values() for slot in job.draining)
+    twice = [slot for slot, count in (leased + draining).items() if count > 1]
+    _that(not twice, f"leased twice: {twice}")
+    owners = {slot: job.job for job in state.jobs.values() for slot in (*job.slots, *job.draining)}
+    _that(owners.keys() <= state.slots.keys(), "a job holds a slot that does not exist")
+    for slot_id, book in state.slots.items():
+        _that(book.job == owners.get(slot_id), f"{slot_id} says job {book.job}, the jobs say {owners.get(slot_id)}")
+        _that(book.draining == (slot_id in draining), f"{slot_id} drains in one book only")
+        _that(book.gone == (slot_id not in present), f"{slot_id} is gone in one book only")
+        _that(not book.gone or book.job is not None, f"{slot_id} is gone and nobody holds it")
+        _that(not (book.out and slot_id in leased), f"{slot_id} is out ({book.out}) but leased and not draining")
+        _that(book.job is not None or book.granted == 0, f"{slot_id} is free but granted")

@@ -1,0 +1,360 @@
+"""What follows from a stimulus: facts, one case each. Judges, and changes nothing.
+
+Knows the books and the stimulus, whose `at` is the only time there is. A wish that can't be granted raises with advice;
+an observation never raises: one of an old attempt, an old generation or a job long gone is simply nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from jupyter_elastic.errors import BadRequest, NotFound
+from jupyter_elastic.scheduler.core import placement, plan
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State
+from jupyter_elastic.types import (
+    ACTIVE,
+    AgentChanged,
+    AgentSeen,
+    AnyFact,
+    Cancel,
+    ExitSeen,
+    Host,
+    HostsChanged,
+    HostsSeen,
+    JobEnded,
+    JobProgressed,
+    JobRequeued,
+    JobResized,
+    JobRunning,
+    JobSpec,
+    JobSubmitted,
+    Observation,
+    PlanAccepted,
+    PlanRejected,
+    PolicyFailed,
+    PolicyUsed,
+    Progress,
+    ProgressSeen,
+    Propose,
+    ReleaseSeen,
+    Resize,
+    RunningSeen,
+    Slot,
+    SlotId,
+    SlotsReleased,
+    Stimulus,
+    StopRequested,
+    Submit,
+    Tick,
+    UsePolicy,
+)
+
+MAX_LOSSES = 3
+"""Attempts that may be lost in a row without new progress before the job is given up."""
+MAX_REJECTIONS = 3
+"""Plans that may be refused in a row before the fallback policy takes over."""
+
+Facts = list[AnyFact]
+
+
+def decide(state: State, stimulus: Stimulus) -> Facts:
+    """The facts that follow. BadRequest or NotFound for a wish that can't be granted."""
+    return _CASES[type(stimulus)](state, stimulus)
+
+
+# --- wishes -----------------------------------------------------------------------------------------------------------
+
+
+def _submit(state: State, wish: Submit) -> Facts:
+    known = state.keys.get(wish.id)
+    if known is not None:
+        if state.owner_of(known) != wish.by:
+            msg = "this submit key belongs to another user's job; submit again with a new key"
+            raise BadRequest(msg)
+        return []
+    _check_spec(wish.spec)
+    least = min((n for n in wish.spec.sizes if n >= wish.spec.min_slots), default=wish.spec.min_slots)
+    _check_fits(state, least + wish.spec.min_servers)
+    return [JobSubmitted(job=state.next_job, owner=wish.by, spec=wish.spec)]
+
+
+def _check_spec(spec: JobSpec) -> None:
+    problem = ""
+    if not 1 <= spec.min_slots <= spec.max_slots:
+        problem = f"{spec.min_slots}:{spec.max_slots} is no range of slots; write min:max with 1 <= min <= max"
+    elif spec.sizes and not any(spec.min_slots <= size <= spec.max_slots for size in spec.sizes):
+        problem = f"none of the sizes {spec.sizes} lies in {spec.min_slots}:{spec.max_slots}; change one of them"
+    elif not 0 <= spec.min_servers <= spec.max_servers:
+        problem = f"{spec.min_servers}:{spec.max_servers} is no range of servers; write min:max with 0 <= min <= max"
+    elif spec.max_time_s is not None and not (isfinite(spec.max_time_s) and spec.max_time_s > 0):
+        problem = "the time limit must be a positive number of seconds"
+    elif spec.estimate_s is not None and not (isfinite(spec.estimate_s) and spec.estimate_s >= 0):
+        problem = "the estimated running time must be a number of seconds"
+    elif spec.deadline_at is not None and not isfinite(spec.deadline_at):
+        problem = "the deadline must be a time"
+    if problem:
+        raise BadRequest(problem)
+
+
+def _check_fits(state: State, least: int) -> None:
+    if least <= state.total:
+        return
+    if not state.total:
+        msg = "the pool has no slots; look at `jupyter elastic hosts`, and ask its administrator to add some"
+        raise BadRequest(msg)
+    kinds = {host.kind for host in state.hosts if host.slots}
+    kind = f"{kinds.pop().upper()} " if len(kinds) == 1 else ""
+    plural = "" if state.total == 1 else "s"
+    msg = f"the pool has {state.total} {kind}slot{plural}; ask for at most {state.total} (you asked for {least})"
+    raise BadRequest(msg)
+
+
+def _unfinished(state: State, job_id: int) -> Job:
+    job = state.find(job_id)
+    if job is None:
+        msg = f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
+        raise NotFound(msg)
+    return job
+
+
+def _cancel(state: State, wish: Cancel) -> Facts:
+    job = _unfinished(state, wish.job)
+    reason = plan.plain(wish.reason) or f"cancelled by {wish.by}"
+    if job.phase == "queued":
+        return [JobEnded(job=job.job, outcome="cancelled", reason=reason)]
+    if job.phase in ACTIVE and job.stop != "cancel":
+        return [StopRequested(job=job.job, attempt=job.attempt, how="cancel", reason=reason)]
+    return []  # it has ended, or is about to: what was wished is so
+
+
+def _resize(state: State, wish: Resize) -> Facts:
+    job = _unfinished(state, wish.job)
+    if job.job in state.ended:
+        msg = f"job {job.job} has {job.phase} and can't be resized; submit it again with another range"
+        raise BadRequest(msg)
+    spec = replace(job.spec, min_slots=wish.min_slots, max_slots=wish.max_slots)
+    _check_spec(spec)
+    _check_fits(state, min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers)
+    if spec == job.spec:
+        return []
+    return [JobResized(job=job.job, min_slots=wish.min_slots, max_slots=wish.max_slots)]
+
+
+def _use_policy(state: State, wish: UsePolicy) -> Facts:
+    try:
+        options: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(wish.options))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        msg = f"the options of policy {wish.name} hold more than JSON values ({problem}); use numbers and texts"
+        raise BadRequest(msg) from problem
+    if (wish.name, options, wish.source) == (state.policy, state.policy_options, state.policy_source):
+        return []
+    return [
+        PolicyUsed(
+            name=wish.name, options=options, source=wish.source, previous=state.policy, reason=plan.plain(wish.reason)
+        )
+    ]
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def _propose(state: State, proposal: Propose) -> Facts:
+    if proposal.policy != state.policy:
+        return []  # it was switched off while it was thinking
+    problem = plan.judge(state, proposal.plan)
+    memo: Any = None
+    if problem is None:
+        memo, problem = plan.memo(proposal.plan)
+    if problem is not None:
+        return _rejected(state, f"illegal plan: {problem}")
+    facts: Facts = []
+    reasons = plan.reasons(state, proposal.plan)
+    if state.rejections or memo != state.memos.get(state.policy) or reasons != state.reasons:
+        spoken = {str(job): reason for job, reason in reasons.items()}
+        facts.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
+    return facts + plan.difference(state, proposal.plan)
+
+
+def _policy_failed(state: State, failure: PolicyFailed) -> Facts:
+    return _rejected(state, failure.reason) if failure.policy == state.policy else []
+
+
+def _rejected(state: State, reason: str) -> Facts:
+    facts: Facts = [PlanRejected(policy=state.policy, reason=plan.plain(reason))]
+    if state.rejections + 1 >= MAX_REJECTIONS and (state.policy != FALLBACK or state.policy_source):
+        why = f"{state.policy} failed {state.rejections + 1} times in a row: {reason}"
+        facts.append(PolicyUsed(name=FALLBACK, previous=state.policy, reason=plan.plain(why)))
+    return facts
+
+
+# --- observations -----------------------------------------------------------------------------------------------------
+
+
+def _attempt(state: State, seen: Observation) -> Job | None:
+    """The job whose present attempt this is about."""
+    job = state.jobs.get(seen.job)
+    return job if job is not None and job.phase in ACTIVE and job.attempt == seen.attempt else None
+
+
+def _running_seen(state: State, seen: RunningSeen) -> Facts:
+    job = _attempt(state, seen)
+    if job is None or job.phase == "stopping" or seen.generation != job.generation:
+        return []
+    there = set(seen.slots)
+    members = tuple(slot for slot in job.slots if slot in there)
+    if not members or (job.settled == job.generation and members == job.members):
+        return []
+    pause_s = seen.pause_s if isfinite(seen.pause_s) and seen.pause_s > 0 else 0.0
+    return [
+        JobRunning(job=job.job, attempt=job.attempt, generation=job.generation, slots=members, pause_s=pause_s),
+    ]
+
+
+def _release_seen(state: State, seen: ReleaseSeen) -> Facts:
+    """Only draining slots are freed. A leased one stays its job's even if the process on it is gone."""
+    job = _attempt(state, seen)
+    if job is None:
+        return []
+    gone = set(seen.slots)
+    freed = tuple(slot for slot in job.draining if slot in gone and not _late(state, slot, seen))
+    return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
+
+
+def _late(state: State, slot: SlotId, seen: ReleaseSeen) -> bool:
+    """Whether the report is of an earlier time when the same attempt had the slot."""
+    return seen.generation is not None and seen.generation < state.slots[slot].granted
+
+
+def _progress_seen(state: State, seen: ProgressSeen) -> Facts:
+    job = _attempt(state, seen)
+    progress = _finite(seen.progress)
+    if job is None or progress == job.progress:
+        return []
+    return [JobProgressed(job=job.job, attempt=job.attempt, progress=progress)]
+
+
+def _finite(progress: Progress) -> Progress:
+    """The report without what is no number or can't be: the journal's JSON has no word for NaN."""
+    changes: dict[str, Any] = {}
+    for name in Progress.__struct_fields__:
+        value = getattr(progress, name)
+        if name == "metrics":
+            if not all(isfinite(metric) for metric in value.values()):
+                changes[name] = {key: metric for key, metric in value.items() if isfinite(metric)}
+        elif value is not None and not (isfinite(value) and value >= 0):
+            changes[name] = None
+    return replace(progress, **changes) if changes else progress
+
+
+def _exit_seen(state: State, seen: ExitSeen) -> Facts:
+    job = _attempt(state, seen)
+    if job is None:
+        return []
+    held = (*job.slots, *job.draining)
+    facts: Facts = [SlotsReleased(job=job.job, attempt=job.attempt, slots=held)] if held else []
+    return [*facts, _outcome(job, seen)]
+
+
+def _outcome(job: Job, seen: ExitSeen) -> AnyFact:
+    """What becomes of a job whose attempt is over."""
+    outcome, reason = seen.outcome, plan.plain(seen.reason)
+    if outcome == "completed":
+        return JobEnded(job=job.job, outcome="completed", reason=reason)
+    if job.stop == "cancel":
+        return JobEnded(job=job.job, outcome="cancelled", reason=job.reason)
+    if job.stop == "time limit":
+        return JobEnded(job=job.job, outcome="failed", reason=job.reason)
+    if outcome in ("failed", "cancelled"):
+        return JobEnded(job=job.job, outcome=outcome, reason=reason)
+    if job.stop == "preempt":
+        # How well it obeyed does not matter: it was us who ended it, so it is no loss that counts.
+        return JobRequeued(job=job.job, attempt=job.attempt, cause="preempted", reason=job.reason)
+    if job.losses >= MAX_LOSSES:
+        why = f"lost {job.losses + 1} attempts in a row without progress; the last one: {reason or 'no reason given'}"
+        return JobEnded(job=job.job, outcome="failed", reason=why)
+    return JobRequeued(job=job.job, attempt=job.attempt, cause="lost", reason=reason)
+
+
+def _agent_seen(state: State, seen: AgentSeen) -> Facts:
+    if state.agents.get(seen.by) == seen.connected:
+        return []
+    return [AgentChanged(user=seen.by, connected=seen.connected)]
+
+
+def _tick(state: State, tick: Tick) -> Facts:
+    facts: Facts = []
+    for job_id in sorted(state.active):
+        job = state.jobs[job_id]
+        limit = job.spec.max_time_s
+        due = limit_at(job)
+        if limit is not None and due is not None and tick.at >= due:
+            reason = f"it ran for its time limit of {limit:g} s; give it more with --time"
+            facts.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
+    return facts
+
+
+def limit_at(job: Job) -> float | None:
+    """When the job's running time is used up if it goes on; None: never."""
+    if job.spec.max_time_s is None or job.phase == "stopping" or not job.slots:
+        return None
+    return job.accounted_at + job.spec.max_time_s - job.run_s
+
+
+# --- hosts ------------------------------------------------------------------------------------------------------------
+
+
+def _hosts_seen(state: State, seen: HostsSeen) -> Facts:
+    hosts = _distinct(seen.hosts)
+    if hosts == state.hosts:
+        return []
+    usable = {host.slot_id(slot.index) for host in hosts for slot in host.slots if not slot.out}
+    facts: Facts = [HostsChanged(hosts=hosts)]
+    for job_id in sorted(state.active):
+        job = state.jobs[job_id]
+        lost = [slot for slot in job.slots if slot not in usable]
+        if lost:
+            facts.append(_without(state, job, lost))
+    return facts
+
+
+def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """Hosts by name and slots by index, each once: the last word counts."""
+    by_name = {host.name: host for host in hosts}
+    found = []
+    for host in by_name.values():
+        by_index: dict[int, Slot] = {slot.index: slot for slot in host.slots}
+        found.append(host if len(by_index) == len(host.slots) else replace(host, slots=tuple(by_index.values())))
+    return tuple(found)
+
+
+def _without(state: State, job: Job, lost: list[SlotId]) -> AnyFact:
+    """The job goes on without the lost slots if it can, else it is queued again."""
+    reason = f"host lost: {', '.join(lost)}"
+    workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
+    count = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
+    if count and job.phase in ("running", "rescaling"):
+        kept = placement.keep(workers, state.hosts_of(workers), count)
+        return plan.rescale(job, (*kept, *servers), len(servers), reason)
+    return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
+
+
+_CASES: dict[type[Stimulus], Callable[[State, Any], Facts]] = {
+    Submit: _submit,
+    Cancel: _cancel,
+    Resize: _resize,
+    UsePolicy: _use_policy,
+    Propose: _propose,
+    PolicyFailed: _policy_failed,
+    HostsSeen: _hosts_seen,
+    AgentSeen: _agent_seen,
+    RunningSeen: _running_seen,
+    ReleaseSeen: _release_seen,
+    ProgressSeen: _progress_seen,
+    ExitSeen: _exit_seen,
+    Tick: _tick,
+}

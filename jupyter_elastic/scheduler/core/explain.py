@@ -1,0 +1,148 @@
+"""Why does this job wait, or hold what it holds, and until about when: in words for its owner.
+
+Knows the books. Guesses nothing that it can't tell from them, and says "about" where it guesses.
+"""
+
+from __future__ import annotations
+
+from jupyter_elastic.scheduler.core.state import Job, State
+from jupyter_elastic.types import JobId
+
+
+def explain(state: State, job: Job, now: float) -> str:
+    """A few lines for a person."""
+    now = max(now, state.at)
+    if job.ended_at is not None:
+        lines = [f"Job {job.job} has {job.phase}{_because(job.reason)}."]
+    elif job.phase == "queued":
+        lines = _waits(state, job, now)
+    elif job.phase == "stopping":
+        lines = [f"Job {job.job} is being stopped ({job.stop}){_because(job.reason)}.", _drains(state, job)]
+    else:
+        lines = _holds(state, job, now)
+    if job.ended_at is None and job.phase != "queued" and state.absent(job.owner):
+        lines.append(f"The agent of {job.owner} is not connected: orders wait for it; what runs goes on.")
+    return "\n".join(line for line in lines if line)
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _count(number: int, word: str = "slot") -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _needs(job: Job) -> int:
+    """Slots without which it can't start."""
+    spec = job.spec
+    return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers
+
+
+def _waits(state: State, job: Job, now: float) -> list[str]:
+    need = _needs(job)
+    free = sum(1 for _ in state.free())
+    draining = sum(book.draining and not book.out for book in state.slots.values())
+    lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_count(need)} to start."]
+    if job.reason and job.attempt:
+        lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}.")
+    if state.absent(job.owner):
+        lines.append(f"The agent of {job.owner} is not connected; run `jupyter elastic agent` to go on.")
+        return lines
+    lines.append(f"{_count(free)} of {state.capacity} free{f', {draining} draining' if draining else ''}.")
+    if need > state.capacity:
+        out = state.total - state.capacity
+        lines.append(f"The pool can't give {need} now ({_count(out)} out): it waits for slots to come back.")
+        return lines
+    before = _before(state, job)
+    if before:
+        lines.append(f"Before it in the queue: {', '.join(f'job {other}' for other in before[:5])}{_more(before)}.")
+    said = state.reasons.get(job.job)
+    lines.append(f"Policy {state.policy}{f' says: {said}' if said else ' gave it nothing in its last plan'}.")
+    when = expected(state, need, now)
+    if free + draining >= need and not before:
+        lines.append("It can start as soon as the policy's next plan gives it slots.")
+    elif when is not None:
+        lines.append(f"By what the running jobs say, {_count(need)} should be free in about {span(when - now)}.")
+    else:
+        lines.append("When that will be can't be told: running jobs don't say how much is left.")
+    return lines
+
+
+def _before(state: State, job: Job) -> list[JobId]:
+    return [other for key, other in state.order if (key, other) < job.key and state.jobs[other].phase == "queued"]
+
+
+def _more(before: list[JobId]) -> str:
+    return f" and {len(before) - 5} more" if len(before) > 5 else ""
+
+
+def _holds(state: State, job: Job, now: float) -> list[str]:
+    spec = job.spec
+    size = _count(job.size.workers, "worker") + (f" and {_count(job.servers, 'server')}" if job.servers else "")
+    asked = str(spec.min_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
+    lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
+    if job.changed_at is not None:
+        lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
+    said = state.reasons.get(job.job)
+    if said and said != job.reason:
+        lines.append(f"Policy {state.policy} says: {said}.")
+    if job.phase == "starting":
+        lines.append("Its workers have not reported yet.")
+    if job.phase == "rescaling":
+        lines.append(f"Generation {job.generation} is wanted, {job.settled} was the last to settle.")
+    lines.append(_drains(state, job))
+    end = finish(job, now)
+    if end is not None:
+        lines.append(f"At its present speed it is done in about {span(end - now)}.")
+    if spec.max_time_s is not None:
+        left = spec.max_time_s - job.run_s - max(now - job.accounted_at, 0.0)
+        lines.append(f"Its time limit is reached in {span(left)}.")
+    return lines
+
+
+def _drains(state: State, job: Job) -> str:
+    if not job.draining:
+        return ""
+    out = [slot for slot in job.draining if state.slots[slot].out]
+    lost = f" ({', '.join(out)} lost)" if out else ""
+    return f"It still has to release {', '.join(job.draining)}{lost}."
+
+
+def finish(job: Job, now: float) -> float | None:
+    """When a running job ends, by its own progress or else its owner's estimate; None when neither says."""
+    if not job.slots:
+        return None
+    profile = job.learned.profile(job.progress)
+    rate = profile.rate(job.size.workers, job.servers)
+    if profile.remaining is not None and rate:
+        return now + profile.remaining / rate
+    left = job.spec.estimate_s
+    if left is None:
+        return None
+    return now + max(left - job.run_s - max(now - job.accounted_at, 0.0), 0.0)
+
+
+def expected(state: State, need: int, now: float) -> float | None:
+    """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
+    have = sum((book.job is None and not book.out) or (book.draining and not book.out) for book in state.slots.values())
+    ends = []
+    for job_id in state.active:
+        job = state.jobs[job_id]
+        end = finish(job, now)
+        if end is not None:
+            ends.append((end, job_id, len(job.slots)))
+    for end, _, slots in sorted(ends):
+        have += slots
+        if have >= need:
+            return end
+    return None

@@ -1,0 +1,62 @@
+"""Sizes to slots: which slots a job gets, and which it gives back.
+
+Knows host names, free slots and what a job holds. Must not know policies or time. A job keeps what it has as far as it
+can; new slots come from hosts it is on already, then from the one host that is left with the least.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from jupyter_elastic.types import SlotId
+
+
+class Free:
+    """Free slots by host, hosts in the pool's order. `take` removes what it gives."""
+
+    def __init__(self, slots: Iterable[tuple[str, SlotId]]) -> None:
+        """Open the book with (host, slot) pairs in the pool's order."""
+        self._slots: dict[str, list[SlotId]] = {}
+        for host, slot in slots:
+            self._slots.setdefault(host, []).append(slot)
+        self._rank = {host: rank for rank, host in enumerate(self._slots)}
+
+    def __len__(self) -> int:
+        return sum(len(slots) for slots in self._slots.values())
+
+    def take(self, count: int, near: Sequence[str] = ()) -> tuple[SlotId, ...]:
+        """Give `count` slots to a job that already is on the hosts `near`; fewer only if there aren't as many."""
+        taken: list[SlotId] = []
+        held = Counter(near)
+        for host in sorted((h for h in held if h in self._slots), key=lambda h: (-held[h], self._rank[h])):
+            taken += self._from(host, count - len(taken))
+        while len(taken) < count:
+            missing = count - len(taken)
+            sizes = {host: len(slots) for host, slots in self._slots.items() if slots}
+            if not sizes:
+                break
+            fitting = [host for host, size in sizes.items() if size >= missing]
+            if fitting:
+                host = min(fitting, key=lambda h: (sizes[h], self._rank[h]))
+            else:
+                host = min(sizes, key=lambda h: (-sizes[h], self._rank[h]))
+            taken += self._from(host, missing)
+        return tuple(taken)
+
+    def _from(self, host: str, count: int) -> list[SlotId]:
+        slots = self._slots[host]
+        taken, self._slots[host] = slots[:count], slots[count:]
+        return taken
+
+
+def keep(held: Sequence[SlotId], hosts: Sequence[str], count: int) -> tuple[SlotId, ...]:
+    """The `count` slots that a shrinking job keeps, in their old order.
+
+    It leaves the hosts first on which it has the fewest, and on a host the youngest slot first: the oldest member of
+    the ring stays rank 0 unless its host is given up.
+    """
+    on = Counter(hosts)
+    first = {host: position for position, host in reversed(list(enumerate(hosts)))}
+    order = sorted(range(len(held)), key=lambda i: (-on[hosts[i]], first[hosts[i]], i))
+    return tuple(held[i] for i in sorted(order[:count]))

@@ -1,0 +1,239 @@
+"""A policy's plan: is it legal, and what has to happen for it to come true.
+
+Knows the books and a plan. The plan comes from a stranger: nothing in it is believed before it is checked. Must not
+know which policy sent it. Growth is granted only from slots that are free now; what still drains is waited for, and
+kept from jobs that come later in the order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from jupyter_elastic.scheduler.core import placement
+from jupyter_elastic.scheduler.core.state import Job, State
+from jupyter_elastic.types import AnyFact, JobId, JobStarted, Plan, RescaleRequested, Size, StopRequested
+
+MEMO_BYTES = 64 * 1024
+REASON_CHARS = 2_000
+
+
+def judge(state: State, plan: Plan) -> str | None:
+    """Why the plan is illegal; None when it is legal.
+
+    Jobs that have ended or are stopping are passed over: they did so while the policy was thinking.
+    """
+    sizes: Any = plan.sizes
+    if not isinstance(sizes, dict) or not isinstance(plan.reasons, dict):
+        return "sizes and reasons of a plan are dictionaries by job id"
+    total = 0
+    for job_id, size in sizes.items():
+        if type(job_id) is not int:
+            return f"{job_id!r} is no job id; ids are integers"
+        if not (isinstance(size, Size) and type(size.workers) is int and type(size.servers) is int):
+            return f"job {job_id}: {size!r} is no Size of whole numbers"
+        job = state.jobs.get(job_id)
+        if job is None:
+            if job_id in state.ended:
+                continue
+            return f"there is no job {job_id}"
+        if ignored(state, job):
+            continue
+        problem = _judge_size(job, size)
+        if problem:
+            return f"job {job_id}: {problem}"
+        total += size.slots
+    if total > state.capacity:
+        return f"it gives away {total} slots, but the pool has {state.capacity}"
+    for job_id in state.active:
+        job = state.jobs[job_id]
+        if not job.spec.preemptible and job.slots and not sizes.get(job_id, Size(0)).workers:
+            return f"job {job_id} is not preemptible, but the plan takes all its slots"
+    return None
+
+
+def ignored(state: State, job: Job) -> bool:
+    """Whether plans have no say about the job: it is stopping, or waits for its owner's agent to come back."""
+    return job.phase == "stopping" or (job.phase == "queued" and state.absent(job.owner))
+
+
+def _judge_size(job: Job, size: Size) -> str | None:
+    spec = job.spec
+    if size.workers < 0 or size.servers < 0:
+        return f"a negative size ({size.workers} workers, {size.servers} servers)"
+    if size == job.size:
+        return None
+    if size.workers == 0:
+        return "servers without workers" if size.servers else None
+    if not job.allows(size.workers):
+        allowed = f"one of {', '.join(map(str, spec.sizes))}" if spec.sizes else f"{spec.min_slots} to {spec.max_slots}"
+        return f"{size.workers} workers are not allowed, it takes {allowed}"
+    if not spec.min_servers <= size.servers <= spec.max_servers:
+        return f"{size.servers} servers are not allowed, it takes {spec.min_servers} to {spec.max_servers}"
+    return None
+
+
+def memo(plan: Plan) -> tuple[Any, str | None]:
+    """(the memo as it comes back from the journal, None), or (None, why it can't be kept)."""
+    try:
+        text = msgspec.json.encode(plan.memo)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        return None, f"its memo holds more than JSON values: {problem}"
+    if len(text) > MEMO_BYTES:
+        return None, f"its memo has {len(text):,} bytes, {MEMO_BYTES:,} are allowed"
+    return msgspec.json.decode(text), None
+
+
+def reasons(state: State, plan: Plan) -> dict[JobId, str]:
+    """What the plan says of unfinished jobs, as plain text of bounded length."""
+    found: dict[JobId, str] = {}
+    for job, reason in plan.reasons.items():
+        if type(job) is int and job in state.jobs and isinstance(reason, str) and reason:
+            found[job] = plain(reason)
+    return found
+
+
+def plain(text: str) -> str:
+    """Text that survives every encoding, of bounded length."""
+    return text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def difference(state: State, plan: Plan) -> list[AnyFact]:
+    """What has to happen now for a legal plan: stops, then shrinks, then as much growth as is free."""
+    return _Difference(state, plan).facts()
+
+
+class _Difference:
+    """One plan against what is held. `_free` slots are still to give; `_coming` ones will be free soon."""
+
+    def __init__(self, state: State, plan: Plan) -> None:
+        self._state = state
+        self._reasons = reasons(state, plan)
+        self._wanted = {
+            job: size
+            for job, size in plan.sizes.items()
+            if size.workers and job in state.jobs and not ignored(state, state.jobs[job])
+        }
+        self._pool = placement.Free(state.free())
+        self._free = len(self._pool)
+        self._coming = sum(
+            len(self._soon(job, job.draining)) for job in map(state.jobs.__getitem__, state.active) if job.draining
+        )
+
+    def _soon(self, job: Job, slots: tuple[str, ...]) -> list[str]:
+        """Those of a job's slots that can be leased once it has released them; none if nobody is there to release."""
+        if self._state.absent(job.owner):
+            return []
+        return [slot for slot in slots if not self._state.slots[slot].out]
+
+    def facts(self) -> list[AnyFact]:
+        state = self._state
+        stops: list[AnyFact] = []
+        shrinks: list[AnyFact] = []
+        growing: list[Job] = []
+        for job_id in sorted(state.active):
+            job = state.jobs[job_id]
+            size = self._wanted.get(job_id)
+            if job.phase == "stopping" or size == job.size:
+                continue
+            if size is None:
+                stops.append(self._stop(job))
+                self._coming += len(self._soon(job, job.slots))
+            elif size.workers <= job.size.workers and size.servers <= job.size.servers:
+                fact = self._rescale(job, size)
+                shrinks.append(fact)
+                self._coming += len(self._soon(job, tuple(set(job.slots).difference(fact.slots))))
+            else:
+                growing.append(job)
+        growing += [state.jobs[job] for job in self._wanted if state.jobs[job].phase == "queued"]
+        growing.sort(key=lambda job: job.key)
+        grants = [(job, size) for job in growing if (size := self._grant(job)) is not None]
+        # Those who are somewhere already choose first, then the large ones: they are the hardest to keep on one host.
+        grants.sort(key=lambda grant: (grant[0].phase == "queued", -grant[1].slots, grant[0].key))
+        grown: list[AnyFact] = [
+            self._start(job, size) if job.phase == "queued" else self._rescale(job, size) for job, size in grants
+        ]
+        return [*stops, *shrinks, *grown]
+
+    def _grant(self, job: Job) -> Size | None:
+        """What the job gets of its wish now; None: nothing new. Slots are set aside for what it must wait for."""
+        size = self._wanted[job.job]
+        need = size.slots - job.size.slots
+        if need <= self._free:
+            self._free -= max(need, 0)
+            return size
+        if job.phase == "queued":
+            if need <= self._free + self._coming:  # a gang starts whole; what it waits for will come
+                self._set_aside(need)
+                return None
+            servers = min(size.servers, job.spec.min_servers)
+            workers = job.largest(min(size.workers, self._free - servers))
+            if not workers:
+                return None
+            self._free -= workers + servers
+            return Size(workers=workers, servers=servers)
+        given = self._grow(job, size)
+        taken = given.slots - job.size.slots
+        self._free -= max(taken, 0)
+        self._set_aside(need - taken)
+        return given if given != job.size else None
+
+    def _grow(self, job: Job, size: Size) -> Size:
+        """As near to `size` as the free slots let the job come, from what it holds."""
+        held = job.size
+        servers = min(size.servers, held.servers + self._free)
+        free = self._free - max(servers - held.servers, 0)
+        workers = size.workers
+        if workers > held.workers:
+            workers = max(job.largest(min(workers, held.workers + free)), held.workers)
+        return Size(workers=workers, servers=servers)
+
+    def _set_aside(self, count: int) -> None:
+        now = min(count, self._free)
+        self._free -= now
+        self._coming -= min(count - now, self._coming)
+
+    def _stop(self, job: Job) -> StopRequested:
+        reason = self._reasons.get(job.job) or "its slots went to others"
+        return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
+
+    def _start(self, job: Job, size: Size) -> JobStarted:
+        slots = self._pool.take(size.slots)
+        return JobStarted(
+            job=job.job,
+            attempt=job.attempt + 1,
+            generation=1,
+            slots=slots,
+            servers=size.servers,
+            reason=self._reasons.get(job.job, ""),
+        )
+
+    def _rescale(self, job: Job, size: Size) -> RescaleRequested:
+        workers, servers = split(job)
+        hosts = self._state.hosts_of(job.slots)
+        parts: list[str] = []
+        for held, count in ((workers, size.workers), (servers, size.servers)):
+            if count <= len(held):
+                parts += placement.keep(held, self._state.hosts_of(held), count)
+            else:
+                parts += (*held, *self._pool.take(count - len(held), near=hosts))
+        return rescale(job, tuple(parts), size.servers, self._reasons.get(job.job, ""))
+
+
+def split(job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The job's slots as (workers, servers)."""
+    cut = len(job.slots) - job.servers
+    return job.slots[:cut], job.slots[cut:]
+
+
+def rescale(job: Job, slots: tuple[str, ...], servers: int, reason: str) -> RescaleRequested:
+    """The fact that the job is to go on with `slots`."""
+    return RescaleRequested(
+        job=job.job,
+        attempt=job.attempt,
+        generation=job.generation + 1,
+        slots=slots,
+        servers=servers,
+        reason=reason,
+    )

@@ -1,0 +1,163 @@
+"""What the core learns of a job from its own progress: speed by size, work to go, price of a rescale.
+
+Knows progress reports and when a generation settled; fed by `evolve` alone, so that a replay learns the same. Must not
+know slots or policies. The fit is done when somebody looks, not with each report.
+
+The model is that of Optimus (Peng et al., EuroSys 2018, section 3.2) for all-reduce: T(n) = a/n + b + d*n seconds per
+sample with a, b, d >= 0, by non-negative least squares on relative errors.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import isfinite
+from statistics import median
+
+from msgspec import Struct, field
+
+from jupyter_elastic.types import Profile, Progress, Speed
+
+RECENT = 9
+"""Measurements kept for each size; their median is the speed, so that one slow step does not show."""
+
+DEFAULT_COST_S = 2.0
+"""Price of a rescale before the first one was measured."""
+
+_NOTHING = Profile(rescale_cost_s=DEFAULT_COST_S)
+
+
+class Measured(Struct):
+    """The last speeds seen at one size, samples/s, oldest first."""
+
+    workers: int
+    servers: int
+    recent: list[float]
+
+
+class Learned(Struct):
+    """All that is remembered of a job's progress."""
+
+    points: list[Measured] = field(default_factory=list)
+    warm: bool = False
+    """Whether this generation has reported before: a first report measures the pause, not the speed."""
+    last_at: float = 0.0
+    last_samples: float | None = None
+    pauses: int = 0
+    paused_s: float = 0.0
+    noise_scale: float | None = None
+
+    def settled(self, *, rescaled: bool, pause_s: float) -> None:
+        """A generation settled; `rescaled` when it was not the attempt's first."""
+        self.cold()
+        if rescaled:
+            self.pauses += 1
+            self.paused_s += pause_s
+
+    def cold(self) -> None:
+        """What comes next is no continuation of what came before."""
+        self.warm = False
+        self.last_samples = None
+
+    def told(self, at: float, progress: Progress, workers: int, servers: int) -> None:
+        """A report came from a settled generation of this size."""
+        if progress.noise_scale is not None:
+            self.noise_scale = progress.noise_scale
+        if progress.world_size is not None and progress.world_size != workers:
+            return  # sent before the rescale: it belongs to neither size
+        rate = progress.samples_per_s
+        if rate is None and progress.samples is not None and self.last_samples is not None and at > self.last_at:
+            rate = (progress.samples - self.last_samples) / (at - self.last_at)
+        if self.warm and rate is not None and rate > 0 and isfinite(rate) and workers > 0:
+            self._add(workers, servers, rate)
+        self.warm = True
+        if progress.samples is not None:
+            self.last_at, self.last_samples = at, progress.samples
+
+    def _add(self, workers: int, servers: int, rate: float) -> None:
+        for point in self.points:
+            if point.workers == workers and point.servers == servers:
+                point.recent = [*point.recent[1 - RECENT :], rate]
+                return
+        self.points.append(Measured(workers, servers, [rate]))
+
+    def profile(self, progress: Progress | None) -> Profile:
+        """What a policy is told."""
+        if progress is None and not self.pauses:
+            return _NOTHING
+        speeds = tuple(
+            Speed(workers=point.workers, servers=point.servers, samples_per_s=median(point.recent))
+            for point in sorted(self.points, key=lambda point: (point.workers, point.servers))
+        )
+        return Profile(
+            speeds=speeds,
+            fit=fit({speed.workers: 1 / speed.samples_per_s for speed in speeds if not speed.servers}),
+            done=progress.samples if progress else None,
+            remaining=remaining(progress),
+            rescale_cost_s=self.paused_s / self.pauses if self.pauses else DEFAULT_COST_S,
+            noise_scale=self.noise_scale,
+        )
+
+
+def remaining(progress: Progress | None) -> float | None:
+    """Samples to go: from the total where the job names it, else from its epochs; None when neither is known."""
+    if progress is None or progress.samples is None:
+        return None
+    if progress.total_samples is not None:
+        return max(progress.total_samples - progress.samples, 0.0)
+    if progress.epochs is not None and progress.epoch:
+        return max(progress.samples / progress.epoch * (progress.epochs - progress.epoch), 0.0)
+    return None
+
+
+def fit(seconds: dict[int, float]) -> tuple[float, float, float] | None:
+    """(a, b, d) >= 0 of T(n) = a/n + b + d*n with the least squared relative error; None without a measurement.
+
+    Exact: three unknowns have seven non-empty supports, and the best non-negative solution is the unconstrained one of
+    its own support (Lawson & Hanson 1974, ch. 23). Among equals the first support wins: one point says perfect scaling,
+    two points say Amdahl.
+    """
+    rows = [((1 / n / t, 1 / t, n / t), 1.0) for n, t in seconds.items() if n > 0 and t > 0 and isfinite(t)]
+    if not rows:
+        return None
+    best: tuple[float, tuple[float, ...]] | None = None
+    for size in (1, 2, 3):
+        for support in combinations(range(3), size):
+            solution = _least_squares(rows, support)
+            if solution is None or min(solution) < 0:
+                continue
+            error = sum((sum(x * y for x, y in zip(row, solution, strict=True)) - 1) ** 2 for row, _ in rows)
+            if best is None or error < best[0] - 1e-9:
+                best = (error, solution)
+    if best is None:
+        return None
+    a, b, d = best[1]
+    return a, b, d
+
+
+def _least_squares(
+    rows: list[tuple[tuple[float, float, float], float]], support: tuple[int, ...]
+) -> tuple[float, ...] | None:
+    """Solve the normal equations on some columns by Gauss-Jordan with pivots; None when they are singular."""
+    size = len(support)
+    matrix = [
+        [sum(row[i] * row[j] for row, _ in rows) for j in support] + [sum(row[i] * y for row, y in rows)]
+        for i in support
+    ]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda r: abs(matrix[r][column]))
+        matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
+        top = matrix[column][column]
+        if abs(top) <= 1e-12 * max(abs(value) for value in [*matrix[column][:size], 1e-300]):
+            return None
+        matrix[column] = [value / top for value in matrix[column]]
+        for other in range(size):
+            if other != column:
+                factor = matrix[other][column]
+                matrix[other] = [x - factor * y for x, y in zip(matrix[other], matrix[column], strict=True)]
+    values = [0.0, 0.0, 0.0]
+    for position, i in enumerate(support):
+        value = matrix[position][size]
+        if not isfinite(value):
+            return None
+        values[i] = value
+    return tuple(values)

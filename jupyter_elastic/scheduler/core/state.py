@@ -1,0 +1,407 @@
+"""The books: who asked for what, who holds which slot, what was learned. Only `evolve` writes in them.
+
+Knows facts and what each does to the books. Judges nothing and can't fail: whether a fact may happen was decided before
+it was written down, and a replayed journal is true by definition. Everything here follows from the events alone, so two
+books folded from the same events are equal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.core.profile import Learned
+from jupyter_elastic.scheduler.core.transitions import after
+from jupyter_elastic.types import (
+    ENDED,
+    AgentChanged,
+    AnyFact,
+    Event,
+    Host,
+    HostsChanged,
+    JobEnded,
+    JobId,
+    JobProgressed,
+    JobRequeued,
+    JobResized,
+    JobRunning,
+    JobSpec,
+    JobStarted,
+    JobSubmitted,
+    Phase,
+    PlanAccepted,
+    PlanRejected,
+    PolicyUsed,
+    Progress,
+    RescaleRequested,
+    Size,
+    SlotId,
+    SlotsReleased,
+    StopRequested,
+)
+
+FALLBACK = "fifo"
+"""The policy that a pool begins with, and falls back to."""
+
+
+class SlotBook(Struct):
+    """One slot. Free: no job and not out."""
+
+    host: str
+    index: int
+    device: str = ""
+    out: str = ""
+    """Why it can't be leased; empty when it can."""
+    gone: bool = False
+    """Its host is lost; the page is kept until the last lease is released."""
+    job: JobId | None = None
+    draining: bool = False
+    granted: int = 0
+    """The generation in which its job got it."""
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be leased now."""
+        return self.job is None and not self.out
+
+
+class Job(Struct, kw_only=True):
+    """One job through all its attempts."""
+
+    job: JobId
+    owner: str
+    spec: JobSpec
+    submitted_at: float
+    queued_at: float
+    phase: Phase = "queued"
+    attempt: int = 0
+    generation: int = 0
+    """The newest one asked for."""
+    settled: int = 0
+    """The newest one that stands; behind `generation` while starting or rescaling."""
+    slots: tuple[SlotId, ...] = ()
+    """What it is to run on; the last `servers` of them are parameter servers. Empty while stopping."""
+    servers: int = 0
+    members: tuple[SlotId, ...] = ()
+    """What it really ran on when it last settled."""
+    draining: tuple[SlotId, ...] = ()
+    started_at: float | None = None
+    changed_at: float | None = None
+    ended_at: float | None = None
+    accounted_at: float = 0.0
+    """Up to when `attained_s` and `run_s` are counted."""
+    attained_s: float = 0.0
+    run_s: float = 0.0
+    preemptions: int = 0
+    restarts: int = 0
+    losses: int = 0
+    """Attempts lost in a row without new progress."""
+    furthest: float | None = None
+    stop: str = ""
+    """How it is being stopped; empty when it isn't."""
+    reason: str = ""
+    """Why it is where it is: of the last start, rescale, stop, requeue or end."""
+    progress: Progress | None = None
+    learned: Learned = field(default_factory=Learned)
+
+    @property
+    def size(self) -> Size:
+        """What it holds, draining slots not counted."""
+        return Size(workers=len(self.slots) - self.servers, servers=self.servers)
+
+    @property
+    def key(self) -> tuple[float, JobId]:
+        """The order among jobs."""
+        return self.submitted_at, self.job
+
+    def allows(self, workers: int) -> bool:
+        """Whether the job can run on this many workers."""
+        spec = self.spec
+        return spec.min_slots <= workers <= spec.max_slots and (not spec.sizes or workers in spec.sizes)
+
+    def largest(self, workers: int) -> int:
+        """The largest allowed number of workers that is at most `workers`; 0 if there is none."""
+        spec = self.spec
+        if spec.sizes:
+            return max((size for size in spec.sizes if size <= workers and self.allows(size)), default=0)
+        workers = min(workers, spec.max_slots)
+        return workers if workers >= spec.min_slots else 0
+
+    def account(self, at: float) -> None:
+        """Count the time since the last count; slots must not have changed in between."""
+        if self.slots:
+            passed = max(at - self.accounted_at, 0.0)
+            self.attained_s += passed * len(self.slots)
+            self.run_s += passed
+        self.accounted_at = at
+
+
+class State(Struct, kw_only=True):
+    """The books of the pool."""
+
+    seq: int = 0
+    at: float = 0.0
+    """Time of the newest event. Events never go back in time, even if the clock does."""
+    next_job: JobId = 1
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    """The unfinished ones."""
+    ended: dict[JobId, Job] = field(default_factory=dict)
+    """The others, kept aside so that nothing walks over them; in order of their end."""
+    order: list[tuple[float, JobId]] = field(default_factory=list)
+    """Keys of the unfinished jobs, sorted."""
+    active: set[JobId] = field(default_factory=set)
+    """Unfinished jobs that aren't queued."""
+    keys: dict[str, JobId] = field(default_factory=dict)
+    """Submits by their id: a repeated one is answered with the job it made."""
+    hosts: tuple[Host, ...] = ()
+    slots: dict[SlotId, SlotBook] = field(default_factory=dict)
+    agents: dict[str, bool] = field(default_factory=dict)
+    """Users whose agent was ever seen, and whether it is connected."""
+    policy: str = FALLBACK
+    policy_options: dict[str, Any] = field(default_factory=dict)
+    policy_source: str = ""
+    memos: dict[str, Any] = field(default_factory=dict)
+    """What each policy asked to be reminded of."""
+    reasons: dict[JobId, str] = field(default_factory=dict)
+    """What the policy last said of an unfinished job."""
+    rejections: int = 0
+    """Plans of the present policy that were refused in a row."""
+
+    @property
+    def capacity(self) -> int:
+        """Slots that are not out."""
+        return sum(not slot.out for host in self.hosts for slot in host.slots)
+
+    @property
+    def total(self) -> int:
+        """Slots of all present hosts, those out among them."""
+        return sum(len(host.slots) for host in self.hosts)
+
+    def find(self, job: JobId) -> Job | None:
+        """An unfinished or ended job."""
+        return self.jobs.get(job) or self.ended.get(job)
+
+    def owner_of(self, job: JobId) -> str | None:
+        """Who submitted the job; None if there is none of that number."""
+        found = self.find(job)
+        return found.owner if found else None
+
+    def absent(self, owner: str) -> bool:
+        """Whether this user's agent was here and went. One never seen is on its way: the first submit starts it."""
+        return not self.agents.get(owner, True)
+
+    def free(self) -> Iterator[tuple[str, SlotId]]:
+        """(host, slot) of every free slot in the pool's order."""
+        for host in self.hosts:
+            for slot in host.slots:
+                slot_id = host.slot_id(slot.index)
+                if self.slots[slot_id].free:
+                    yield host.name, slot_id
+
+    def hosts_of(self, slots: tuple[SlotId, ...]) -> list[str]:
+        """The host of each slot."""
+        return [self.slots[slot].host for slot in slots]
+
+
+def evolve(state: State, event: Event) -> None:
+    """Write one event into the books."""
+    state.seq = event.seq
+    state.at = max(state.at, event.at)
+    fact = event.fact
+    if isinstance(fact, JobSubmitted):
+        _submitted(state, event, fact)
+        return
+    pool = _POOL.get(type(fact))
+    if pool is not None:
+        pool(state, fact)
+        return
+    job = state.jobs.get(fact.job)  # type: ignore[union-attr]
+    if job is not None:
+        _JOB[type(fact)](state, job, state.at, fact)
+
+
+# --- the life of a job ------------------------------------------------------------------------------------------------
+
+
+def _submitted(state: State, event: Event, fact: JobSubmitted) -> None:
+    job = Job(job=fact.job, owner=fact.owner, spec=fact.spec, submitted_at=state.at, queued_at=state.at)
+    state.jobs[fact.job] = job
+    insort(state.order, job.key)
+    state.keys[event.cause] = fact.job
+    state.next_job = max(state.next_job, fact.job + 1)
+
+
+def _started(state: State, job: Job, at: float, fact: JobStarted) -> None:
+    job.phase = after(job.phase, fact)
+    job.attempt, job.generation, job.settled = fact.attempt, fact.generation, 0
+    job.stop, job.members = "", ()
+    job.started_at = at if job.started_at is None else job.started_at
+    job.accounted_at = at
+    job.learned.cold()
+    state.active.add(job.job)
+    _hold(state, job, at, fact)
+
+
+def _rescale_requested(state: State, job: Job, at: float, fact: RescaleRequested) -> None:
+    job.phase = after(job.phase, fact)
+    job.generation = fact.generation
+    _hold(state, job, at, fact)
+
+
+def _hold(state: State, job: Job, at: float, fact: JobStarted | RescaleRequested) -> None:
+    """The job is to hold exactly these slots: new ones are leased, others drain."""
+    job.account(at)
+    wanted = set(fact.slots)
+    _drain(state, job, tuple(slot for slot in job.slots if slot not in wanted))
+    for slot in fact.slots:
+        book = state.slots.get(slot)
+        if book is not None and book.job is None:
+            book.job, book.draining, book.granted = job.job, False, fact.generation
+    job.slots, job.servers = fact.slots, fact.servers
+    job.changed_at, job.reason = at, fact.reason
+
+
+def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
+    for slot in slots:
+        book = state.slots.get(slot)
+        if book is not None:
+            book.draining = True
+    job.draining += slots
+
+
+def _running(_state: State, job: Job, _at: float, fact: JobRunning) -> None:
+    job.phase = after(job.phase, fact)
+    job.settled, job.members = fact.generation, fact.slots
+    job.learned.settled(rescaled=fact.generation > 1, pause_s=fact.pause_s)
+
+
+def _stop_requested(state: State, job: Job, at: float, fact: StopRequested) -> None:
+    job.account(at)
+    job.phase = after(job.phase, fact)
+    _drain(state, job, job.slots)
+    job.slots, job.servers = (), 0
+    job.stop, job.reason = fact.how, fact.reason
+
+
+def _released(state: State, job: Job, at: float, fact: SlotsReleased) -> None:
+    job.account(at)
+    gone = set(fact.slots)
+    for slot in fact.slots:
+        book = state.slots.get(slot)
+        if book is None or book.job != job.job:
+            continue
+        book.job, book.draining, book.granted = None, False, 0
+        if book.gone:
+            del state.slots[slot]
+    if gone.intersection(job.slots):
+        servers = job.slots[len(job.slots) - job.servers :]
+        job.servers = sum(slot not in gone for slot in servers)
+        job.slots = tuple(slot for slot in job.slots if slot not in gone)
+    job.draining = tuple(slot for slot in job.draining if slot not in gone)
+
+
+def _progressed(_state: State, job: Job, at: float, fact: JobProgressed) -> None:
+    progress = job.progress = fact.progress
+    mark = next((m for m in (progress.samples, progress.step, progress.epoch) if m is not None), None)
+    if mark is not None and (job.furthest is None or mark > job.furthest):
+        job.furthest, job.losses = mark, 0
+    if job.phase == "running":
+        job.learned.told(at, progress, len(job.members) - job.servers, job.servers)
+
+
+def _requeued(state: State, job: Job, at: float, fact: JobRequeued) -> None:
+    job.account(at)
+    job.phase = after(job.phase, fact)
+    job.queued_at = at
+    job.stop, job.reason = "", fact.reason
+    job.members = ()
+    state.active.discard(job.job)
+    if fact.cause == "preempted":
+        job.preemptions += 1
+    else:
+        job.restarts += 1
+        job.losses += 1
+
+
+def _resized(_state: State, job: Job, _at: float, fact: JobResized) -> None:
+    job.spec = replace(job.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
+
+
+def _ended(state: State, job: Job, at: float, fact: JobEnded) -> None:
+    job.account(at)
+    job.phase = after(job.phase, fact)
+    if job.phase not in ENDED:
+        return
+    job.ended_at, job.reason, job.stop = at, fact.reason, ""
+    del state.jobs[job.job]
+    state.ended[job.job] = job
+    state.active.discard(job.job)
+    state.reasons.pop(job.job, None)
+    position = bisect_left(state.order, job.key)
+    if position < len(state.order) and state.order[position] == job.key:
+        del state.order[position]
+
+
+# --- the pool ---------------------------------------------------------------------------------------------------------
+
+
+def _hosts_changed(state: State, fact: HostsChanged) -> None:
+    state.hosts = fact.hosts
+    present: dict[SlotId, SlotBook] = {}
+    for host in fact.hosts:
+        for slot in host.slots:
+            slot_id = host.slot_id(slot.index)
+            book = state.slots.get(slot_id) or SlotBook(host=host.name, index=slot.index)
+            book.device, book.out, book.gone = slot.device, slot.out, False
+            present[slot_id] = book
+    for slot_id, book in state.slots.items():
+        if slot_id not in present and book.job is not None:
+            book.out, book.gone = "host lost", True
+            present[slot_id] = book
+    state.slots = present
+
+
+def _policy_used(state: State, fact: PolicyUsed) -> None:
+    if fact.source:  # other code under the same name may not understand an old memo
+        state.memos.pop(fact.name, None)
+    state.policy, state.policy_options, state.policy_source = fact.name, fact.options, fact.source
+    state.rejections = 0
+    state.reasons = {}
+
+
+def _plan_rejected(state: State, _fact: PlanRejected) -> None:
+    state.rejections += 1
+
+
+def _plan_accepted(state: State, fact: PlanAccepted) -> None:
+    state.rejections = 0
+    state.memos[fact.policy] = fact.memo
+    state.reasons = {int(job): reason for job, reason in fact.reasons.items()}
+
+
+def _agent_changed(state: State, fact: AgentChanged) -> None:
+    state.agents[fact.user] = fact.connected
+
+
+_POOL: dict[type[AnyFact], Callable[[State, Any], None]] = {
+    HostsChanged: _hosts_changed,
+    PolicyUsed: _policy_used,
+    PlanRejected: _plan_rejected,
+    PlanAccepted: _plan_accepted,
+    AgentChanged: _agent_changed,
+}
+_JOB: dict[type[AnyFact], Callable[[State, Job, float, Any], None]] = {
+    JobStarted: _started,
+    RescaleRequested: _rescale_requested,
+    JobRunning: _running,
+    StopRequested: _stop_requested,
+    SlotsReleased: _released,
+    JobProgressed: _progressed,
+    JobRequeued: _requeued,
+    JobResized: _resized,
+    JobEnded: _ended,
+}

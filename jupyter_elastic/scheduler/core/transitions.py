@@ -1,0 +1,88 @@
+"""The phases of a job as one table, and the picture drawn from it.
+
+Knows phases and the names of facts. Must not know slots, times or who asks: whether a fact may happen is `decide`'s
+question, what it does to the books is `state`'s.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jupyter_elastic.types import AnyFact, JobEnded, Phase
+
+
+class Move(NamedTuple):
+    """In phase `origin`, the fact `fact` leads to phase `target`. No origin: the job comes into being."""
+
+    origin: Phase | None
+    fact: str
+    target: Phase
+
+
+def _moves(origins: tuple[Phase, ...], fact: str, target: Phase) -> tuple[Move, ...]:
+    return tuple(Move(origin, fact, target) for origin in origins)
+
+
+_HOLDING: tuple[Phase, ...] = ("starting", "running", "rescaling")
+_ACTIVE: tuple[Phase, ...] = (*_HOLDING, "stopping")
+_OPEN: tuple[Phase, ...] = ("queued", *_ACTIVE)
+
+MOVES: tuple[Move, ...] = (
+    Move(None, "JobSubmitted", "queued"),
+    Move("queued", "JobStarted", "starting"),
+    Move("starting", "JobRunning", "running"),
+    Move("starting", "RescaleRequested", "starting"),
+    Move("running", "RescaleRequested", "rescaling"),
+    Move("running", "JobRunning", "running"),
+    Move("rescaling", "RescaleRequested", "rescaling"),
+    Move("rescaling", "JobRunning", "running"),
+    *_moves(_ACTIVE, "StopRequested", "stopping"),
+    *_moves(_ACTIVE, "JobRequeued", "queued"),
+    *_moves(_ACTIVE, "JobEnded completed", "completed"),
+    *_moves(_OPEN, "JobEnded failed", "failed"),
+    *_moves(_OPEN, "JobEnded cancelled", "cancelled"),
+)
+"""Every way a phase can change. What is not here does not happen."""
+
+_TABLE: dict[tuple[Phase | None, str], Phase] = {(move.origin, move.fact): move.target for move in MOVES}
+
+
+def label(fact: AnyFact) -> str:
+    """The fact's name in the table: its class, for an end with the outcome."""
+    if isinstance(fact, JobEnded):
+        return f"JobEnded {fact.outcome}"
+    return type(fact).__name__
+
+
+def legal(phase: Phase | None, fact: AnyFact) -> bool:
+    """Whether the table knows this fact in this phase."""
+    return (phase, label(fact)) in _TABLE
+
+
+def after(phase: Phase, fact: AnyFact) -> Phase:
+    """The phase after the fact; the same one where the table has no line (a fold must not fail)."""
+    return _TABLE.get((phase, label(fact)), phase)
+
+
+def _arrows() -> list[tuple[str, str, str]]:
+    """(origin, target, facts) in the table's order; facts that share an arrow are joined."""
+    joined: dict[tuple[str, str], list[str]] = {}
+    for move in MOVES:
+        joined.setdefault((move.origin or "[*]", move.target), []).append(move.fact.split()[0])
+    return [(origin, target, ", ".join(facts)) for (origin, target), facts in joined.items()]
+
+
+def mermaid() -> str:
+    """The table as a mermaid state diagram, as it stands in ARCHITECTURE.md."""
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {origin} --> {target}: {facts}" for origin, target, facts in _arrows()]
+    lines += [f"    {end} --> [*]" for end in ("completed", "failed", "cancelled")]
+    return "\n".join(lines) + "\n"
+
+
+def ascii_table() -> str:
+    """The same for a terminal: one line an arrow."""
+    arrows = _arrows()
+    left = max(len(origin) for origin, _, _ in arrows)
+    right = max(len(target) for _, target, _ in arrows)
+    return "".join(f"{origin:>{left}} --> {target:<{right}}  {facts}\n" for origin, target, facts in arrows)

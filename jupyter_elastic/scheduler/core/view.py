@@ -1,0 +1,160 @@
+"""What others see of the books: a policy's view, a screen's jobs and slots.
+
+Knows the books and keeps drafts of what did not change since the last look; a draft is thrown away when a fact touches
+its job. Shows nothing that a policy could not have been told by a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.core.state import Job, SlotBook, State
+from jupyter_elastic.types import (
+    AnyFact,
+    HostsChanged,
+    HostView,
+    JobId,
+    JobInfo,
+    JobStarted,
+    JobView,
+    RescaleRequested,
+    Size,
+    SlotId,
+    SlotInfo,
+    SlotsReleased,
+    StopRequested,
+    View,
+)
+
+_MOVES_SLOTS = (HostsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested)
+
+
+class Views:
+    """The drafts of one state's views."""
+
+    def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], seed: int) -> None:
+        """Fair-share weights and quotas of users and groups are the pool's configuration, not history."""
+        self._weights, self._quotas, self._seed = dict(weights), dict(quotas), seed
+        self._jobs: dict[JobId, JobView] = {}
+        self._hosts: tuple[HostView, ...] | None = None
+
+    def touch(self, fact: AnyFact) -> None:
+        """A fact was written: what it changed must be drawn again."""
+        if isinstance(fact, _MOVES_SLOTS):
+            self._hosts = None
+        job: JobId | None = getattr(fact, "job", None)
+        if job is not None:
+            self._jobs.pop(job, None)
+
+    def view(self, state: State, now: float) -> View:
+        """All that a policy may know. A queued job whose owner's agent went away is left out until it is back."""
+        now = max(now, state.at)
+        if self._hosts is None:
+            self._hosts = tuple(_host_views(state))
+        absent = {user for user, connected in state.agents.items() if not connected}
+        jobs = []
+        for _, job_id in state.order:
+            job = state.jobs[job_id]
+            if absent and job.owner in absent and job.phase == "queued":
+                continue
+            jobs.append(self._job_view(job, now))
+        return View(
+            now=now,
+            seed=self._seed,
+            hosts=self._hosts,
+            jobs=tuple(jobs),
+            memo=state.memos.get(state.policy),
+            weights=self._weights,
+            quotas=self._quotas,
+        )
+
+    def _job_view(self, job: Job, now: float) -> JobView:
+        draft = self._jobs.get(job.job)
+        if draft is None:
+            draft = self._jobs[job.job] = _job_view(job)
+        if not job.slots:
+            return draft
+        passed = max(now - job.accounted_at, 0.0)
+        return replace(draft, attained_s=job.attained_s + passed * len(job.slots), run_s=job.run_s + passed)
+
+
+def _job_view(job: Job) -> JobView:
+    spec = job.spec
+    return JobView(
+        job=job.job,
+        owner=job.owner,
+        group=spec.group,
+        name=spec.name,
+        phase=job.phase,
+        submitted_at=job.submitted_at,
+        queued_at=job.queued_at,
+        started_at=job.started_at,
+        changed_at=job.changed_at,
+        size=job.size if job.slots else Size(workers=0),
+        min_slots=spec.min_slots,
+        max_slots=spec.max_slots,
+        sizes=spec.sizes,
+        min_servers=spec.min_servers,
+        max_servers=spec.max_servers,
+        priority=spec.priority,
+        preemptible=spec.preemptible,
+        deadline_at=spec.deadline_at,
+        max_time_s=spec.max_time_s,
+        estimate_s=spec.estimate_s,
+        attained_s=job.attained_s,
+        run_s=job.run_s,
+        preemptions=job.preemptions,
+        profile=job.learned.profile(job.progress),
+    )
+
+
+def _host_views(state: State) -> Iterable[HostView]:
+    for host in state.hosts:
+        books = [state.slots[host.slot_id(slot.index)] for slot in host.slots]
+        yield HostView(
+            name=host.name,
+            capacity=sum(not book.out for book in books),
+            free=sum(book.free for book in books),
+            draining=sum(book.draining for book in books),
+        )
+
+
+def job_info(state: State, job: Job) -> JobInfo:
+    """A job as people see it."""
+    return JobInfo(
+        job=job.job,
+        owner=job.owner,
+        spec=job.spec,
+        phase=job.phase,
+        attempt=job.attempt,
+        generation=job.generation,
+        slots=job.slots,
+        draining=job.draining,
+        submitted_at=job.submitted_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        reason=(state.reasons.get(job.job) if job.phase == "queued" else None) or job.reason,
+        progress=job.progress,
+        preemptions=job.preemptions,
+        restarts=job.restarts,
+    )
+
+
+def slot_infos(state: State) -> list[SlotInfo]:
+    """Every slot in the pool's order, then those that a lost host still owes us."""
+    present = [host.slot_id(slot.index) for host in state.hosts for slot in host.slots]
+    owed = sorted(slot for slot, book in state.slots.items() if book.gone)
+    return [_slot_info(state, slot, state.slots[slot]) for slot in (*present, *owed)]
+
+
+def _slot_info(state: State, slot: SlotId, book: SlotBook) -> SlotInfo:
+    kind: Literal["free", "leased", "draining", "out"] = "free"
+    if book.out:
+        kind = "out"
+    elif book.job is not None:
+        kind = "draining" if book.draining else "leased"
+    owner = "" if book.job is None else state.owner_of(book.job) or ""
+    return SlotInfo(slot=slot, state=kind, job=book.job, owner=owner, device=book.device, reason=book.out)
