@@ -1,0 +1,98 @@
+"""The one door to what others may add: policies, engines and host sources, found by entry point.
+
+Our own come through the same door. Knows entry points; must not know what the things that it loads do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import msgspec
+
+from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.types import Policy, PolicyInfo
+
+POLICIES = "jupyter_elastic.policies"
+ENGINES = "jupyter_elastic.engines"
+HOSTS = "jupyter_elastic.hosts"
+_WORDS = {POLICIES: "policy", ENGINES: "engine", HOSTS: "source of hosts"}
+
+
+def names(group: str) -> list[str]:
+    """What is installed in a group, sorted; empty in a source checkout that is not installed."""
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+def load(group: str, name: str) -> Any:
+    """The object that is installed under this name.
+
+    NotFound with the names there are; BadRequest when it is there but can't be imported.
+    """
+    entry = _entry(group, name)
+    if entry is None:
+        raise NotFound(unknown(_WORDS.get(group, group), name, names(group)))
+    try:
+        return entry.load()
+    except Exception as problem:
+        raise BadRequest(
+            f"{name} ({entry.value}) can't be loaded: {type(problem).__name__}: {problem}; repair or remove its package"
+        ) from problem
+
+
+def make_policy(name: str, options: dict[str, Any]) -> Policy:
+    """A policy with these options; BadRequest names the options there are when one is unknown or of a wrong type."""
+    kind = load(POLICIES, name)
+    try:
+        typed = msgspec.convert(options, kind.Options, strict=False)
+        unknown_options = set(options) - {field.encode_name for field in msgspec.structs.fields(kind.Options)}
+        if not unknown_options:
+            made: Policy = kind(typed)
+            return made
+        problem = f"there is no option {', '.join(sorted(unknown_options))}"
+    except ElasticError:
+        raise
+    except Exception as error:  # a stranger's code: whatever it raises, the present policy stands
+        problem = str(error) or type(error).__name__
+    raise BadRequest(f"policy {name}: {problem}; its options are {describe_options(kind)}")
+
+
+def describe_options(kind: Any) -> str:
+    """The options of a policy class with their defaults, for an error message."""
+    shown = []
+    for field in msgspec.structs.fields(kind.Options):
+        default = "" if field.default is msgspec.NODEFAULT else f"={field.default!r}"
+        shown.append(f"{field.encode_name}{default}")
+    return ", ".join(shown) or "none"
+
+
+def policy_infos(active: str, options: dict[str, Any]) -> tuple[PolicyInfo, ...]:
+    """All installed policies for the picker; one that can't be loaded is shown with the reason, never hidden."""
+    infos = []
+    for name in names(POLICIES):
+        try:
+            kind = load(POLICIES, name)
+            schema = msgspec.json.schema(kind.Options)
+            defaults = msgspec.to_builtins(kind.Options())
+            summary = str(kind.summary)
+        except Exception as problem:
+            schema, defaults, summary = {}, {}, f"can't be used: {problem}"
+        chosen = {**defaults, **options} if name == active else defaults
+        infos.append(PolicyInfo(name=name, summary=summary, active=name == active, options=chosen, schema=schema))
+    if active not in {info.name for info in infos}:
+        infos.append(PolicyInfo(name=active, summary="not installed here", active=True, options=options))
+    return tuple(infos)
+
+
+def unknown(what: str, name: str, there_are: Iterable[str]) -> str:
+    """A message for a name that does not exist."""
+    known = list(there_are)
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"there is no {what} {name!r}; there are {', '.join(known) or 'none'}{hint}"
+
+
+def _entry(group: str, name: str) -> EntryPoint | None:
+    return next(iter(entry_points(group=group, name=name)), None)

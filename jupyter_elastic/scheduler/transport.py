@@ -1,0 +1,283 @@
+"""The daemon's sockets: who is speaking, what did they send, and how an answer gets back. Nothing here is believed.
+
+A UNIX socket (`ipc://`), where the kernel says which user is at the other end, and, when asked for, a TCP socket with
+CURVE, where a table of public keys says it. What comes in is handed on in batches, as much as there is at once, so that
+one fdatasync serves them all. A peer that does not read gets a bounded queue and holds nobody up.
+
+Knows ZeroMQ and asyncio; must not know what a frame means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import zmq
+from zmq.utils import z85
+
+from jupyter_elastic.scheduler.auth import Keys, user_of_peer
+from jupyter_elastic.wire import MAX_FRAME
+
+BATCH = 512
+"""Frames handled before the next look at the clock."""
+OUTBOX = 10_000
+"""Frames kept for a peer that does not read, beside the 1000 in its socket; one more and it is dropped."""
+_ZAP = "inproc://zeromq.zap.01"
+
+log = logging.getLogger(__name__)
+
+Sent = Literal["sent", "queued", "gone"]
+
+
+class Curve(NamedTuple):
+    """What a CURVE socket needs: the daemon's key pair (Z85) and the table of keys that may connect."""
+
+    public: bytes
+    secret: bytes
+    keys: Keys
+
+
+class Peer:
+    """A connection. Its user is what the socket says, for as long as it lasts."""
+
+    __slots__ = ("gone", "heard_at", "identity", "outbox", "role", "socket", "user")
+
+    def __init__(self, socket: zmq.Socket[bytes], identity: bytes, user: str) -> None:
+        self.socket = socket
+        self.identity = identity
+        self.user = user
+        self.role = "client"
+        self.heard_at = 0.0
+        """Monotonic time of its last frame."""
+        self.outbox: deque[bytes] = deque()
+        self.gone = False
+
+
+class Received(NamedTuple):
+    """A frame and whose it is."""
+
+    peer: Peer
+    frame: memoryview
+
+
+class Transport:
+    """All sockets of a daemon. `handler` gets every batch, in the loop's thread."""
+
+    def __init__(self, handler: Callable[[Sequence[Received]], None], monotonic: Callable[[], float]) -> None:
+        self.counts: Counter[str] = Counter()
+        """Frames by fate: `received`, `malformed` (parts missing or too many), `unknown` (no user), `dropped`."""
+        self._handler = handler
+        self._monotonic = monotonic
+        self._context = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._zap: zmq.Socket[bytes] | None = None
+        self._curve: Curve | None = None
+        self._peers: dict[tuple[int, bytes], Peer] = {}
+        self._behind: set[Peer] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pumping = False
+
+    def listen_unix(self, path: str, *, shared: bool = False) -> str:
+        """Listen on a UNIX socket; its endpoint. `shared`: other users of this machine may connect."""
+        socket = self._socket()
+        socket.bind(f"ipc://{path}")
+        Path(path).chmod(0o666 if shared else 0o600)
+        return f"ipc://{path}"
+
+    def listen_tcp(self, endpoint: str, curve: Curve) -> str:
+        """Listen on TCP with CURVE; the endpoint with its real port. Only keys of the table get through."""
+        if self._zap is None:
+            self._zap = self._context.socket(zmq.REP)
+            self._zap.linger = 0
+            self._zap.bind(_ZAP)
+        self._curve = curve
+        socket = self._socket()
+        socket.curve_server = 1
+        socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
+        socket.zap_domain = b"jupyter-elastic"
+        socket.bind(endpoint)
+        return bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+    def start(self) -> None:
+        """Begin to receive, in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        for socket in self._sockets:
+            self._loop.add_reader(_descriptor(socket), self._pump)
+        if self._zap is not None:
+            self._loop.add_reader(_descriptor(self._zap), self._answer_zap)
+            self._answer_zap()
+        self._pump()
+
+    def close(self) -> None:
+        """Close all sockets; what was not sent yet gets a second."""
+        if self._loop is not None:
+            for socket in [*self._sockets, *([self._zap] if self._zap else [])]:
+                self._loop.remove_reader(_descriptor(socket))
+        self._loop = None
+        for socket in self._sockets:
+            socket.close(linger=1000)
+        if self._zap is not None:
+            self._zap.close(linger=0)
+        self._context.term()
+
+    def send(self, peer: Peer, frame: bytes) -> Sent:
+        """Send a frame, or keep it for a peer that is busy (`queued`)."""
+        if peer.gone:
+            return "gone"
+        if not peer.outbox:
+            fate = self._push(peer, frame)
+            if fate != "queued":
+                return fate
+        if len(peer.outbox) >= OUTBOX:
+            self.counts["dropped"] += len(peer.outbox) + 1
+            self.forget(peer)
+            return "gone"
+        peer.outbox.append(frame)
+        self._behind.add(peer)
+        return "queued"
+
+    def flush(self) -> None:
+        """Send what waits for busy peers. To be called every few milliseconds while `behind`."""
+        for peer in list(self._behind):
+            while peer.outbox and not peer.gone:
+                if self._push(peer, peer.outbox[0]) == "queued":
+                    break
+                if peer.outbox:
+                    peer.outbox.popleft()
+            if not peer.outbox:
+                self._behind.discard(peer)
+
+    @property
+    def behind(self) -> bool:
+        """Whether something waits for a busy peer."""
+        return bool(self._behind)
+
+    def forget(self, peer: Peer) -> None:
+        """This peer is gone, or to be treated so. If it speaks again it is a new one."""
+        peer.gone = True
+        peer.outbox.clear()
+        self._behind.discard(peer)
+        self._peers.pop((id(peer.socket), peer.identity), None)
+
+    def prune(self, silent_s: float) -> None:
+        """Forget peers that have said nothing for so long; one that lives is known again with its next frame."""
+        limit = self._monotonic() - silent_s
+        for peer in [peer for peer in self._peers.values() if peer.heard_at < limit and peer.role == "client"]:
+            self.forget(peer)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _socket(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.ROUTER)
+        socket.maxmsgsize = MAX_FRAME  # libzmq ends the connection of whoever sends more
+        socket.router_mandatory = True  # a full or lost peer is told to us instead of losing frames silently
+        socket.rcvhwm = socket.sndhwm = 1000
+        socket.backlog = 1000
+        socket.handshake_ivl = 10_000
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
+        socket.linger = 0
+        self._sockets.append(socket)
+        return socket
+
+    def _pump(self) -> None:
+        """Take what there is. The descriptor of a ZeroMQ socket is edge-triggered: after each use look again."""
+        self._pumping = False
+        if self._loop is None:
+            return
+        batch: list[Received] = []
+        now = self._monotonic()
+        for socket in self._sockets:
+            for _ in range(BATCH):
+                try:
+                    parts = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    break
+                received = self._received(socket, parts, now)
+                if received is not None:
+                    batch.append(received)
+        if batch:
+            self._handler(batch)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._loop is None or self._pumping:
+            return
+        if any(_readable(socket) for socket in self._sockets):
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _received(self, socket: zmq.Socket[bytes], parts: Sequence[zmq.Frame], now: float) -> Received | None:
+        self.counts["received"] += 1
+        # Names that peers give themselves are refused: who took the name of one who just left would get their mail.
+        if len(parts) != 2 or len(parts[0].buffer) != 5 or parts[0].buffer[0] != 0:
+            self.counts["malformed"] += 1
+            return None
+        identity = parts[0].bytes
+        user = self._user(socket, parts[1])
+        if user is None:
+            self.counts["unknown"] += 1
+            return None
+        key = (id(socket), identity)
+        peer = self._peers.get(key)
+        if peer is None or peer.user != user:
+            if peer is not None:
+                self.forget(peer)
+            peer = self._peers[key] = Peer(socket, identity, user)
+        peer.heard_at = now
+        return Received(peer, parts[1].buffer)
+
+    @staticmethod
+    def _user(socket: zmq.Socket[bytes], frame: zmq.Frame) -> str | None:
+        """Who sent it.
+
+        Each source is asked only where the other end can't write it: `User-Id` counts under CURVE alone, where the table
+        of keys gave it; elsewhere a peer can put it into its own greeting.
+        """
+        try:
+            if socket.curve_server:
+                return str(frame.get("User-Id")) or None
+            return user_of_peer(str(frame.get("Peer-Address")))
+        except zmq.ZMQError:
+            return None
+
+    def _push(self, peer: Peer, frame: bytes) -> Sent:
+        try:
+            peer.socket.send_multipart([peer.identity, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            return "queued"
+        except zmq.ZMQError:
+            self.forget(peer)
+            return "gone"
+        if self._loop is not None and not self._pumping:
+            self._pumping = True  # sending may swallow the descriptor's signal
+            self._loop.call_soon(self._pump)
+        return "sent"
+
+    def _answer_zap(self) -> None:
+        """Judge handshakes (ZeroMQ RFC 27). Nothing may escape, or every later client would hang."""
+        while self._zap is not None and _readable(self._zap):
+            parts = self._zap.recv_multipart()
+            version, request, user = parts[0], parts[1] if len(parts) > 1 else b"", None
+            try:
+                if len(parts) == 7 and parts[5] == b"CURVE" and self._curve is not None:
+                    user = self._curve.keys.user(z85.encode(parts[6]).decode("ascii"))
+            except Exception:
+                log.exception("a CURVE handshake could not be judged")
+            if user is None:
+                self.counts["strangers"] += 1
+                reply = [version, request, b"400", b"this key is not in the table", b"", b""]
+            else:
+                reply = [version, request, b"200", b"welcome", user.encode(), b""]
+            self._zap.send_multipart(reply)
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(zmq.FD))
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
