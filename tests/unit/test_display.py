@@ -1,0 +1,136 @@
+"""The static form of a job: complete, escaped, well-formed."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from jupyter_elastic.widgets import display
+from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint
+from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs
+
+NASTY = "<script>alert('x')</script> & 🚀 \"q\""
+
+
+def screen(**what: Any) -> JobScreen:
+    given: dict[str, Any] = {
+        "job": 7, "name": "digits", "owner": "ann", "engine": "horovod", "phase": "completed", "tone": "good",
+        "state": "completed in 12 s", "detail": "", "unit": "GPU", "slots": [], "min_slots": 1, "max_slots": 4,
+        "sizes": [SizePoint(at=1, slots=1), SizePoint(at=5, slots=2, reason="one is free", pause_s=0.31),
+                  SizePoint(at=9, slots=0, reason="completed")],
+        "fraction": 0.5, "eta_s": 65.0, "epoch": 1.5, "epochs": 3.0, "step": 1200, "samples_per_s": 5321.0,
+        "metrics": [Series(name="loss", points=[(0, 2.0), (1, 0.5)], last="0.5")],
+        "attempt": 1, "preemptions": 0, "submitted_at": 0.0, "started_at": 1.0, "ended_at": 9.0, "now": 9.0,
+    }  # fmt: skip
+    return JobScreen(**{**given, **what})
+
+
+def parse(html: str) -> ET.Element:
+    """Well-formed as XML but for the entities of HTML."""
+    return ET.fromstring(html.replace("&nbsp;", " ").replace("<details open", "<details"))
+
+
+def test_the_html_says_all_and_is_well_formed() -> None:
+    html = display.html(screen(), {"0": [["stdout", "hello"]], "1": [["stderr", "warned"]]}, mark="je-7")
+    tree = parse(html)
+    words = " ".join(tree.itertext())
+    for word in ("digits", "job 7 · horovod · 1:4 GPUs", "completed in 12 s", "1 → 2: one is free, 0.3 s pause",
+                 "loss", "0.5 to 2", "rank 1", "warned", "epoch 1.5 of 3", "step 1,200"):  # fmt: skip
+        assert word in words
+    assert len(tree.findall(".//path")) == 1
+    assert "je-7" in tree.attrib["class"]
+    assert "<script" not in html
+    assert "http" not in html
+
+
+def test_everything_is_escaped() -> None:
+    html = display.html(
+        screen(name=NASTY, detail=NASTY, state=NASTY, engine=NASTY,
+               sizes=[SizePoint(at=i, slots=i, reason=NASTY) for i in range(4)],
+               metrics=[Series(name=NASTY, points=[(0, 1), (1, 2)], last=NASTY)]),
+        {"0": [["stdout", NASTY]]}, error=NASTY, mark=NASTY,
+    )  # fmt: skip
+    parse(html)
+    assert "<script" not in html
+    assert "🚀" in html
+
+
+def test_the_text_form() -> None:
+    said = display.text(screen(), {"0": [["stdout", "hello"]]}, error="Traceback: boom")
+    assert said.splitlines()[0] == "job 7 digits: completed in 12 s"
+    assert "GPUs over time: 1 → 2 → 0" in said
+    assert "about 1 min 5 s left" in said
+    assert "boom" in said
+    assert "  hello" in said
+
+
+def test_an_empty_job_is_shown_too() -> None:
+    bare = screen(
+        sizes=[], metrics=[], fraction=None, eta_s=None, epoch=None, epochs=None, step=None, samples_per_s=None
+    )
+    parse(display.html(bare))
+    assert display.text(bare) == "job 7 digits: completed in 12 s"
+
+
+def test_a_curve_survives_extreme_values() -> None:
+    for points in ([(0.0, 1.0), (1.0, 1.0)], [(0.0, -1e308), (1.0, 1e308)], [(5.0, 1.0), (5.0, 2.0)]):
+        path, _ = display.curve_path(points, 100, 50)
+        assert "nan" not in path
+        assert "inf" not in path
+
+
+def test_output_of_ranks(tmp_path: Any) -> None:
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.10").mkdir()
+    (tmp_path / "results").mkdir()
+    out = tmp_path / "rank.0" / "stdout"
+    outputs = Outputs(tmp_path)
+    assert not outputs.poll()
+    out.write_bytes(b"a\n 10%\r 20%")
+    assert outputs.poll()
+    assert outputs.snapshot() == {"0": [["stdout", "a"], ["stdout", " 20%"]], "10": []}
+    with out.open("ab") as file:
+        file.write("\r100%\ncol\x1b[31mour\x1b[0m é".encode()[:-1])  # a character cut in the middle
+    assert outputs.poll()
+    assert outputs.snapshot()["0"][-2:] == [["stdout", "100%"], ["stdout", "colour "]]
+    with out.open("ab") as file:
+        file.write("é".encode()[1:] + b"\n" + b"\xff\n" + b"x" * 5000 + b"\n")
+    outputs.poll()
+    assert outputs.snapshot()["0"][-3] == ["stdout", "colour é"]
+    assert outputs.snapshot()["0"][-2] == ["stdout", "�"]
+    assert len(outputs.snapshot()["0"][-1][1]) <= MAX_LINE + 2
+    assert not outputs.poll()
+    (tmp_path / "rank.10" / "stderr").write_text("warn\n")
+    assert outputs.poll()
+    assert outputs.snapshot()["10"] == [["stderr", "warn"]]
+
+
+def test_much_output_is_bounded_and_ends_with_the_right_line(tmp_path: Any) -> None:
+    (tmp_path / "rank.0").mkdir()
+    out = tmp_path / "rank.0" / "stdout"
+    outputs = Outputs(tmp_path)
+    out.write_text("early\n")
+    outputs.poll()
+    with out.open("a") as file:
+        file.writelines(f"line {n}\n" for n in range(100_000))
+    outputs.poll()
+    lines = outputs.ranks[0].lines()
+    assert len(lines) <= MAX_LINES
+    assert lines[-1] == ("stdout", "line 99999")
+    assert outputs.snapshot(first=5)["0"][0] == ["stdout", "line 99995"]
+    out.write_text("anew\n")
+    outputs.poll()
+    assert outputs.ranks[0].lines()[-1] == ("stdout", "anew")
+
+
+def test_a_bar_without_end_stays_small(tmp_path: Any) -> None:
+    (tmp_path / "rank.0").mkdir()
+    out = tmp_path / "rank.0" / "stderr"
+    outputs = Outputs(tmp_path)
+    for n in range(300):
+        with out.open("a") as file:
+            file.write(f"\r{n:4d}|{'#' * 100}")
+        outputs.poll()
+    (line,) = outputs.snapshot()["0"]
+    assert line[1].startswith(" 299|")
+    assert len(outputs.ranks[0]._open["stderr"]) < 1000
