@@ -1,31 +1,67 @@
 """Readers of the public trace formats. Each complaint names file, line, column and what was expected there.
 
-Knows the files' columns; must not know how a job is simulated.
+Pollux traces become trainings of the reference mode, all others become tasks for the core's loop. Knows the files'
+columns; must not know how a job is simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from jupyter_elastic.scheduler.sim import tables
 from jupyter_elastic.scheduler.sim.pollux import Training
 from jupyter_elastic.scheduler.sim.profiles import Model
-from jupyter_elastic.scheduler.sim.tables import TraceError
+from jupyter_elastic.scheduler.sim.tables import TraceError, complain, convert
+from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
+
+FORMATS = ("pollux", "gavel", "shockwave", "elasticflow", "tiresias", "journal")
+GAVEL = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival_time", "scale_factor")
+GAVEL_PHYSICAL = (
+    "job_type", "command", "working_dir", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor",
+    "priority", "SLO", "arrival_time",
+)  # fmt: skip
+SHOCKWAVE = (
+    "job_type", "command", "working_dir", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor", "mode",
+    "priority", "SLO", "duration", "arrival_time",
+)  # fmt: skip
+_LAYOUTS = {len(layout): layout for layout in (GAVEL, GAVEL_PHYSICAL, SHOCKWAVE)}
+
+
+def detect(path: Path) -> str:
+    """Which format a file is in, by its first line; TraceError when it looks like none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(65_536)
+    except OSError as problem:
+        raise TraceError(f"{path}: can't be read ({problem.strerror or problem}); check the path") from problem
+    if head.startswith(b"SQLite format 3"):
+        return "journal"
+    first = head.decode("utf-8-sig", errors="replace").partition("\n")[0].strip("\r\n")
+    cells = first.split("\t")
+    if len(cells) in _LAYOUTS:
+        return "shockwave" if len(cells) == len(SHOCKWAVE) else "gavel"
+    names = {cell.strip() for cell in first.split(",")}
+    if {"application", "num_replicas"} <= names:
+        return "pollux"
+    if {"job_id", "interval"} <= names:
+        return "tiresias"
+    if {"job_id", "model_name"} <= names:
+        return "elasticflow"
+    return complain(path, 1, 1, f"the header of one of the formats {', '.join(FORMATS)}", first)
 
 
 def pollux(path: Path, models: Mapping[str, Model], *, adapt: bool = False) -> list[Training]:
     """Pollux (OSDI 2021): CSV with `name,time,application,num_replicas,batch_size`; times in seconds."""
-
-    def known(cell: str) -> Model:
-        if cell not in models:
-            raise ValueError(f"one of the profiled models ({', '.join(sorted(models))})")
-        return models[cell]
-
     columns = [
         ("name", tables.text),
         ("time", tables.instant),
-        ("application", known),
+        ("application", _one_of(models, "profiled models")),
         ("num_replicas", tables.count),
         ("batch_size", tables.count),
     ]
@@ -34,9 +70,218 @@ def pollux(path: Path, models: Mapping[str, Model], *, adapt: bool = False) -> l
         model: Model = row["application"]
         if not model.initial_batch <= row["batch_size"] <= model.max_batch:
             expected = f"a batch of {model.initial_batch} to {model.max_batch} samples, as measured for {model.name}"
-            tables.complain(path, index + 2, "batch_size", expected, str(row["batch_size"]))
+            complain(path, index + 2, "batch_size", expected, str(row["batch_size"]))
         adapts = adapt and model.name != "ncf"  # as the reference: its largest batch is the best there is
         jobs.append(Training(row["name"], model, row["time"], row["num_replicas"], row["batch_size"], adapts))
     if not jobs:
         raise TraceError(f"{path}: line 2: expected at least one job; the trace is empty")
+    names = [job.name for job in jobs]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            complain(path, index + 2, "name", "a name that no earlier job has", name)
     return jobs
+
+
+def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Task]:
+    """Gavel (OSDI 2020): tab-separated, 7 columns, or 10 for the physical cluster; jobs want exactly `scale_factor`.
+
+    Speeds come from `simulation_throughputs.json`, by job type and scale factor on one GPU type.
+    """
+    if throughputs is None:
+        raise TraceError(f"{path}: a Gavel trace needs --profiles with Gavel's simulation_throughputs.json")
+    speeds = gavel_speeds(throughputs, gpu)
+    tasks = []
+    for line, row in _tabbed(path, (GAVEL, GAVEL_PHYSICAL)):
+        key = (row["job_type"], row["scale_factor"])
+        if key not in speeds:
+            expected = f"a job type with a measured speed on {row['scale_factor']} {gpu} in {throughputs}"
+            complain(path, line, "job_type", expected, row["job_type"])
+        speed, work = speeds[key], float(row["total_steps"])
+        deadline = None
+        if row.get("SLO", -1.0) > 0:  # times the job's own duration
+            deadline = row["arrival_time"] + row["SLO"] * work / speed
+        tasks.append(_rigid(line, row["job_type"], row["arrival_time"], row["scale_factor"], work, speed, deadline))
+    return _some(path, tasks)
+
+
+def gavel_speeds(path: Path, gpu: str) -> dict[tuple[str, int], float]:
+    """Steps per second by (job type, GPUs) for jobs that have the GPUs alone."""
+    path = path / "simulation_throughputs.json" if path.is_dir() else path
+    try:
+        table = json.loads(tables.read_text(path))
+    except json.JSONDecodeError as problem:
+        complain(path, problem.lineno, problem.colno, f"JSON ({problem.msg})")
+    if not isinstance(table, dict) or not isinstance(table.get(gpu), dict):
+        known = ", ".join(table) if isinstance(table, dict) else "nothing"
+        raise TraceError(f"{path}: no GPU type {gpu!r} in it, only {known}; choose one with --gpu-type")
+    found: dict[tuple[str, int], float] = {}
+    for key, row in table[gpu].items():
+        match = re.fullmatch(r"\('(.*)', (\d+)\)", key)
+        speed = row.get("null") if isinstance(row, dict) else None
+        if not match or not isinstance(speed, int | float):
+            raise TraceError(f'{path}: {gpu}, {key!r}: expected "(\'model\', GPUs)" with a number at "null"')
+        if speed > 0:
+            found[match[1], int(match[2])] = float(speed)
+    return found
+
+
+def shockwave(path: Path) -> list[Task]:
+    """Shockwave (NSDI 2023): tab-separated, 12 columns; jobs want exactly `scale_factor` GPUs for `duration` seconds.
+
+    Changes of the batch size in mid-run (accordion, gns) are part of the published duration and not followed further.
+    """
+    tasks = []
+    for line, row in _tabbed(path, (SHOCKWAVE,)):
+        work = float(row["total_steps"])
+        speed = work / row["duration"]
+        tasks.append(_rigid(line, row["job_type"], row["arrival_time"], row["scale_factor"], work, speed, None))
+    return _some(path, tasks)
+
+
+def elasticflow(path: Path, folder: Path | None) -> list[Task]:
+    """ElasticFlow (ASPLOS 2023): CSV with deadlines; speeds by (model, global batch, GPUs) from `throughputs_*`.
+
+    Jobs may have any measured number of GPUs (powers of two) up to the fastest.
+    """
+    if folder is None:
+        raise TraceError(f"{path}: an ElasticFlow trace needs --profiles with a folder of <model>.csv throughputs")
+    header = tables.read_text(path).partition("\n")[0]
+    names = {cell.strip() for cell in header.split(",")}
+    submit = "submit_time" if "submit_time" in names else "submission_time"
+    due = "ddl" if "ddl" in names else "deadline"
+    steps = "iteration" if "iteration" in names else "num_iteration"
+    columns = [
+        ("job_id", tables.text), (submit, tables.not_negative), (steps, tables.positive), ("model_name", tables.text),
+        (due, tables.number), ("batch_size", tables.count), ("num_gpu", tables.count),
+    ]  # fmt: skip
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    tasks = []
+    for index, row in enumerate(tables.rows(path, columns)):
+        model = row["model_name"]
+        if model not in found:
+            if not (folder / f"{model}.csv").is_file():
+                complain(path, index + 2, "model_name", f"a model with a {folder}/<model>.csv", model)
+            found[model] = elasticflow_speeds(folder / f"{model}.csv")
+        points = found[model].get(row["batch_size"])
+        if not points:
+            known = ", ".join(map(str, found[model]))
+            complain(path, index + 2, "batch_size", f"one of {model}'s measured {known}", str(row["batch_size"]))
+        best = max(points, key=lambda gpus: (points[gpus], -gpus))
+        sizes = tuple(gpus for gpus in sorted(points) if gpus <= best)
+        tasks.append(
+            Task(
+                name=row["job_id"], submitted=row[submit], work=row[steps], speed=Measured.of(points),
+                min_slots=sizes[0], max_slots=sizes[-1], sizes=sizes, model=model, deadline=row[due],
+            )
+        )  # fmt: skip
+    return _some(path, tasks)
+
+
+def elasticflow_speeds(path: Path) -> dict[int, dict[int, float]]:
+    """Iterations per second by global batch and GPUs; sizes that didn't run (empty, nan, 0) are left out."""
+    header = tables.read_text(path).partition("\n")[0].strip().split(",")
+    gpus = [convert(path, 1, column + 2, tables.count, cell.strip()) for column, cell in enumerate(header[1:])]
+
+    def speed(cell: str) -> float:
+        if cell in ("", "nan", "NaN"):
+            return 0.0
+        return tables.not_negative(cell)
+
+    columns = [("global_batch_size", tables.count), *((cell.strip(), speed) for cell in header[1:])]
+    rows = tables.rows(path, columns)
+    return {
+        row["global_batch_size"]: {n: row[str(n)] for n in gpus if row[str(n)] > 0 and math.isfinite(row[str(n)])}
+        for row in rows
+    }
+
+
+def tiresias(path: Path) -> list[Task]:
+    """Tiresias (NSDI 2019): CSV with `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`."""
+    columns = [
+        ("job_id", tables.text), ("num_gpu", tables.count), ("submit_time", tables.not_negative),
+        ("iterations", tables.positive), ("model_name", tables.text), ("duration", tables.positive),
+    ]  # fmt: skip
+    tasks = []
+    for row in tables.rows(path, columns):
+        speed = row["iterations"] / row["duration"]
+        name = f"{row['model_name']}-{row['job_id']}"
+        tasks.append(
+            _rigid(name, row["model_name"], row["submit_time"], row["num_gpu"], row["iterations"], speed, None)
+        )
+    return _some(path, tasks)
+
+
+def elastic(tasks: list[Task], factor: int, slots: int) -> list[Task]:
+    """Rigid tasks made elastic: from 1 to `factor` times their size, n workers as fast as n**0.9 (a guess, said so)."""
+    found = []
+    for task in tasks:
+        if task.min_slots == task.max_slots:
+            size = task.max_slots
+            speed = Power(task.speed(size) / float(size) ** 0.9)
+            most = max(1, min(slots, size * factor))
+            found.append(replace(task, min_slots=1, max_slots=most, sizes=(), speed=speed))
+        else:
+            found.append(task)
+    return found
+
+
+def _rigid(
+    number: int | str, model: str, submitted: float, size: int, work: float, speed: float, deadline: float | None
+) -> Task:
+    name = number if isinstance(number, str) else f"{number}-{model}"
+    return Task(
+        name=name, submitted=submitted, work=work, speed=Measured(((size, speed),)), min_slots=size, max_slots=size,
+        model=model, deadline=deadline,
+    )  # fmt: skip
+
+
+_KINDS: dict[str, tables.Cell] = {
+    "job_type": tables.text,
+    "total_steps": tables.positive,
+    "arrival_time": tables.not_negative,
+    "scale_factor": tables.count,
+    "duration": tables.positive,
+    "SLO": tables.number,
+    "priority": tables.number,
+}
+
+
+def _tabbed(path: Path, layouts: tuple[tuple[str, ...], ...]) -> list[tuple[int, dict[str, Any]]]:
+    known = {len(layout): layout for layout in layouts}
+    found, first = [], 0
+    for line, cells in tables.tabbed(path):
+        layout = known.get(len(cells))
+        if layout is None or (first and len(cells) != first):
+            wanted = str(first) if first else " or ".join(str(count) for count in known)
+            complain(path, line, len(cells), f"{wanted} tab-separated columns", f"{len(cells)} columns")
+        first = len(cells)
+        row = {}
+        for column, (name, cell) in enumerate(zip(layout, cells, strict=True)):
+            row[name] = convert(path, line, f"{column + 1} ({name})", _KINDS.get(name, tables.anything), cell.strip())
+        found.append((line, row))
+    return found
+
+
+def _one_of(known: Mapping[str, Any], what: str) -> Callable[[str], Any]:
+    def pick(cell: str) -> Any:
+        if cell not in known:
+            raise ValueError(f"one of the {what} ({', '.join(sorted(known))})")
+        return known[cell]
+
+    return pick
+
+
+def _some(path: Path, tasks: list[Task]) -> list[Task]:
+    if not tasks:
+        raise TraceError(f"{path}: line 1: expected at least one job; the trace is empty")
+    start = min(task.submitted for task in tasks)
+    if start > 0:  # public clusters count from their own birth
+        tasks = [
+            replace(
+                task,
+                submitted=task.submitted - start,
+                deadline=None if task.deadline is None else task.deadline - start,
+            )
+            for task in tasks
+        ]
+    return tasks

@@ -1,0 +1,63 @@
+"""Courses of jobs out of the one event stream: the same fold for a simulated run and for a pool's own journal.
+
+Knows the facts of `types`; must not know who wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jupyter_elastic.scheduler.sim.metrics import Course, Span
+from jupyter_elastic.types import (
+    Event,
+    JobEnded,
+    JobStarted,
+    JobSubmitted,
+    RescaleRequested,
+    SlotsReleased,
+)
+
+
+class Fold:
+    """Follows events and keeps a course for each job; slots count until they are released."""
+
+    def __init__(self) -> None:
+        self.courses: dict[int, Course] = {}
+        self._held: dict[int, set[str]] = {}
+        self._since: dict[int, float] = {}
+
+    def see(self, events: Iterable[Event]) -> None:
+        """Fold further events, in order."""
+        for event in events:
+            self._one(event)
+
+    def _one(self, event: Event) -> None:
+        fact, at = event.fact, event.at
+        if isinstance(fact, JobSubmitted):
+            self.courses[fact.job] = Course(fact.spec.name, at, deadline=fact.spec.deadline_at, outcome="")
+            self._held[fact.job] = set()
+        elif isinstance(fact, JobStarted):
+            course = self.courses[fact.job]
+            if course.started is None:
+                course.started = at
+            else:
+                course.restarts += 1
+            self._hold(fact.job, at, set(fact.slots))
+        elif isinstance(fact, RescaleRequested):
+            self.courses[fact.job].restarts += 1
+            self._hold(fact.job, at, self._held[fact.job] | set(fact.slots))
+        elif isinstance(fact, SlotsReleased):
+            self._hold(fact.job, at, self._held[fact.job] - set(fact.slots))
+        elif isinstance(fact, JobEnded):
+            self._hold(fact.job, at, set())
+            course = self.courses[fact.job]
+            course.outcome = fact.outcome
+            course.ended = at
+
+    def _hold(self, job: int, at: float, slots: set[str]) -> None:
+        held = self._held[job]
+        if len(held) != len(slots):
+            if held and at > self._since[job]:
+                self.courses[job].spans.append(Span(self._since[job], at, len(held)))
+            self._since[job] = at
+        self._held[job] = slots

@@ -1,0 +1,351 @@
+"""The daemon's own core and a policy under a virtual clock: arrivals, speeds, the cost of changes, releases, reports.
+
+The loop plays the daemon (stimulus, step, effects, propose) and every agent (launch, rescale, stop and what follows).
+The core is the daemon's, without a flag. Knows tasks and the vocabulary; must not know which policy it asks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.sim.courses import Fold
+from jupyter_elastic.scheduler.sim.metrics import Run, fluid_alone
+from jupyter_elastic.scheduler.sim.workload import Task
+from jupyter_elastic.types import (
+    AgentSeen,
+    AnyEffect,
+    Event,
+    ExitSeen,
+    Host,
+    HostsSeen,
+    JobSpec,
+    JobSubmitted,
+    Launch,
+    PlanRejected,
+    Policy,
+    PolicyFailed,
+    Progress,
+    ProgressSeen,
+    Propose,
+    ReleaseSeen,
+    Rescale,
+    RunningSeen,
+    Slot,
+    SlotId,
+    Stimulus,
+    Stop,
+    Submit,
+    Tick,
+    UsePolicy,
+)
+
+DAEMON = "daemon"
+TRIES = 8
+"""Plans in a row at one instant; a policy that still wants to change its mind waits for the next event."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What changes cost, in seconds."""
+
+    start: float = 2.0
+    """From launch to the first step."""
+    rescale: float = 2.0
+    """Standstill of a rescale."""
+    release: float = 0.2
+    """From a shrink to free slots."""
+    stop: float = 1.0
+    """A commit to disk before a preempted job gives back its slots."""
+    report_first: float = 5.0
+    """From the first step of a generation to its first report; then twice as long each time, up to `report_last`."""
+    report_last: float = 600.0
+
+
+@dataclass
+class _Life:
+    """A task while it is simulated."""
+
+    task: Task
+    job: int
+    done: float = 0.0
+    attempt: int = 0
+    generation: int = 0
+    slots: tuple[SlotId, ...] = ()
+    steps: bool = False
+    """Whether it trains, in contrast to standing still."""
+    since: float = 0.0
+    version: int = 0
+    """Rises with every change, so that what was planned for before it is void."""
+    stopping: bool = False
+
+    def speed(self) -> float:
+        return self.task.speed(len(self.slots)) if self.steps else 0.0
+
+    def account(self, now: float) -> None:
+        """Book the work done until now."""
+        self.done = min(self.task.work, self.done + (now - self.since) * self.speed())
+        self.since = now
+
+
+@dataclass
+class Simulation:
+    """One run. `events` are the core's own, as the daemon would journal them."""
+
+    tasks: Sequence[Task]
+    policy: Policy
+    name: str
+    hosts: Sequence[Host]
+    options: dict[str, Any] = field(default_factory=dict)
+    costs: Costs = field(default_factory=Costs)
+    tick: Callable[[int, int], None] | None = None
+    horizon_s: float = 400 * 86_400
+    keep_events: bool = False
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        capacity = sum(len(host.slots) for host in self.hosts)
+        if capacity < 1:
+            raise BadRequest("a pool without slots can't run anything; give at least one node with one GPU")
+        self.core = Core()
+        self.now = 0.0
+        self.run_ = Run(policy=self.name, capacity=capacity, courses=[])
+        self._fold = Fold()
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._lives: dict[int, _Life] = {}
+        self._coming: dict[str, Task] = {}
+        self._ended = 0
+        self._number = 0
+
+    def run(self) -> Run:
+        """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
+        began = time.perf_counter()
+        self._tell(HostsSeen(**self._stamp(), hosts=tuple(self.hosts)))
+        self._tell(UsePolicy(**self._stamp(), name=self.name, options=self.options))
+        for owner in dict.fromkeys(task.owner for task in self.tasks):
+            self._tell(AgentSeen(at=0.0, by=owner, id=self._id(), connected=True))
+        for task in sorted(self.tasks, key=lambda task: task.submitted):
+            self._at(task.submitted, self._arrival(task))
+        if self.policy.interval_s:
+            self._at(self.policy.interval_s, self._timer)
+        while self._ended < len(self.tasks):
+            self._instant()
+        self._finish()
+        self.run_.wall = time.perf_counter() - began
+        return self.run_
+
+    # --- the clock
+
+    def _at(self, when: float, action: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, action))
+
+    def _instant(self) -> None:
+        """Everything that happens at the next point in time, and then the policy."""
+        if not self._heap or self._heap[0][0] > self.horizon_s:
+            stuck = [f"{life.task.name} ({life.task.min_slots} slots at least)" for life in self._lives.values()]
+            raise BadRequest(
+                f"under {self.name} {len(stuck)} jobs never end, the first is {stuck[0] if stuck else '?'}; "
+                f"the pool has {self.run_.capacity} slots"
+            )
+        self.now = self._heap[0][0]
+        while self._heap and self._heap[0][0] <= self.now:
+            heapq.heappop(self._heap)[2]()
+        for _ in range(TRIES):
+            if not self.core.wants_plan:
+                break
+            self._propose()
+        wakeup = self.core.next_wakeup(self.now)
+        if wakeup is not None and self._lives and wakeup > self.now and (not self._heap or wakeup < self._heap[0][0]):
+            self._at(wakeup, lambda: self._tell(Tick(**self._stamp())))
+
+    def _timer(self) -> None:
+        assert self.policy.interval_s is not None
+        if self._lives:
+            self._propose()
+            self._at(self.now + self.policy.interval_s, self._timer)
+        elif self._heap:  # nobody is there: sleep until the next event
+            self._at(self._heap[0][0] + self.policy.interval_s, self._timer)
+
+    # --- the daemon's part
+
+    def _id(self) -> str:
+        self._number += 1
+        return f"sim-{self._number}"
+
+    def _stamp(self) -> dict[str, Any]:
+        return {"at": self.now, "by": DAEMON, "id": self._id()}
+
+    def _tell(self, stimulus: Stimulus) -> None:
+        events, effects = self.core.step(stimulus)
+        self._fold.see(events)
+        if self.keep_events:
+            self.events.extend(events)
+        for event in events:
+            if isinstance(event.fact, JobSubmitted):
+                task = self._coming.pop(event.cause)
+                self._lives[event.fact.job] = _Life(task, event.fact.job)
+            elif isinstance(event.fact, PlanRejected):
+                self.run_.rejected += 1
+                self.run_.notes.append(f"at {event.at:.0f} s: {event.fact.reason}")
+        for effect in effects:
+            self._perform(effect)
+
+    def _propose(self) -> None:
+        view = self.core.view(self.now)
+        began = time.perf_counter()
+        try:
+            plan = self.policy.plan(view)
+        except Exception as problem:  # as the daemon: a policy may do anything
+            self._tell(PolicyFailed(**self._stamp(), policy=self.name, reason=f"{type(problem).__name__}: {problem}"))
+            return
+        self.run_.decisions.append(time.perf_counter() - began)
+        self._tell(Propose(**self._stamp(), plan=plan, policy=self.name))
+
+    def _arrival(self, task: Task) -> Callable[[], None]:
+        def arrive() -> None:
+            stimulus = Submit(at=self.now, by=task.owner, id=self._id(), spec=spec(task))
+            self._coming[stimulus.id] = task
+            self._tell(stimulus)
+
+        return arrive
+
+    # --- the agents' part
+
+    def _perform(self, effect: AnyEffect) -> None:
+        life = self._lives.get(effect.job)
+        if life is None:
+            return
+        life.account(self.now)
+        if isinstance(effect, Launch):
+            life.attempt, life.stopping = effect.attempt, False
+            self._settle(life, effect, self.costs.start)
+        elif isinstance(effect, Rescale):
+            leaving = tuple(slot for slot in life.slots if slot not in effect.slots)
+            if leaving:
+                attempt = life.attempt
+                self._at(self.now + self.costs.release, lambda: self._release(life, attempt, leaving))
+            self._settle(life, effect, self.costs.rescale)
+        elif isinstance(effect, Stop) and not life.stopping:
+            life.steps, life.stopping = False, True
+            life.version += 1
+            outcome = "preempted" if effect.how == "preempt" else "cancelled"
+            self._at(self.now + self.costs.stop, self._when(life, lambda: self._exit(life, outcome)))
+
+    def _settle(self, life: _Life, effect: Launch | Rescale, pause: float) -> None:
+        life.steps = False
+        life.generation, life.slots = effect.generation, effect.slots
+        life.version += 1
+
+        def settled() -> None:
+            life.since, life.steps = self.now, True
+            self._tell(
+                RunningSeen(
+                    at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt,
+                    generation=life.generation, slots=life.slots, pause_s=pause,
+                )
+            )  # fmt: skip
+            speed = life.speed()
+            if life.steps and speed > 0:
+                left = (life.task.work - life.done) / speed
+                self._at(self.now + left, self._when(life, lambda: self._complete(life)))
+                if life.task.reports:
+                    self._report_after(life, self.costs.report_first)
+
+        self._at(self.now + pause, self._when(life, settled))
+
+    def _when(self, life: _Life, action: Callable[[], None]) -> Callable[[], None]:
+        version = life.version
+
+        def guarded() -> None:
+            if life.version == version and life.job in self._lives:
+                action()
+
+        return guarded
+
+    def _report_after(self, life: _Life, gap: float) -> None:
+        def report() -> None:
+            life.account(self.now)
+            self._progress(life)
+            self._report_after(life, min(2 * gap, self.costs.report_last))
+
+        self._at(self.now + gap, self._when(life, report))
+
+    def _progress(self, life: _Life) -> None:
+        progress = Progress(
+            samples=life.done, total_samples=life.task.work, samples_per_s=life.speed(), world_size=len(life.slots)
+        )
+        self._tell(
+            ProgressSeen(
+                at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt, progress=progress
+            )
+        )
+
+    def _release(self, life: _Life, attempt: int, slots: tuple[SlotId, ...]) -> None:
+        stimulus = ReleaseSeen(
+            at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=attempt, slots=slots
+        )
+        self._tell(stimulus)
+
+    def _complete(self, life: _Life) -> None:
+        life.done, life.since = life.task.work, self.now
+        if life.task.reports:
+            self._progress(life)
+        self._exit(life, "completed")
+
+    def _exit(self, life: _Life, outcome: Any) -> None:
+        life.version += 1
+        life.steps = False
+        life.slots = ()
+        if outcome != "preempted":
+            del self._lives[life.job]
+            self._ended += 1
+        self._tell(
+            ExitSeen(
+                at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt, outcome=outcome
+            )
+        )
+        if outcome != "preempted" and self.tick is not None:
+            self.tick(self._ended, len(self.tasks))
+
+    def _finish(self) -> None:
+        """Complete the courses with what only the trace knows."""
+        tasks = sorted(self.tasks, key=lambda task: task.submitted)
+        for task, course in zip(tasks, self._fold.courses.values(), strict=True):
+            course.model, course.deadline = task.model, task.deadline
+            course.alone = fluid_alone(task.speed, task.work, task.allowed())
+            self.run_.courses.append(course)
+
+
+def spec(task: Task) -> JobSpec:
+    """What the task's owner would submit."""
+    return JobSpec(
+        name=task.name[:200],
+        folder="/sim",
+        python="/sim",
+        engine="process",
+        min_slots=task.min_slots,
+        max_slots=task.max_slots,
+        sizes=task.sizes,
+        priority=task.priority,
+        deadline_at=task.deadline,
+        estimate_s=task.estimate,
+        group=task.group,
+    )
+
+
+def pool(nodes: int, slots: int) -> tuple[Host, ...]:
+    """Equal hosts; BadRequest for a pool without slots."""
+    if nodes < 1 or slots < 1:
+        raise BadRequest(
+            f"a pool of {nodes} nodes with {slots} GPUs each can't run anything; give at least one of both"
+        )
+    width = len(str(nodes - 1))
+    indices = tuple(Slot(index=index) for index in range(slots))
+    return tuple(Host(name=f"node{number:0{width}d}", kind="cpu", slots=indices) for number in range(nodes))

@@ -1,0 +1,204 @@
+"""A pool's own journal as a trace: what really arrived, how long it was and how fast it ran.
+
+Opens the journal read-only beside a living daemon. Knows the journal's table and the facts; must not know the daemon.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from jupyter_elastic.scheduler.sim.courses import Fold
+from jupyter_elastic.scheduler.sim.loop import Costs
+from jupyter_elastic.scheduler.sim.tables import TraceError
+from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
+from jupyter_elastic.types import (
+    AnyFact,
+    Event,
+    HostsChanged,
+    JobEnded,
+    JobProgressed,
+    JobRunning,
+    JobSpec,
+    JobStarted,
+    JobSubmitted,
+    RescaleRequested,
+    SlotsReleased,
+    StopRequested,
+)
+
+_decoder = msgspec.json.Decoder(AnyFact)
+
+
+def read_events(path: Path) -> list[Event]:
+    """Every event of a journal; TraceError when it isn't one."""
+    if not path.is_file():
+        raise TraceError(f"{path}: no such file; a pool's journal is `journal.sqlite` in its folder")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            rows = database.execute("select seq, at, by, cause, body from events order by seq").fetchall()
+    except sqlite3.Error as problem:
+        raise TraceError(f"{path}: expected a pool's journal ({problem})") from problem
+    events = []
+    for seq, at, by, cause, body in rows:
+        try:
+            events.append(Event(seq=seq, at=at, by=by, cause=cause, fact=_decoder.decode(body)))
+        except msgspec.DecodeError as problem:
+            raise TraceError(f"{path}: event {seq}, column body: expected a fact ({problem})") from problem
+    return events
+
+
+@dataclass
+class _Record:
+    """What the journal tells of one job."""
+
+    owner: str
+    spec: JobSpec
+    submitted: float
+    size: int = 0
+    since: float | None = None
+    """Since when it trains."""
+    trained: dict[int, float] = field(default_factory=dict)
+    """Seconds by size."""
+    speeds: dict[int, list[float]] = field(default_factory=dict)
+    samples: float = 0.0
+    total: float | None = None
+    outcome: str = ""
+
+    def pause(self, at: float) -> None:
+        if self.since is not None:
+            self.trained[self.size] = self.trained.get(self.size, 0.0) + at - self.since
+            self.since = None
+
+
+def tasks_of(events: Iterable[Event], *, every: bool = False) -> list[Task]:
+    """The jobs of a journal as tasks; those that completed, or all that ever trained with `every`.
+
+    Work is the samples reported, else the time trained; speeds are the medians of what was reported at each size, else
+    n workers count as n**0.9. A failed or cancelled job is as long as it was.
+    """
+    records = _records(events)
+    start = min((record.submitted for record in records.values()), default=0.0)
+    tasks = []
+    for number, record in sorted(records.items()):
+        if not record.trained or not (every or record.outcome == "completed"):
+            continue
+        speed: Measured | Power = Power()
+        work = sum(seconds * speed(size) for size, seconds in record.trained.items())
+        reports = bool(record.speeds) and record.samples > 0
+        if reports:
+            speed = Measured.of({size: median(values) for size, values in record.speeds.items()})
+            samples = record.total if record.total and record.outcome == "completed" else record.samples
+            work = max(samples, 1e-9)
+        deadline = record.spec.deadline_at
+        tasks.append(
+            Task(
+                name=f"{number}-{record.spec.name}",
+                submitted=record.submitted - start,
+                work=max(work, 1e-9),
+                speed=speed,
+                min_slots=record.spec.min_slots,
+                max_slots=record.spec.max_slots,
+                sizes=record.spec.sizes,
+                owner=record.owner,
+                group=record.spec.group,
+                priority=record.spec.priority,
+                deadline=None if deadline is None else deadline - start,
+                estimate=record.spec.estimate_s,
+                model=record.spec.name,
+                reports=reports,
+            )
+        )
+    return tasks
+
+
+def costs_of(events: Iterable[Event]) -> Costs:
+    """What starting, rescaling, releasing and stopping have cost in this pool, as medians; defaults where unknown."""
+    starts: list[float] = []
+    rescales: list[float] = []
+    releases: list[float] = []
+    stops: list[float] = []
+    began: dict[int, tuple[str, float]] = {}
+    for event in events:
+        fact, at = event.fact, event.at
+        if isinstance(fact, JobStarted):
+            began[fact.job] = ("start", at)
+        elif isinstance(fact, RescaleRequested):
+            began[fact.job] = ("rescale", at)
+        elif isinstance(fact, StopRequested):
+            began[fact.job] = ("stop", at)
+        elif isinstance(fact, JobRunning) and fact.job in began:
+            kind, since = began.pop(fact.job)
+            if kind == "start":
+                starts.append(at - since)
+            elif kind == "rescale":
+                rescales.append(fact.pause_s or at - since)
+        elif isinstance(fact, SlotsReleased) and fact.job in began:
+            kind, since = began[fact.job]
+            (stops if kind == "stop" else releases).append(at - since)
+    usual = Costs()
+    return Costs(
+        start=median(starts) if starts else usual.start,
+        rescale=median(rescales) if rescales else usual.rescale,
+        release=median(releases) if releases else usual.release,
+        stop=median(stops) if stops else usual.stop,
+    )
+
+
+def capacity_of(events: Iterable[Event]) -> dict[str, int]:
+    """Slots of each host at the journal's widest."""
+    widest: dict[str, int] = {}
+    for event in events:
+        if isinstance(event.fact, HostsChanged):
+            hosts = {host.name: sum(not slot.out for slot in host.slots) for host in event.fact.hosts}
+            if sum(hosts.values()) > sum(widest.values()):
+                widest = hosts
+    return widest
+
+
+def courses_of(events: Iterable[Event]) -> Fold:
+    """The courses as they really were, to hold against a simulation."""
+    fold = Fold()
+    fold.see(events)
+    return fold
+
+
+def _records(events: Iterable[Event]) -> dict[int, _Record]:
+    records: dict[int, _Record] = {}
+    for event in events:
+        fact, at = event.fact, event.at
+        if isinstance(fact, JobSubmitted):
+            records[fact.job] = _Record(fact.owner, fact.spec, at)
+            continue
+        record = records.get(getattr(fact, "job", -1))
+        if record is None:
+            continue
+        if isinstance(fact, JobRunning):
+            record.pause(at)
+            record.size, record.since = len(fact.slots), at
+        elif isinstance(fact, RescaleRequested | StopRequested):
+            record.pause(at)
+        elif isinstance(fact, JobProgressed):
+            _note(record, fact)
+        elif isinstance(fact, JobEnded):
+            record.pause(at)
+            record.outcome = fact.outcome
+    return records
+
+
+def _note(record: _Record, fact: JobProgressed) -> None:
+    progress = fact.progress
+    if progress.samples is not None:
+        record.samples = max(record.samples, progress.samples)
+    if progress.total_samples is not None:
+        record.total = progress.total_samples
+    speed, size = progress.samples_per_s, progress.world_size or record.size
+    if speed is not None and size > 0 and speed > 0 and math.isfinite(speed):
+        record.speeds.setdefault(size, []).append(speed)
