@@ -423,6 +423,9 @@ class Rescale(Effect, frozen=True, kw_only=True):
     slots: tuple[SlotId, ...]
     servers: Count = 0
     devices: dict[SlotId, str] = {}
+    draining: tuple[SlotId, ...] = ()
+    """What the attempt still owes. It reports those without a process as released at once: an earlier generation that
+    it never heard of, because this one overtook it, may have granted them."""
 
 
 class Stop(Effect, frozen=True, kw_only=True):

@@ -50,15 +50,14 @@ def _needs(job: Job) -> int:
 
 def _waits(state: State, job: Job, now: float) -> list[str]:
     need = _needs(job)
-    free = sum(1 for _ in state.free())
-    draining = sum(book.draining and not book.out for book in state.slots.values())
     lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_count(need)} to start."]
     if job.reason and job.attempt:
         lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}.")
     if state.absent(job.owner):
         lines.append(f"The agent of {job.owner} is not connected; run `jupyter elastic agent` to go on.")
         return lines
-    lines.append(f"{_count(free)} of {state.capacity} free{f', {draining} draining' if draining else ''}.")
+    free, draining = sum(1 for _ in state.free()), _draining(state)
+    lines.append(f"{_count(free)} of {state.capacity} free{_from(draining)}.")
     if need > state.capacity:
         out = state.total - state.capacity
         lines.append(f"The pool can't give {need} now ({_count(out)} out): it waits for slots to come back.")
@@ -68,14 +67,34 @@ def _waits(state: State, job: Job, now: float) -> list[str]:
         lines.append(f"Before it in the queue: {', '.join(f'job {other}' for other in before[:5])}{_more(before)}.")
     said = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {said}' if said else ' gave it nothing in its last plan'}.")
-    when = expected(state, need, now)
-    if free + draining >= need and not before:
-        lines.append("It can start as soon as the policy's next plan gives it slots.")
-    elif when is not None:
-        lines.append(f"By what the running jobs say, {_count(need)} should be free in about {span(when - now)}.")
-    else:
-        lines.append("When that will be can't be told: running jobs don't say how much is left.")
+    lines.append(_until(state, need, before, free + sum(draining.values()), now))
     return lines
+
+
+def _until(state: State, need: int, before: list[JobId], soon: int, now: float) -> str:
+    """About when it can start, if those before it go first."""
+    ahead = sum(_needs(state.jobs[other]) for other in before)
+    if soon >= need + ahead:
+        return "It can start as soon as a plan gives it slots."
+    when = expected(state, need + ahead, now)
+    if when is None:
+        return "When it can start can't be told: running jobs don't say how much is left."
+    first = " and those before it" if before else ""
+    return f"By what running jobs report, there is room for it{first} in about {span(when - now)}."
+
+
+def _draining(state: State) -> dict[JobId, int]:
+    """Slots that can be leased once their job has released them, by job."""
+    found: dict[JobId, int] = {}
+    for job_id in sorted(state.active):
+        count = sum(not state.slots[slot].out for slot in state.jobs[job_id].draining)
+        if count:
+            found[job_id] = count
+    return found
+
+
+def _from(draining: dict[JobId, int]) -> str:
+    return "".join(f", {count} draining from job {job}" for job, count in draining.items())
 
 
 def _before(state: State, job: Job) -> list[JobId]:

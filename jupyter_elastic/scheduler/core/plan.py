@@ -24,8 +24,12 @@ def judge(state: State, plan: Plan) -> str | None:
 
     Jobs that have ended or are stopping are passed over: they did so while the policy was thinking.
     """
+    stranger: Any = plan
+    if not isinstance(stranger, Plan):
+        return f"{type(stranger).__name__} is no Plan"
     sizes: Any = plan.sizes
-    if not isinstance(sizes, dict) or not isinstance(plan.reasons, dict):
+    said: Any = plan.reasons
+    if not isinstance(sizes, dict) or not isinstance(said, dict):
         return "sizes and reasons of a plan are dictionaries by job id"
     total = 0
     for job_id, size in sizes.items():

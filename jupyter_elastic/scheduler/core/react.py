@@ -26,12 +26,12 @@ def react(state: State, facts: Iterable[AnyFact]) -> list[AnyEffect]:
     """The orders that these facts call for, in their order."""
     effects: list[AnyEffect] = []
     for fact in facts:
-        if isinstance(fact, JobStarted | RescaleRequested):
-            job = state.jobs[fact.job]
-            kind = _launch if isinstance(fact, JobStarted) else _rescale
-            effects.append(kind(state, job, fact.generation, fact.slots, fact.servers))
+        if isinstance(fact, JobStarted):
+            effects.append(_launch(state, state.jobs[fact.job], fact.generation, fact.slots, fact.servers))
+        elif isinstance(fact, RescaleRequested):
+            effects.append(_rescale(state, state.jobs[fact.job]))
         elif isinstance(fact, StopRequested):
-            effects.append(_stop(state.jobs[fact.job], fact))
+            effects.append(_stop(state.jobs[fact.job]))
     return effects
 
 
@@ -39,24 +39,23 @@ def outstanding(state: State, owner: str) -> list[AnyEffect]:
     """All that an agent which just (re)connected must know, whatever it missed.
 
     Every active attempt comes as its `Launch`: an agent that knows the attempt does nothing, or reports its exit
-    again if it is over. If the attempt moved on since then, the newest `Rescale` or the `Stop` follows. The `Launch`
-    then names every slot that is still held, so that a newcomer has something to release.
+    again if it is over. Then follows the newest `Rescale` if it was not seen to settle or to release everything, or
+    the `Stop`. The `Launch` is then the first generation, which the agent may or may not have seen, on today's slots.
     """
     effects: list[AnyEffect] = []
     for job_id in sorted(state.active):
         job = state.jobs[job_id]
         if job.owner != owner:
             continue
-        held = (*job.draining, *job.slots)
-        moved = bool(job.draining) or job.settled != job.generation > 1
-        if held:
-            generation, slots = (1, held) if moved else (job.generation, job.slots)
-            effects.append(_launch(state, job, generation, slots, job.servers))
+        moved = job.generation > 1 and (bool(job.draining) or job.settled != job.generation)
         if job.phase == "stopping":
-            fact = StopRequested(job=job.job, attempt=job.attempt, how=job.stop, reason=job.reason)  # type: ignore[arg-type]
-            effects.append(_stop(job, fact))
-        elif moved:
-            effects.append(_rescale(state, job, job.generation, job.slots, job.servers))
+            if job.draining:
+                effects.append(_launch(state, job, 1, job.draining, 0))
+            effects.append(_stop(job))
+            continue
+        effects.append(_launch(state, job, 1 if moved else job.generation, job.slots, job.servers))
+        if moved:
+            effects.append(_rescale(state, job))
     return effects
 
 
@@ -73,20 +72,22 @@ def _launch(state: State, job: Job, generation: int, slots: tuple[SlotId, ...], 
     )
 
 
-def _rescale(state: State, job: Job, generation: int, slots: tuple[SlotId, ...], servers: int) -> Rescale:
+def _rescale(state: State, job: Job) -> Rescale:
     return Rescale(
         job=job.job,
         attempt=job.attempt,
         owner=job.owner,
-        generation=generation,
-        slots=slots,
-        servers=servers,
-        devices=_devices(state, slots),
+        generation=job.generation,
+        slots=job.slots,
+        servers=job.servers,
+        devices=_devices(state, job.slots),
+        draining=job.draining,
     )
 
 
-def _stop(job: Job, fact: StopRequested) -> Stop:
-    return Stop(job=job.job, attempt=fact.attempt, owner=job.owner, how=fact.how, reason=fact.reason)
+def _stop(job: Job) -> Stop:
+    assert job.stop, f"job {job.job} is not being stopped"
+    return Stop(job=job.job, attempt=job.attempt, owner=job.owner, how=job.stop, reason=job.reason)
 
 
 def _devices(state: State, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:

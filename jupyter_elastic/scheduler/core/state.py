@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -101,7 +101,7 @@ class Job(Struct, kw_only=True):
     losses: int = 0
     """Attempts lost in a row without new progress."""
     furthest: float | None = None
-    stop: str = ""
+    stop: Literal["", "cancel", "preempt", "time limit"] = ""
     """How it is being stopped; empty when it isn't."""
     reason: str = ""
     """Why it is where it is: of the last start, rescale, stop, requeue or end."""
