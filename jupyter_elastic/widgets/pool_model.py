@@ -76,6 +76,11 @@ class PoolModel:
         self.switches: deque[SwitchRow] = deque(maxlen=50)
         self.notes: deque[NoteRow] = deque(maxlen=MAX_NOTES)
 
+    @property
+    def hosts_known(self) -> bool:
+        """Whether the model has begun from a daemon's answers."""
+        return bool(self.slots)
+
     # --- fold -----------------------------------------------------------------------------------------------------
 
     def fold(self, event: Event) -> None:

@@ -1,6 +1,6 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { clock, duration, figure, plural } from '../format';
+import { clock, duration, figure } from '../format';
 import type { JobScreen } from '../screens';
 import { Band, Curve, told } from './plots';
 
@@ -14,13 +14,8 @@ export interface JobActions {
   link?: (rank: number) => string | null;
 }
 
-/** The tail of what a rank printed, carriage returns carried out; `bytes` is the size of the whole file. */
-export interface OutputTab {
-  rank: number;
-  text: string;
-  bytes: number;
-  path: string;
-}
+/** Rank (as text) to its last lines, each [stream, text]. */
+export type Outputs = Record<string, [string, string][]>;
 
 const ENDED = ['completed', 'failed', 'cancelled'];
 
@@ -76,56 +71,60 @@ function Sizes({ screen }: { screen: JobScreen }) {
   );
 }
 
-function Output({ tab, link }: { tab: OutputTab; link?: string | null }) {
+function Output(props: { rank: string; lines: [string, string][]; link?: string | null }) {
+  const { lines, link } = props;
   const box = useRef<HTMLPreElement>(null);
   const follows = useRef(true);
   useEffect(() => {
     if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [tab.text]);
+  }, [lines]);
   const scrolled = () => {
     const pre = box.current;
     if (pre) follows.current = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 20;
   };
   return (
     <>
-      <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} aria-label={`output of rank ${tab.rank}`}>
-        {tab.text || <span class="je-quiet">nothing printed yet</span>}
+      <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} aria-label={`output of rank ${props.rank}`}>
+        {lines.length ? (
+          lines.map(([stream, text], index) => (
+            <span key={index} class={`je-${stream}`}>
+              {text}
+              {'\n'}
+            </span>
+          ))
+        ) : (
+          <span class="je-quiet">nothing printed yet</span>
+        )}
       </pre>
-      {tab.bytes > tab.text.length && (
+      {link && lines.length > 0 && (
         <p class="je-quiet">
-          the end of {figure(tab.bytes / 1024)} KiB; {link ? <a href={link} target="_blank">open the whole output</a> : `all of it: ${tab.path}`}
+          the last lines; <a href={link} target="_blank" rel="noreferrer">open the whole output</a>
         </p>
       )}
     </>
   );
 }
 
-function Outputs({ outputs, actions }: { outputs: OutputTab[]; actions: JobActions }) {
-  const [rank, setRank] = useState(0);
-  if (!outputs.length) return null;
-  const tab = outputs.find(output => output.rank === rank) ?? outputs[0];
+function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) {
+  const [chosen, setChosen] = useState('');
+  const ranks = Object.keys(outputs).sort((a, b) => Number(a) - Number(b));
+  if (!ranks.length) return null;
+  const rank = ranks.includes(chosen) ? chosen : ranks[0];
   const keys = (event: KeyboardEvent) => {
     const move = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
-    if (!move) return;
-    const place = outputs.indexOf(tab) + move;
-    if (place >= 0 && place < outputs.length) setRank(outputs[place].rank);
+    const next = ranks[ranks.indexOf(rank) + move];
+    if (move && next !== undefined) setChosen(next);
   };
   return (
     <div>
       <div class="je-tabs" role="tablist" aria-label="ranks" onKeyDown={keys}>
-        {outputs.map(output => (
-          <button
-            key={output.rank}
-            role="tab"
-            aria-selected={output === tab}
-            tabIndex={output === tab ? 0 : -1}
-            onClick={() => setRank(output.rank)}
-          >
-            rank {output.rank}
+        {ranks.map(one => (
+          <button key={one} role="tab" aria-selected={one === rank} tabIndex={one === rank ? 0 : -1} onClick={() => setChosen(one)}>
+            rank {one}
           </button>
         ))}
       </div>
-      <Output key={tab.rank} tab={tab} link={actions.link?.(tab.rank)} />
+      <Output key={rank} rank={rank} lines={outputs[rank]} link={actions.link?.(Number(rank))} />
     </div>
   );
 }
@@ -151,7 +150,7 @@ function Resize({ screen, actions }: { screen: JobScreen; actions: JobActions })
 
 export interface JobPage {
   screen: JobScreen;
-  outputs: OutputTab[];
+  outputs: Outputs;
   /** The first failing rank's, or empty. */
   traceback: string;
   /** Something to say above all: the pool does not answer, the view is from the file. */
@@ -202,7 +201,7 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
           ))}
         </div>
       )}
-      <Outputs outputs={page.outputs} actions={actions} />
+      <Ranks outputs={page.outputs} actions={actions} />
     </div>
   );
 }

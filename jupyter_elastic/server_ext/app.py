@@ -1,0 +1,46 @@
+"""The extension: its settings, its routes, and the feed that lives as long as the server. Knows Jupyter's server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_server.extension.application import ExtensionApp
+from traitlets import Bool, Unicode
+
+import jupyter_elastic
+from jupyter_elastic.server_ext.feed import Feed
+from jupyter_elastic.server_ext.handlers import ROUTES
+
+
+class ElasticApp(ExtensionApp):  # type: ignore[misc]
+    """jupyter-elastic in the Jupyter server."""
+
+    name = "jupyter_elastic"
+    app_name = "Jupyter Elastic"
+    description = "A shared, elastic GPU pool for notebook cells."
+    extension_url = "/elastic"
+    load_other_extensions = True
+
+    endpoint = Unicode(
+        "", help="Endpoint of the pool's daemon; empty: this user's own, found or started when it is needed."
+    ).tag(config=True)
+    start_daemon = Bool(
+        default_value=True, help="Start a daemon and this user's agent when there is none (a pool of one's own)."
+    ).tag(config=True)
+
+    def initialize_settings(self) -> None:
+        """Make the feed; it connects when the server's loop runs."""
+        self.feed = Feed(endpoint=self.endpoint or None, start=self.start_daemon, log=self.log)
+        self.settings["jupyter_elastic_feed"] = self.feed
+
+    def initialize_handlers(self) -> None:
+        """Put our routes in."""
+        self.handlers.extend(ROUTES)
+
+    async def _start_jupyter_server_extension(self, _serverapp: Any) -> None:
+        self.feed.begin()
+        self.log.info("jupyter_elastic %s: REST under %selastic/api", jupyter_elastic.__version__, "/")
+
+    async def stop_extension(self) -> None:
+        """End the feed. The daemon and all jobs go on: they belong to the user, not to this server."""
+        await self.feed.end()

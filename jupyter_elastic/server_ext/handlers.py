@@ -1,0 +1,406 @@
+"""REST and WebSocket: thin. Each handler reads its input, asks the feed, answers with JSON. `openapi.yaml` says the same.
+
+Rights: Jupyter's own (`@authenticated`, `@authorized` with the resources `jupyter_elastic:jobs` and
+`jupyter_elastic:policy`), then the daemon's, which knows who owns which job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any, ClassVar
+
+import msgspec
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.extension.handler import ExtensionHandlerMixin
+from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+import jupyter_elastic
+from jupyter_elastic import wire
+from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.server_ext import forecasts, pages
+from jupyter_elastic.server_ext.feed import Feed
+
+STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
+MAX_WINDOW = 500
+PUSH_S = 0.1
+"""A socket is sent at most ten pages a second."""
+
+
+class _Api(ExtensionHandlerMixin, APIHandler):  # type: ignore[misc]
+    """What all REST handlers share: the feed, JSON, errors as `{code, message}`."""
+
+    auth_resource: ClassVar[str] = "jupyter_elastic:jobs"
+
+    @property
+    def feed(self) -> Feed:
+        return self.settings["jupyter_elastic_feed"]  # type: ignore[no-any-return]
+
+    def answer(self, value: Any) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.finish(msgspec.json.encode(value))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        problem = kwargs.get("exc_info", (None, None, None))[1]
+        code = "error"
+        if isinstance(problem, ElasticError):
+            code, status_code = problem.code, STATUS.get(problem.code, 500)
+            self.set_status(status_code)
+            message = str(problem)
+        elif isinstance(problem, web.HTTPError):
+            message = problem.log_message or problem.reason or self._reason
+        else:
+            message = "the server could not answer; its log says more"
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps({"code": code, "message": message}))
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, ElasticError):
+            super().log_exception(typ, value, tb)
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A query argument that is a whole number from 0 to `most`."""
+        text = self.get_query_argument(name, str(default))
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) > most:
+            raise BadRequest(f"{name} is a whole number from 0 to {most}, not {text[:40]!r}")
+        return int(text)
+
+    def body(self, shape: type[Any]) -> Any:
+        """The request's JSON as a struct; BadRequest says what does not fit."""
+        try:
+            return msgspec.json.decode(self.request.body, type=shape)
+        except (msgspec.DecodeError, RecursionError) as problem:
+            raise BadRequest(f"the body does not fit: {problem}") from None
+
+
+def job_number(text: str) -> int:
+    """The job of a path; NotFound if there can't be such a job."""
+    if len(text) > 9:
+        raise NotFound(f"there is no job {text[:20]}")
+    return int(text)
+
+
+class HealthHandler(_Api):
+    """Whether the pool answers."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self) -> None:
+        """`{version, down_since, user, policy, seq}`."""
+        feed = self.feed
+        self.answer(
+            {
+                "version": jupyter_elastic.__version__,
+                "down_since": feed.down_since,
+                "user": feed.pool.user,
+                "policy": feed.pool.policy,
+                "seq": feed.pool.seq,
+            }
+        )
+
+
+class PoolHandler(_Api):
+    """The pool's screen."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self) -> None:
+        """A `PoolScreen`; `offset` and `limit` choose a window of its job table."""
+        offset, limit = self.number("offset", 0, 10**9 - 1), self.number("limit", 100, MAX_WINDOW)
+        self.answer(self.feed.pool.screen(time.time(), limit=limit, offset=offset))
+
+
+class JobsHandler(_Api):
+    """Jobs as the daemon tells them."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self) -> None:
+        """A list of `JobInfo`; with `all=1` the ended ones too."""
+        everything, limit = self.number("all", 0, 1), self.number("limit", 1000, 10_000)
+        found = await self.feed.ask(wire.ListJobs(all=bool(everything), limit=limit))
+        assert isinstance(found, wire.Jobs)
+        self.answer(found.jobs)
+
+
+class _Resize(msgspec.Struct, forbid_unknown_fields=True):
+    min_slots: int
+    max_slots: int
+
+
+class JobHandler(_Api):
+    """One job."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self, job: str) -> None:
+        """A `JobPage`: screen, the ranks' last output, traceback."""
+        feed = await self.feed.job(job_number(job))
+        self.answer(await asyncio.to_thread(pages.job_page, feed, self.feed.down_since))
+
+    @web.authenticated
+    @authorized("write", "jupyter_elastic:jobs")
+    async def patch(self, job: str) -> None:
+        """Let the job hold between `min_slots` and `max_slots` from now on."""
+        wish = self.body(_Resize)
+        if not 1 <= wish.min_slots <= wish.max_slots <= 100_000:
+            raise BadRequest("ask for 1 <= min_slots <= max_slots <= 100000")
+        number = job_number(job)
+        await self.feed.ask(wire.ResizeJob(job=number, min_slots=wish.min_slots, max_slots=wish.max_slots))
+        self.set_status(204)
+        self.finish()
+
+    @web.authenticated
+    @authorized("write", "jupyter_elastic:jobs")
+    async def delete(self, job: str) -> None:
+        """Cancel the job."""
+        await self.feed.ask(wire.CancelJob(job=job_number(job), reason="cancelled in the browser"))
+        self.set_status(204)
+        self.finish()
+
+
+class ExplanationHandler(_Api):
+    """Why a job waits, or holds what it holds."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self, job: str) -> None:
+        """`{text}`."""
+        found = await self.feed.ask(wire.ExplainJob(job=job_number(job)))
+        assert isinstance(found, wire.Explanation)
+        self.answer({"text": found.text})
+
+
+class OutputHandler(_Api):
+    """The whole file of what a rank printed."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self, job: str, rank: str, stream: str) -> None:
+        """The file as text, in pieces, so that a long one costs no memory."""
+        feed = await self.feed.job(job_number(job))
+        path = pages.output_file(feed.folder, job_number(rank), stream)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        with path.open("rb") as file:
+            while piece := file.read(1 << 18):
+                self.write(piece)
+                await self.flush()
+        self.finish()
+
+
+class ScriptHandler(_Api):
+    """The cell as it was submitted."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self, job: str) -> None:
+        """`{script}`."""
+        feed = await self.feed.job(job_number(job))
+        self.answer({"script": pages.script(feed.folder)})
+
+
+class PoliciesHandler(_Api):
+    """The shelf."""
+
+    auth_resource = "jupyter_elastic:policy"
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:policy")
+    async def get(self) -> None:
+        """`{policies, refusal}`; `refusal` says whom to ask when this user may not switch."""
+        found = await self.feed.ask(wire.ListPolicies())
+        assert isinstance(found, wire.Policies)
+        user = self.current_user
+        may = await _may(self, user, "write", "jupyter_elastic:policy")
+        refusal = "" if may else "Only the pool's administrator may switch the policy: ask whoever runs this hub."
+        self.answer({"policies": found.policies, "refusal": refusal})
+
+
+async def _may(handler: Any, user: Any, action: str, resource: str) -> bool:
+    allowed = handler.authorizer.is_authorized(handler, user, action, resource)
+    if asyncio.iscoroutine(allowed):
+        allowed = await allowed
+    return bool(allowed)
+
+
+class _Use(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    options: dict[str, Any] = {}
+    reason: str = ""
+
+
+class PolicyHandler(_Api):
+    """The active policy."""
+
+    @web.authenticated
+    @authorized("write", "jupyter_elastic:policy")
+    async def put(self) -> None:
+        """Switch it; 404 or 400 when name or options are wrong, and the old one stands."""
+        wish = self.body(_Use)
+        await self.feed.ask(wire.SwitchPolicy(name=wish.name, options=wish.options, reason=wish.reason[:1000]))
+        self.set_status(204)
+        self.finish()
+
+
+class _Forecast(msgspec.Struct, forbid_unknown_fields=True):
+    policies: list[str]
+    options: dict[str, Any] = {}
+
+
+class ForecastsHandler(_Api):
+    """The what-if: nothing is changed."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:policy")
+    async def post(self) -> None:
+        """A list of `Forecast`: when each job would start and end under each policy; `options` are the last one's."""
+        wish = self.body(_Forecast)
+        if not 1 <= len(wish.policies) <= 20:
+            raise BadRequest("name 1 to 20 policies")
+        self.answer(await forecasts.forecast(self.feed, wish.policies, wish.options))
+
+
+class _Look(msgspec.Struct, forbid_unknown_fields=True):
+    """What a socket wants to be sent: a window of the pool, some jobs."""
+
+    pool: tuple[int, int] | None = None
+    jobs: list[int] = []
+
+
+class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: ignore[misc]
+    """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
+
+    The page says what it looks at: `{"pool": [offset, limit], "jobs": [7]}`. It is sent `{"pool": PoolScreen,
+    "down_since": ...}` and `{"job": JobPage}`.
+    """
+
+    auth_resource = "jupyter_elastic:jobs"
+
+    @ws_authenticated
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Upgrade, for those who may read."""
+        if not await _may(self, self.current_user, "read", "jupyter_elastic:jobs"):
+            raise web.HTTPError(403)
+        await super().get(*args, **kwargs)
+
+    @property
+    def feed(self) -> Feed:
+        return self.settings["jupyter_elastic_feed"]  # type: ignore[no-any-return]
+
+    def open(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin to send."""
+        self.look = _Look()
+        self.looked = asyncio.Event()
+        self.sent: dict[str, bytes] = {}
+        self.task = asyncio.get_running_loop().create_task(self.push())
+
+    def on_message(self, message: str | bytes) -> None:
+        """The page looks at something else from now on."""
+        try:
+            look = msgspec.json.decode(message, type=_Look)
+        except msgspec.DecodeError as problem:
+            self.close(1003, f"not a look: {problem}"[:120])
+            return
+        if len(look.jobs) > 50 or (look.pool and not (0 <= look.pool[0] and 0 < look.pool[1] <= MAX_WINDOW)):
+            self.close(1003, "at most 50 jobs and a window of 500")
+            return
+        self.look, self.sent = look, {}
+        self.looked.set()
+
+    def on_close(self) -> None:
+        """End the sender."""
+        self.task.cancel()
+
+    async def push(self) -> None:
+        """Send what changed, at most ten times a second; outputs grow without events, so look at them twice a second."""
+        version = -1
+        try:
+            while True:
+                await self.send_screens()
+                wait = asyncio.ensure_future(self.feed.wait_for_change(version, 0.5))
+                look = asyncio.ensure_future(self.looked.wait())
+                await asyncio.wait({wait, look}, return_when=asyncio.FIRST_COMPLETED)
+                wait.cancel()
+                look.cancel()
+                self.looked.clear()
+                version = self.feed.version
+                await asyncio.sleep(PUSH_S)
+        except WebSocketClosedError:
+            pass  # the page is gone; on_close follows
+
+    async def send_screens(self) -> None:
+        """Each screen that differs from what this page was sent last."""
+        feed = self.feed
+        if self.look.pool is not None:
+            offset, limit = self.look.pool
+            screen = feed.pool.screen(time.time(), limit=limit, offset=offset)
+            marker = msgspec.json.encode((msgspec.structs.replace(screen, at=0.0), feed.down_since))
+            await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": feed.down_since})
+        for job in self.look.jobs:
+            try:
+                page = await asyncio.to_thread(pages.job_page, await feed.job(job), feed.down_since)
+            except ElasticError as problem:
+                await self.send_once(f"job {job}", str(problem).encode(), {"missing": job, "message": str(problem)})
+                continue
+            marker = msgspec.json.encode(pages.without_clock(page))
+            await self.send_once(f"job {job}", marker, {"job": page})
+
+    async def send_once(self, key: str, marker: bytes, message: Any) -> None:
+        if self.sent.get(key) != marker:
+            self.sent[key] = marker
+            await self.write_message(msgspec.json.encode(message).decode())
+
+
+class EventsSocket(ScreensSocket):
+    """The raw event stream after `since`, one JSON event a message; resumes without gap by `seq`."""
+
+    def open(self, *_args: Any, **_kwargs: Any) -> None:
+        """Begin after `since`."""
+        since = self.get_query_argument("since", "0")
+        if not since.isascii() or not since.isdigit() or len(since) > 15:
+            self.close(1003, "since is a whole number")
+            return
+        self.task = asyncio.get_running_loop().create_task(self.stream(int(since)))
+
+    def on_message(self, message: str | bytes) -> None:
+        """Nothing is expected from the other side."""
+
+    def on_close(self) -> None:
+        """End the stream."""
+        if hasattr(self, "task"):
+            self.task.cancel()
+
+    async def stream(self, since: int) -> None:
+        """Every event, in order."""
+        while self.feed.client is None:
+            await self.feed.wait_for_change(self.feed.version, 1.0)
+        try:
+            async for event in self.feed.client.events(since):
+                await self.write_message(msgspec.json.encode(event).decode())
+        except WebSocketClosedError:
+            pass  # the page is gone; on_close follows
+        except ElasticError as problem:
+            self.close(1011, str(problem)[:120])
+
+
+_API = "/elastic/api"
+ROUTES: list[tuple[str, Any]] = [
+    (f"{_API}/health", HealthHandler),
+    (f"{_API}/pool", PoolHandler),
+    (f"{_API}/jobs", JobsHandler),
+    (f"{_API}/jobs/([0-9]+)", JobHandler),
+    (f"{_API}/jobs/([0-9]+)/explanation", ExplanationHandler),
+    (f"{_API}/jobs/([0-9]+)/script", ScriptHandler),
+    (f"{_API}/jobs/([0-9]+)/outputs/([0-9]+)/(stdout|stderr)", OutputHandler),
+    (f"{_API}/policies", PoliciesHandler),
+    (f"{_API}/policy", PolicyHandler),
+    (f"{_API}/forecasts", ForecastsHandler),
+    (f"{_API}/screens", ScreensSocket),
+    (f"{_API}/events", EventsSocket),
+]
+

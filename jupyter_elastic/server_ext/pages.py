@@ -1,0 +1,74 @@
+"""A job's page: its screen, the ranks' last output, the first traceback. Reads the job's folder as the server's user.
+
+Another user's folder is closed to the server by the file system; its page then has a screen and no output.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.errors import NotFound
+from jupyter_elastic.job import Failure
+from jupyter_elastic.server_ext.feed import JobFeed
+from jupyter_elastic.widgets.model import JobScreen
+
+
+class JobPage(Struct, frozen=True, kw_only=True):
+    """What the renderer draws. `outputs` maps a rank (as text) to its last lines, each `[stream, text]`."""
+
+    screen: JobScreen
+    outputs: dict[str, list[list[str]]]
+    traceback: str
+    notice: str
+
+
+def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
+    """The page now."""
+    feed.outputs.poll()
+    notice = ""
+    if down_since is not None:
+        since = time.strftime("%H:%M:%S", time.localtime(down_since))
+        notice = f"The pool has not answered since {since}. The job goes on; this view comes back by itself."
+    return JobPage(
+        screen=feed.model.screen(time.time()),
+        outputs=feed.outputs.snapshot(),
+        traceback=_traceback(feed.folder) if feed.model.phase == "failed" else "",
+        notice=notice,
+    )
+
+
+def without_clock(page: JobPage) -> JobPage:
+    """The page with what changes by itself left out, to the second: whether anything is worth sending."""
+    screen = page.screen
+    eta = None if screen.eta_s is None else round(screen.eta_s)
+    return msgspec.structs.replace(page, screen=msgspec.structs.replace(screen, now=round(screen.now), eta_s=eta))
+
+
+def _traceback(folder: Path) -> str:
+    try:
+        failure = msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return failure.traceback or f"{failure.type}: {failure.message}"
+
+
+def output_file(folder: Path, rank: int, stream: str) -> Path:
+    """The file of what a rank printed; NotFound when there is none that this server may read."""
+    path = folder / f"rank.{rank}" / stream
+    try:
+        with path.open("rb"):
+            return path
+    except OSError:
+        raise NotFound(f"there is no {stream} of rank {rank} that you may read") from None
+
+
+def script(folder: Path) -> str:
+    """The cell as it was submitted; NotFound when this server may not read it."""
+    try:
+        return (folder / "cell.py").read_text(encoding="utf-8")
+    except OSError:
+        raise NotFound("the cell's source is not there, or is another user's") from None

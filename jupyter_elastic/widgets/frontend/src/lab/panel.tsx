@@ -1,0 +1,101 @@
+// The side panel: the pool, live as long as the page, with or without a kernel.
+import { Widget } from '@lumino/widgets';
+import { render } from 'preact';
+import type { PoolScreen } from '../screens';
+import { Feed, Server, type Home } from '../server';
+import { PolicyPicker } from '../view/PolicyPicker';
+import { PoolView } from '../view/PoolView';
+
+const FIRST = 60;
+
+export class PoolPanel extends Widget {
+  private feed: Feed | null = null;
+  private server: Server;
+  private screen: PoolScreen | null = null;
+  private offset = 0;
+  private poolDown: number | null = null;
+  private serverDown: number | null = null;
+  private picking = false;
+  private problem = '';
+
+  constructor(private home: Home) {
+    super();
+    this.server = new Server(home);
+    this.addClass('je-panel');
+  }
+
+  protected onAfterShow(): void {
+    this.feed ??= new Feed(
+      this.home,
+      { pool: [0, FIRST] },
+      {
+        pool: (screen, offset, down) => {
+          this.screen = screen;
+          this.offset = offset;
+          this.poolDown = down;
+          this.draw();
+        },
+        down: since => {
+          this.serverDown = since;
+          this.draw();
+        }
+      }
+    );
+    this.draw();
+  }
+
+  protected onAfterHide(): void {
+    this.feed?.close();
+    this.feed = null;
+  }
+
+  dispose(): void {
+    this.feed?.close();
+    render(null, this.node);
+    super.dispose();
+  }
+
+  private tell = (error: Error) => {
+    this.problem = error.message;
+    this.draw();
+  };
+
+  private draw(): void {
+    if (this.isDisposed) return;
+    if (!this.screen) {
+      const said = this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.';
+      render(<div class="je-root je-pool je-section">{said}</div>, this.node);
+      return;
+    }
+    const close = () => {
+      this.picking = false;
+      this.draw();
+    };
+    const screen = this.screen;
+    render(
+      <>
+        {this.problem && (
+          <p class="je-root je-banner je-error" role="alert" onClick={() => ((this.problem = ''), this.draw())}>
+            {this.problem}
+          </p>
+        )}
+        <PoolView
+          screen={screen}
+          offset={this.offset}
+          down={this.serverDown ?? this.poolDown}
+          actions={{
+            cancel: job => void this.server.cancel(job).catch(this.tell),
+            openPicker: () => ((this.picking = !this.picking), this.draw()),
+            window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] })
+          }}
+          picker={
+            this.picking && (
+              <PolicyPicker active={screen.policy} at={screen.at} actions={this.server.picker(() => screen.policy)} close={close} />
+            )
+          }
+        />
+      </>,
+      this.node
+    );
+  }
+}

@@ -1,0 +1,133 @@
+// The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
+import type { Forecast, PickerActions, Policies } from './actions';
+import type { PoolScreen } from './screens';
+import type { JobPage } from './view/JobView';
+
+export interface Home {
+  baseUrl: string;
+  wsUrl: string;
+  token: string;
+}
+
+/** Where this page's Jupyter server is; null in tools that have none in the page. */
+export function findHome(): Home | null {
+  const element = document.getElementById('jupyter-config-data');
+  if (!element) return null;
+  try {
+    const config = JSON.parse(element.textContent ?? '{}');
+    const baseUrl = new URL(config.baseUrl ?? '/', location.href).href;
+    return { baseUrl, wsUrl: config.wsUrl || baseUrl.replace(/^http/, 'ws'), token: config.token ?? '' };
+  } catch {
+    return null;
+  }
+}
+
+function cookie(name: string): string {
+  return document.cookie.match(`\\b${name}=([^;]*)`)?.[1] ?? '';
+}
+
+export class Server {
+  constructor(private home: Home) {}
+
+  url(path: string): string {
+    return new URL(`elastic/api/${path}`, this.home.baseUrl).href;
+  }
+
+  async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+    const headers: Record<string, string> = { 'X-XSRFToken': cookie('_xsrf') };
+    if (this.home.token) headers.Authorization = `token ${this.home.token}`;
+    if (body !== undefined) headers['Content-Type'] = 'application/json';
+    const response = await fetch(this.url(path), {
+      method,
+      headers,
+      credentials: 'same-origin',
+      cache: 'no-store',
+      body: body === undefined ? undefined : JSON.stringify(body)
+    });
+    if (response.ok) return (response.status === 204 ? undefined : await response.json()) as T;
+    if (response.status === 404 && !response.headers.get('Content-Type')?.includes('json')) {
+      throw new Error('The server extension of jupyter-elastic is not there: pip install jupyter-elastic beside JupyterLab and restart the server.');
+    }
+    const problem = await response.json().catch(() => ({}));
+    throw new Error(problem.message ?? `the server answered ${response.status}`);
+  }
+
+  cancel = (job: number) => this.ask<void>('DELETE', `jobs/${job}`);
+  resize = (job: number, min_slots: number, max_slots: number) => this.ask<void>('PATCH', `jobs/${job}`, { min_slots, max_slots });
+  script = async (job: number) => (await this.ask<{ script: string }>('GET', `jobs/${job}/script`)).script;
+  output = (job: number, rank: number) => this.url(`jobs/${job}/outputs/${rank}/stdout`);
+
+  picker(active: () => string): PickerActions {
+    return {
+      policies: () => this.ask<Policies>('GET', 'policies'),
+      forecast: (name, options) =>
+        this.ask<Forecast[]>('POST', 'forecasts', { policies: name === active() ? [name] : [active(), name], options }),
+      use: (name, options, reason) => this.ask<void>('PUT', 'policy', { name, options, reason })
+    };
+  }
+}
+
+export interface Look {
+  pool?: [number, number];
+  jobs?: number[];
+}
+
+export interface Screens {
+  pool?: (screen: PoolScreen, offset: number, downSince: number | null) => void;
+  job?: (page: JobPage) => void;
+  missing?: (job: number, message: string) => void;
+  /** The socket is down since this time (seconds), or up again (null). */
+  down?: (since: number | null) => void;
+}
+
+/** A socket that sends whole screens. It connects again for as long as the page lives; nothing has to be replayed. */
+export class Feed {
+  private socket: WebSocket | null = null;
+  private closed = false;
+  private wait = 500;
+  private since: number | null = null;
+
+  constructor(
+    private home: Home,
+    private look: Look,
+    private screens: Screens
+  ) {
+    this.connect();
+  }
+
+  show(look: Look): void {
+    this.look = look;
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(look));
+  }
+
+  close(): void {
+    this.closed = true;
+    this.socket?.close();
+  }
+
+  private connect(): void {
+    const url = new URL('elastic/api/screens', this.home.wsUrl.replace(/\/?$/, '/'));
+    if (this.home.token) url.searchParams.set('token', this.home.token);
+    const socket = new WebSocket(url.href);
+    this.socket = socket;
+    socket.onopen = () => {
+      this.wait = 500;
+      this.since = null;
+      this.screens.down?.(null);
+      socket.send(JSON.stringify(this.look));
+    };
+    socket.onmessage = event => {
+      const message = JSON.parse(event.data);
+      if (message.pool) this.screens.pool?.(message.pool, message.offset, message.down_since);
+      else if (message.job) this.screens.job?.(message.job);
+      else if (message.missing) this.screens.missing?.(message.missing, message.message);
+    };
+    socket.onclose = () => {
+      if (this.closed) return;
+      this.since ??= Date.now() / 1000;
+      this.screens.down?.(this.since);
+      setTimeout(() => !this.closed && this.connect(), this.wait);
+      this.wait = Math.min(this.wait * 1.6, 10000);
+    };
+  }
+}
