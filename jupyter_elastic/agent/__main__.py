@@ -12,6 +12,7 @@ import sys
 from jupyter_elastic import connection
 from jupyter_elastic.agent import agent
 from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.lock import Lock
 
 LOG_BYTES = 5_000_000
 
@@ -23,8 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
     options = parser.parse_args(arguments)
     try:
-        handle = agent.take_lock()
-        if handle is None:
+        lock = Lock(connection.agent_lock())
+        if not lock.acquire():
             sys.stderr.write("this user's agent runs already\n")
             return 0
         _log(foreground=options.foreground)

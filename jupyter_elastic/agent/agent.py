@@ -7,7 +7,6 @@ books. It can be killed at any time: drivers go on, the next agent adopts them.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import getpass
 import logging
 import os
@@ -204,17 +203,6 @@ def _is_ours() -> bool:
     except (OSError, msgspec.DecodeError):
         return False
     return record.pid == os.getpid()
-
-
-def take_lock() -> int | None:
-    """Become this user's agent: a handle that holds the lock, or None when there is one."""
-    handle = os.open(connection.agent_lock(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
 
 
 async def serve(endpoint: str | None = None) -> None:

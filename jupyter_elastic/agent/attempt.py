@@ -107,7 +107,7 @@ class Attempt:
             if driver is not None:
                 return driver
         # it was started by an agent before us and has not written its pid yet, or it died before it could
-        while folder.is_held():
+        while folder.lock.holder() is not None:
             if (record := folder.record()) is not None:
                 return record.driver
             await asyncio.sleep(0.02)

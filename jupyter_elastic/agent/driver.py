@@ -23,6 +23,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jupyter_elastic.agent import link, processes
 from jupyter_elastic.agent.engines.base import Engine, Task
 from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord
@@ -93,6 +95,7 @@ class Driver:
         self._recorded: list[processes.Known] | None = None
         # orders
         self._generation = launch.generation
+        self._given = launch.generation
         self._wanted: Rescale | None = None
         self._stop: Stop | None = None
         self._told = asyncio.Event()
@@ -142,6 +145,8 @@ class Driver:
                 self._running = seen
                 self._send(seen)
             case ReleaseSeen():
+                if seen.generation is None:
+                    seen = msgspec.structs.replace(seen, generation=self._given)
                 self._released |= dict.fromkeys(seen.slots)
                 self._send(seen)
             case ExitSeen():
@@ -236,6 +241,7 @@ class Driver:
                     await self._engine.stop(how)
                 elif self._wanted is not None and not stopped:
                     wanted, self._wanted = self._wanted, None
+                    self._given = wanted.generation
                     await self._engine.rescale(wanted.generation, wanted.slots, wanted.devices)
         except Exception as problem:
             self._fail(problem)
@@ -290,6 +296,7 @@ class Driver:
                     job=self.launch.job,
                     attempt=self.launch.attempt,
                     slots=tuple(self._released),
+                    generation=self._given,
                 )
             )
         if self._progress.newest is not None:
@@ -381,8 +388,8 @@ def run(attempt: Path, runtime: Path, runner: asyncio.Runner, ready: Callable[[s
     Of two drivers started for one attempt the second finds the lock taken and does nothing.
     """
     folder = AttemptFolder(attempt)
-    lock = folder.hold()
-    if lock is None:
+    lock = folder.lock
+    if not lock.acquire():
         ready("held")
         return 3
     launch = folder.order()
@@ -397,7 +404,7 @@ def run(attempt: Path, runtime: Path, runner: asyncio.Runner, ready: Callable[[s
     finally:
         with contextlib.suppress(OSError):
             (runtime / link.SOCKET_NAME).unlink()
-        os.close(lock)
+        lock.release()
     return 0
 
 

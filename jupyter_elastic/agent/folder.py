@@ -9,7 +9,6 @@ how processes are started.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -22,6 +21,7 @@ from msgspec import Struct
 
 from jupyter_elastic import connection
 from jupyter_elastic.agent.processes import Known
+from jupyter_elastic.lock import Lock
 from jupyter_elastic.types import ExitSeen, Launch
 
 LONGEST_LOG_LINE = 300
@@ -101,26 +101,10 @@ class AttemptFolder:
         """How the attempt ended; None while it hasn't."""
         return _read(self.path / "exit.json", ExitSeen)
 
-    def hold(self) -> int | None:
-        """Take the driver's lock; a handle that holds it until it is closed, or None when another driver has it."""
-        handle = os.open(self.path / "driver.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            return None
-        return handle
-
-    def is_held(self) -> bool:
-        """Whether a driver has the lock now."""
-        try:
-            handle = self.hold()
-        except OSError:
-            return False
-        if handle is None:
-            return True
-        os.close(handle)
-        return False
+    @property
+    def lock(self) -> Lock:
+        """Held by the attempt's one driver for as long as it lives."""
+        return Lock(self.path / "driver.lock")
 
     def last_words(self) -> str:
         """The last line of the driver's log; empty when it said nothing."""

@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.agent import driver
-from jupyter_elastic.agent.processes import Known, gone, known
+from jupyter_elastic.agent.processes import Known, gone, known, myself
 from jupyter_elastic.errors import EngineError
 
 READY_TIMEOUT_S = 120.0
@@ -53,6 +53,7 @@ class Born(Struct, frozen=True):
 
     number: int
     pid: int
+    start: float = 0.0
     ready: bool = False
     problem: str = ""
 
@@ -152,9 +153,8 @@ class Nursery:
                 elif born.problem:
                     future.set_exception(EngineError(f"the driver can't start: {born.problem}"))
                 elif born.ready:
-                    with contextlib.suppress(ProcessLookupError):
-                        future.set_result(known(born.pid))
-                if not future.done():
+                    future.set_result((born.pid, born.start))  # it may be over already
+                else:
                     watches[born.number] = asyncio.create_task(self._watch(born, future))
         except (OSError, msgspec.DecodeError) as problem:
             log.warning("the nursery of %s broke: %s", self.python, problem)
@@ -170,6 +170,7 @@ class Nursery:
         """A driver that dies before it is ready must not be waited for."""
         with contextlib.suppress(ProcessLookupError):
             await gone(known(born.pid))
+        await asyncio.sleep(0.5)  # its last word may still be on the way
         if not future.done():
             future.set_exception(EngineError(f"the driver (process {born.pid}) died before it was ready"))
 
@@ -295,7 +296,8 @@ def _child(pipe: socket.socket, ours: socket.socket) -> None:
 def _announce(birth: Birth, ours: socket.socket) -> Callable[[str], None]:
     def ready(problem: str) -> None:
         with contextlib.suppress(OSError):  # an agent that is gone finds us by driver.json
-            ours.send(msgspec.json.encode(Born(birth.number, os.getpid(), ready=not problem, problem=problem)))
+            pid, start = myself()
+            ours.send(msgspec.json.encode(Born(birth.number, pid, start, ready=not problem, problem=problem)))
         ours.close()
 
     return ready

@@ -1,7 +1,7 @@
 """An engine for tests of the agent's side: its workers are `sleep`s, and a file in the job's folder says what it does.
 
-`fake.json` in the job's folder holds a `Script`. The engine is found as every engine is, by entry point: `install` writes
-the metadata of a little distribution that a process with the returned PYTHONPATH finds.
+`fake.json` in the job's folder holds a `Script`. The engine is found as every engine is, by entry point: `install`
+writes the metadata of a little distribution that a process with the returned PYTHONPATH finds.
 """
 
 from __future__ import annotations

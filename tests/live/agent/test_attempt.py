@@ -1,0 +1,335 @@
+"""Attempts with real drivers and a fake engine: whoever dies, the attempt comes to its end once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from jupyter_elastic.agent import link, processes
+from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.types import ExitSeen, ProgressSeen, ReleaseSeen, Rescale, RunningSeen, Stop
+from tests.support.fake_engine import Script, calls, launch
+
+
+def rescale(order, generation, *slots):
+    return Rescale(job=order.job, attempt=order.attempt, owner="me", generation=generation, slots=slots)
+
+
+def stop(order, how, reason=""):
+    return Stop(job=order.job, attempt=order.attempt, owner="me", how=how, reason=reason)
+
+
+def all_pids(folder):
+    record = folder.record()
+    return [record.driver, *record.workers]
+
+
+async def until_recorded(folder, count):
+    """Wait for driver.json to name so many workers; all processes of the attempt."""
+    await until(lambda: (record := folder.record()) is not None and len(record.workers) == count)
+    return all_pids(folder)
+
+
+async def until(condition):
+    """Wait for something that only looking tells."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - another process does it
+            await asyncio.sleep(0.01)
+
+
+def test_an_attempt_from_launch_to_exit(world, job):
+    async def story(here):
+        order = launch(job, Script(outcome="completed", progress=3), python=sys.executable)
+        _, life = here.attempt(order)
+        seen = await life
+        assert (seen.outcome, seen.job, seen.attempt) == ("completed", 7, 1)
+        folder = AttemptFolder.of(job, 1)
+        assert folder.order() == order
+        assert folder.exit() == seen
+        kinds = [type(one) for one in here.seen]
+        assert kinds[0] is RunningSeen
+        assert kinds[-1] is ExitSeen
+        assert here.seen[-2].progress.step == 2
+        lines = [json.loads(line) for line in (job / "progress.jsonl").read_text().splitlines()]
+        assert lines[-1]["step"] == 2
+        assert lines[-1]["attempt"] == 1
+        await processes.gone(folder.record().driver)
+        assert not folder.runtime.exists()
+
+    world(story)
+
+
+def test_orders_reach_the_engine_once_and_old_ones_never(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        hold, life = here.attempt(order)
+        await here.until_seen(RunningSeen)
+        third = rescale(order, 3, "here:1", "here:2", "here:3")
+        for effect in (third, third, rescale(order, 2, "here:0"), order):
+            hold.order(effect)
+        await here.until_seen(ReleaseSeen)
+        assert here.seen[-1].slots == ("here:0",)
+        await until_recorded(AttemptFolder.of(job, 1), 3)
+        hold.order(stop(order, "preempt"))
+        hold.order(stop(order, "preempt"))
+        assert (await life).outcome == "preempted"
+        assert calls(job) == ["launch 1", "rescale 3", "stop preempt"]
+
+    world(story)
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"), [("cancel", "cancelled"), ("preempt", "preempted"), ("time limit", "failed")]
+)
+def test_a_stop_ends_as_it_was_asked(world, job, how, outcome):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        hold, life = here.attempt(order)
+        await here.until_seen(RunningSeen)
+        pids = await until_recorded(AttemptFolder.of(job, 1), 2)
+        hold.order(stop(order, how, "because"))
+        seen = await life
+        assert (seen.outcome, seen.reason) == (outcome, "because")
+        assert processes.living(pids[1:]) == []
+
+    world(story)
+
+
+def test_what_an_engine_leaves_is_ended_before_the_end_is_told(world, job):
+    async def story(here):
+        order = launch(job, Script(leave=True), python=sys.executable)
+        hold, life = here.attempt(order)
+        pids = await until_recorded(AttemptFolder.of(job, 1), 2)
+        hold.order(stop(order, "cancel"))
+        assert (await life).outcome == "cancelled"
+        assert processes.living(pids[1:]) == []
+
+    world(story)
+
+
+def test_an_engine_that_breaks_fails_the_attempt_and_says_why(world, job):
+    async def story(here):
+        order = launch(job, Script(launch_error="no ring today"), python=sys.executable)
+        seen = await here.attempt(order)[1]
+        assert seen.outcome == "failed"
+        assert "no ring today" in seen.reason
+        assert "no ring today" in AttemptFolder.of(job, 1).log.read_text()
+
+    world(story)
+
+
+def test_an_engine_that_is_not_there_is_named_with_those_that_are(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        order = type(order)(**{**_fields(order), "spec": type(order.spec)(**{**_fields(order.spec), "engine": "warp"})})
+        seen = await here.attempt(order)[1]
+        assert seen.outcome == "failed"
+        assert "'warp'" in seen.reason
+        assert "fake" in seen.reason
+
+    world(story)
+
+
+def _fields(struct):
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def test_a_missing_or_wrong_interpreter_fails_the_attempt(world, job, tmp_path):
+    mute = tmp_path / "mute"
+    mute.write_text("#!/bin/sh\necho nothing here can run that >&2\nexit 3\n")
+    mute.chmod(0o755)
+
+    async def story(here):
+        for number, (python, words) in enumerate({str(tmp_path / "none"): "none", str(mute): "nothing here"}.items()):
+            order = launch(job, Script(), attempt=number + 1, python=python)
+            seen = await here.attempt(order)[1]
+            assert seen.outcome == "failed"
+            assert words in seen.reason
+
+    world(story)
+
+
+def test_the_next_agent_adopts_a_running_driver(world, job):
+    async def story(here):
+        order = launch(job, Script(progress=2), python=sys.executable)
+        hold, life = here.attempt(order)
+        await here.until_seen(ProgressSeen)
+        hold.order(rescale(order, 2, "here:1"))
+        await here.until_seen(ReleaseSeen)
+        pids = await until_recorded(AttemptFolder.of(job, 1), 1)
+        life.cancel()  # the agent dies
+        await asyncio.gather(life, return_exceptions=True)
+        await here.nursery.close()
+        here.seen.clear()
+
+        hold, life = here.attempt(order, start=False)
+        await here.until_seen(ProgressSeen)
+        assert [type(one) for one in here.seen] == [RunningSeen, ReleaseSeen, ProgressSeen]
+        assert here.seen[0].generation == 2
+        assert here.seen[1].slots == ("here:0",)
+        assert processes.living(pids) == pids
+        hold.order(rescale(order, 3, "here:0", "here:1"))  # a slot that comes back is not told as released any more
+        await here.until(lambda seen: any(isinstance(one, RunningSeen) and one.generation == 3 for one in seen))
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        here.seen.clear()
+
+        hold, life = here.attempt(order)  # this one gets the Launch again
+        await here.until_seen(RunningSeen)
+        hold.order(stop(order, "cancel"))
+        assert (await life).outcome == "cancelled"
+        assert not any(isinstance(one, ReleaseSeen) for one in here.seen)
+        assert here.births == 1
+        assert calls(job) == ["launch 1", "rescale 2", "rescale 3", "stop cancel"]
+
+    world(story)
+
+
+def test_an_end_that_nobody_saw_is_told_later(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        await here.until_seen(RunningSeen)
+        folder = AttemptFolder.of(job, 1)
+        driver, *_ = await until_recorded(folder, 2)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        reader, writer = await asyncio.open_unix_connection(str(folder.runtime / link.SOCKET_NAME))
+        writer.write(link.frame(stop(order, "preempt")))
+        await writer.drain()
+        while await link.read_observation(reader) is not None:
+            pass
+        writer.close()
+        await processes.gone(driver)
+        here.seen.clear()
+        assert (await here.attempt(order)[1]).outcome == "preempted"
+        assert here.ends() == [("preempted", 1)]
+        assert here.births == 1
+
+    world(story)
+
+
+def test_a_killed_driver_is_lost_after_its_workers_are_gone(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        driver, *workers = await until_recorded(AttemptFolder.of(job, 1), 2)
+        assert processes.living(workers) == workers
+        processes.send(driver, signal.SIGKILL)
+        seen = await life
+        assert seen.outcome == "lost"
+        assert str(driver[0]) in seen.reason
+        assert processes.living(workers) == []
+        assert AttemptFolder.of(job, 1).exit() == seen
+
+    world(story)
+
+
+def test_a_driver_killed_while_nobody_looked_is_lost_too(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        driver, *workers = await until_recorded(AttemptFolder.of(job, 1), 2)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        processes.send(driver, signal.SIGKILL)
+        await processes.gone(driver)
+        assert (await here.attempt(order)[1]).outcome == "lost"
+        assert processes.living(workers) == []
+        assert here.births == 1
+
+    world(story)
+
+
+def test_after_a_cancel_a_killed_driver_is_cancelled(world, job):
+    async def story(here):
+        order = launch(job, Script(deaf=True), python=sys.executable)
+        hold, life = here.attempt(order)
+        driver, *_ = await until_recorded(AttemptFolder.of(job, 1), 2)
+        hold.order(stop(order, "cancel", "not needed"))
+        await until(lambda: "stop cancel" in calls(job))
+        processes.send(driver, signal.SIGKILL)
+        seen = await life
+        assert (seen.outcome, seen.reason) == ("cancelled", "not needed")
+
+    world(story)
+
+
+def test_a_driver_that_is_told_to_end_counts_as_lost(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        driver, *workers = await until_recorded(AttemptFolder.of(job, 1), 2)
+        processes.send(driver, signal.SIGTERM)
+        assert (await life).outcome == "lost"
+        assert calls(job)[-1] == "stop preempt"
+        assert processes.living(workers) == []
+
+    world(story)
+
+
+def test_two_drivers_for_one_attempt_are_one(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        await here.until_seen(RunningSeen)
+        folder = AttemptFolder.of(job, 1)
+        assert await here.nursery.birth(folder.path, folder.runtime) is None
+        second = [sys.executable, "-m", "jupyter_elastic.agent.driver", str(folder.path), str(folder.runtime)]
+        assert await asyncio.to_thread(subprocess.call, second) == 3
+        assert calls(job) == ["launch 1"]
+        assert not life.done()
+
+    world(story)
+
+
+def test_a_driver_starts_without_a_nursery_too(world, job):
+    async def story(here):
+        order = launch(job, Script(outcome="completed"), python=sys.executable)
+        folder = AttemptFolder.of(job, 1)
+        folder.create(order)
+        folder.runtime.mkdir(mode=0o700)
+        program = [sys.executable, "-m", "jupyter_elastic.agent.driver", str(folder.path), str(folder.runtime)]
+        assert await asyncio.to_thread(subprocess.call, program, stderr=subprocess.DEVNULL) == 0
+        assert folder.exit().outcome == "completed"
+
+    world(story)
+
+
+def test_hostile_bytes_do_not_disturb_a_driver(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        hold, life = here.attempt(order)
+        await here.until_seen(RunningSeen)
+        path = str(AttemptFolder.of(job, 1).runtime / link.SOCKET_NAME)
+        for junk in (b"\xff" * 64, b"\x00\x00\x00\x05hello", b"\x00\x00", b""):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(path)
+                client.sendall(junk)
+        hold.order(stop(order, "cancel"))
+        assert (await life).outcome == "cancelled"
+
+    world(story)
+
+
+def test_twenty_drivers_at_once_leave_no_process_and_no_zombie(world, job):
+    async def story(here):
+        orders = [
+            launch(job.with_name(f"job{number}"), Script(outcome="completed"), job=number, python=sys.executable)
+            for number in range(20)
+        ]
+        ends = await asyncio.gather(*(here.attempt(order)[1] for order in orders))
+        assert {(seen.outcome, seen.reason) for seen in ends} == {("completed", "")}
+        for order in orders:
+            driver = AttemptFolder.of(order.spec.folder, 1).record().driver
+            await processes.gone(driver)
+            await until(lambda driver=driver: not psutil.pid_exists(driver[0]))  # the nursery leaves no zombies
+
+    world(story)

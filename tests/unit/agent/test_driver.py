@@ -1,0 +1,95 @@
+"""The driver's judgement of orders and ends, without processes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from jupyter_elastic.agent.driver import Driver, load_engine
+from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.errors import EngineError
+from jupyter_elastic.types import ExitSeen, JobSpec, Launch, ReleaseSeen, Rescale, RunningSeen, Stop
+
+ABOUT = {"at": 5.0, "by": "me", "id": "x", "job": 3, "attempt": 1}
+
+
+@pytest.fixture
+def driver(tmp_path):
+    spec = JobSpec(name="x", folder=str(tmp_path), python=sys.executable, min_slots=1, max_slots=4)
+    launch = Launch(job=3, attempt=1, owner="me", spec=spec, generation=1, slots=("h:0", "h:1"))
+    folder = AttemptFolder.of(tmp_path, 1)
+    folder.create(launch)
+    return Driver(folder, launch, tmp_path)
+
+
+def rescale(generation, *slots, job=3, attempt=1):
+    return Rescale(job=job, attempt=attempt, owner="me", generation=generation, slots=slots)
+
+
+def stop(how, reason=""):
+    return Stop(job=3, attempt=1, owner="me", how=how, reason=reason)
+
+
+def test_the_snapshot_is_what_still_matters(driver):
+    assert driver.snapshot() == []
+    driver.report(RunningSeen(**ABOUT, generation=1, slots=("h:0", "h:1")))
+    driver.report(RunningSeen(**ABOUT, generation=2, slots=("h:0",)))
+    driver.report(ReleaseSeen(**ABOUT, slots=("h:1",)))
+    running, released = driver.snapshot()
+    assert running.generation == 2
+    assert released.slots == ("h:1",)
+    driver.accept(rescale(3, "h:0", "h:1"))
+    assert [type(part) for part in driver.snapshot()] == [RunningSeen]
+
+
+def test_a_release_names_the_generation_that_the_engine_knew(driver):
+    driver.report(ReleaseSeen(**ABOUT, slots=("h:1",)))
+    driver.report(ReleaseSeen(**ABOUT, slots=("h:0",), generation=1))
+    (released,) = driver.snapshot()
+    assert released.generation == 1
+    assert released.slots == ("h:1", "h:0")
+
+
+@pytest.mark.parametrize("order", [rescale(1, "h:5"), rescale(9, "h:5", job=4), rescale(9, "h:5", attempt=2)])
+def test_old_and_foreign_orders_change_nothing(driver, order):
+    driver.accept(order)
+    assert driver._wanted is None
+
+
+def test_after_a_stop_nothing_grows_and_a_harder_stop_wins(driver):
+    driver.accept(stop("preempt", "others wait"))
+    driver.accept(rescale(2, "h:5"))
+    assert driver._wanted is None
+    driver.accept(stop("cancel", "by its owner"))
+    driver.accept(stop("preempt"))
+    assert driver._stop == stop("cancel", "by its owner")
+
+
+@pytest.mark.parametrize(
+    ("how", "said", "outcome", "reason"),
+    [
+        ("", "completed", "completed", ""),
+        ("", "failed", "failed", ""),
+        ("cancel", "preempted", "cancelled", "r"),
+        ("preempt", "preempted", "preempted", "r"),
+        ("preempt", "completed", "completed", ""),
+        ("time limit", "cancelled", "failed", "r"),
+    ],
+)
+def test_the_end_is_judged_by_who_asked_for_it(driver, how, said, outcome, reason):
+    if how:
+        driver.accept(stop(how, "r"))
+    driver.report(ExitSeen(**ABOUT, outcome=said))
+    assert (driver._exit.outcome, driver._exit.reason, driver._exit.at) == (outcome, reason, 5.0)
+
+
+def test_only_the_first_end_counts(driver):
+    driver.report(ExitSeen(**ABOUT, outcome="completed"))
+    driver.report(ExitSeen(**ABOUT, outcome="failed"))
+    assert driver._exit.outcome == "completed"
+
+
+def test_an_unknown_engine_is_named_with_the_known_ones():
+    with pytest.raises(EngineError, match=r"no engine 'warp' .* installed: .*process"):
+        load_engine("warp")

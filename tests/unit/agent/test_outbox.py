@@ -1,0 +1,99 @@
+"""The outbox: in order, until acknowledged, and no more than needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jupyter_elastic.agent import outbox
+from jupyter_elastic.agent.outbox import Outbox
+from jupyter_elastic.errors import DaemonUnreachable, JournalError, NotFound
+from jupyter_elastic.types import ExitSeen, Progress, ProgressSeen, ReleaseSeen, RunningSeen
+
+ABOUT = {"at": 0.0, "by": "me", "id": "x", "job": 1, "attempt": 1}
+
+
+def progress(step):
+    return ProgressSeen(**ABOUT, progress=Progress(step=step))
+
+
+RUNNING = RunningSeen(**ABOUT, generation=1, slots=("h:0",))
+RELEASED = ReleaseSeen(**ABOUT, slots=("h:0",))
+EXIT = ExitSeen(**ABOUT, outcome="completed")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(outbox, "RETRY_S", (0.001, 0.002))
+
+
+async def deliver(ask, *seen):
+    box = Outbox(ask)
+    for one in seen:
+        box.put(one)
+    task = asyncio.create_task(box.run())
+    async with asyncio.timeout(30):
+        await box.empty()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def test_every_report_is_tried_until_the_daemon_has_it():
+    taken, failures = [], [DaemonUnreachable("away"), JournalError("disk full"), DaemonUnreachable("still away")]
+
+    async def ask(report):
+        if failures:
+            raise failures.pop(0)
+        taken.append(report.seen)
+
+    asyncio.run(deliver(ask, RUNNING, RELEASED, EXIT))
+    assert taken == [RUNNING, RELEASED, EXIT]
+
+
+def test_a_report_that_the_daemon_does_not_want_does_not_block_the_next():
+    taken = []
+
+    async def ask(report):
+        if report.seen is RUNNING:
+            raise NotFound("no such job")
+        taken.append(report.seen)
+
+    asyncio.run(deliver(ask, RUNNING, EXIT))
+    assert taken == [EXIT]
+
+
+def test_progress_that_waits_is_replaced_and_keeps_its_place():
+    taken = []
+
+    async def ask(report):
+        taken.append(report.seen)
+
+    asyncio.run(deliver(ask, RUNNING, progress(1), progress(2), progress(3), RELEASED, progress(4), EXIT))
+    assert taken == [RUNNING, progress(3), RELEASED, progress(4), EXIT]
+
+
+def test_progress_that_is_on_its_way_is_not_changed():
+    taken, on_the_way = [], asyncio.Event()
+
+    async def go():
+        go_on = asyncio.Event()
+
+        async def ask(report):
+            on_the_way.set()
+            await go_on.wait()
+            taken.append(report.seen)
+
+        box = Outbox(ask)
+        task = asyncio.create_task(box.run())
+        box.put(progress(1))
+        await on_the_way.wait()
+        box.put(progress(2))
+        box.put(progress(3))
+        go_on.set()
+        await box.empty()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(go())
+    assert taken == [progress(1), progress(3)]
