@@ -12,7 +12,7 @@ from jupyter_elastic.server_ext.feed import Feed
 from jupyter_elastic.server_ext.handlers import ROUTES
 
 
-class ElasticApp(ExtensionApp):  # type: ignore[misc]
+class ElasticApp(ExtensionApp):
     """jupyter-elastic in the Jupyter server."""
 
     name = "jupyter_elastic"

@@ -1,4 +1,4 @@
-"""REST and WebSocket: thin. Each handler reads its input, asks the feed, answers with JSON. `openapi.yaml` says the same.
+"""REST and WebSocket: thin. Each handler reads its input, asks the feed, answers with JSON, as `openapi.yaml` says.
 
 Rights: Jupyter's own (`@authenticated`, `@authorized` with the resources `jupyter_elastic:jobs` and
 `jupyter_elastic:policy`), then the daemon's, which knows who owns which job.
@@ -31,7 +31,7 @@ PUSH_S = 0.1
 """A socket is sent at most ten pages a second."""
 
 
-class _Api(ExtensionHandlerMixin, APIHandler):  # type: ignore[misc]
+class _Api(ExtensionHandlerMixin, APIHandler):
     """What all REST handlers share: the feed, JSON, errors as `{code, message}`."""
 
     auth_resource: ClassVar[str] = "jupyter_elastic:jobs"
@@ -272,7 +272,7 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
     jobs: list[int] = []
 
 
-class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, JupyterHandler):  # type: ignore[misc]
+class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, JupyterHandler):
     """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
 
     The page says what it looks at: `{"pool": [offset, limit], "jobs": [7]}`. It is sent `{"pool": PoolScreen,
@@ -290,6 +290,7 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
 
     @property
     def feed(self) -> Feed:
+        """What the server knows of the pool."""
         return self.settings["jupyter_elastic_feed"]  # type: ignore[no-any-return]
 
     def open(self, *_args: Any, **_kwargs: Any) -> None:
@@ -306,7 +307,7 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
         except msgspec.DecodeError as problem:
             self.close(1003, f"not a look: {problem}"[:120])
             return
-        if len(look.jobs) > 50 or (look.pool and not (0 <= look.pool[0] and 0 < look.pool[1] <= MAX_WINDOW)):
+        if len(look.jobs) > 50 or (look.pool and not (look.pool[0] >= 0 and 0 < look.pool[1] <= MAX_WINDOW)):
             self.close(1003, "at most 50 jobs and a window of 500")
             return
         self.look, self.sent = look, {}
@@ -317,7 +318,7 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
         self.task.cancel()
 
     async def push(self) -> None:
-        """Send what changed, at most ten times a second; outputs grow without events, so look at them twice a second."""
+        """Send what changed, at most ten times a second; outputs grow without events: look twice a second."""
         version = -1
         try:
             while True:
@@ -351,6 +352,7 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
             await self.send_once(f"job {job}", marker, {"job": page})
 
     async def send_once(self, key: str, marker: bytes, message: Any) -> None:
+        """Send a message unless its marker is that of the last one under this key."""
         if self.sent.get(key) != marker:
             self.sent[key] = marker
             await self.write_message(msgspec.json.encode(message).decode())
@@ -403,4 +405,3 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/screens", ScreensSocket),
     (f"{_API}/events", EventsSocket),
 ]
-

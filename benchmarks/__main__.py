@@ -1,0 +1,48 @@
+"""`python -m benchmarks [PART ...] [--rounds N]`: prints a table and writes `benchmarks/results.json`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+PARTS = ("cells", "elastic", "submits", "policies", "screens")
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def main() -> int:
+    """Run the parts that are named, or all; figures of parts that were not run are kept."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    unknown = set(options.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    kept = {entry["name"]: entry for entry in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    for part in options.parts or PARTS:
+        print(f"== {part}", flush=True)
+        found = importlib.import_module(f"benchmarks.{part}").measure(options.rounds)
+        show(found)
+        kept.update({entry["name"]: entry for entry in found})
+        RESULTS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
+    return 0
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """The table for people."""
+    for entry in found:
+        peer = "" if entry["peer"] is None else f"{entry['peer_name']} {entry['peer']:.4g}"
+        ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.3f} x"
+        goal = f"goal {entry['goal']}" if entry["goal"] else ""
+        print(
+            f"  {entry['name']:<48} {entry['ours']:>10.4g} {entry['unit']:<9} {ratio:>10}  {peer:<34} {goal}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

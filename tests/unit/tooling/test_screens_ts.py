@@ -1,0 +1,44 @@
+"""The front end's types are the twins of the Python view models: same names, same fields."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pytest
+
+from jupyter_elastic.widgets import model, pool_screen
+
+SOURCE = Path(pool_screen.__file__).parent / "frontend" / "src" / "screens.ts"
+
+
+def interfaces() -> dict[str, set[str]]:
+    found = re.findall(r"export interface (\w+) \{(.*?)\n\}", SOURCE.read_text(), flags=re.DOTALL)
+    return {name: set(re.findall(r"^\s*(\w+)\??:", body, flags=re.MULTILINE)) for name, body in found}
+
+
+def structs(module: ModuleType) -> dict[str, set[str]]:
+    kinds = {
+        name: kind
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and kind.__module__ == module.__name__
+    }
+    return {
+        name: set(kind.__struct_fields__)
+        for name, kind in kinds.items()
+        if issubclass(kind, msgspec.Struct) and not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("module", [pool_screen, model], ids=["pool", "job"])
+def test_every_screen_has_its_twin(module: ModuleType) -> None:
+    twins = interfaces()
+    python = structs(module)
+    assert python, "no structs found: the test looks at the wrong module"
+    assert {name: twins.get(name) for name in python} == python
+
+
+def test_no_interface_is_left_over() -> None:
+    assert set(interfaces()) == set(structs(pool_screen)) | set(structs(model))
