@@ -1,0 +1,309 @@
+"""A real pool for tests: a daemon and an agent as processes in a folder of their own, and what one asks of them.
+
+    with Pool(tmp_path / "pool", slots=2) as pool:
+        job = pool.submit("print('hello', rank)", slots=2, engine="process")
+        assert pool.ended(job).outcome == "completed"
+        assert pool.output(job, 0) == "hello 0\n"
+
+All waiting is for events, which a thread collects; every wait has a limit and says what it saw instead. At the end
+every process that was started in the pool is ended: it is known by the pool's folder in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import pytest
+
+from jupyter_elastic import connection, packaging
+from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.client import Client
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.job import Job
+from jupyter_elastic.types import ENDED, Event, JobEnded, JobInfo, JobRequeued, JobRunning, JobSpec
+from jupyter_elastic.wire import CancelJob, Ping
+
+LIMIT_S = 60.0
+
+
+class Pool:
+    """See the module."""
+
+    def __init__(self, folder: Path, *, slots: int = 2, env: dict[str, str] | None = None) -> None:
+        self.folder = connection.private_dir(folder.absolute())
+        self.runtime = connection.runtime_dir_of(self.folder)
+        self.jobs_dir = connection.private_dir(self.folder / "jobs")
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("JUPYTER_ELASTIC")},
+            connection.DIR_VARIABLE: str(self.folder),
+            "JUPYTER_ELASTIC_SLOTS": str(slots),
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
+        }
+        self.endpoint = f"ipc://{self.runtime / 'daemon.sock'}"
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.events: list[Event] = []
+        self._news = threading.Condition()
+        self._client: Client | None = None
+        self._collector: threading.Thread | None = None
+        self._stopping = False
+        self._journal: Client | None = None
+
+    def __enter__(self) -> Self:
+        self.start_daemon()
+        self.start_agent()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def start_daemon(self) -> None:
+        """Start the daemon and wait until it answers."""
+        self.daemon = self._start("daemon", "jupyter_elastic.scheduler")
+        self.until(lambda: self._daemon_lives() or self._ended_early(self.daemon, "daemon"), "the daemon comes up")
+        self.client.ask(Ping(), timeout_s=LIMIT_S)
+        if self._collector is None:
+            self._collector = threading.Thread(target=self._collect, daemon=True)
+            self._collector.start()
+
+    def start_agent(self) -> None:
+        """Start the agent and wait until it is there; it connects by itself."""
+        self.agent = process = self._start("agent", "jupyter_elastic.agent")
+
+        def there() -> bool:
+            try:
+                record = json.loads((self.runtime / "agent.json").read_bytes())
+            except (OSError, ValueError):
+                return self._ended_early(process, "agent")
+            return record["pid"] == process.pid or self._ended_early(process, "agent")
+
+        self.until(there, "the agent comes up")
+
+    def kill_daemon(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """Kill the daemon."""
+        assert self.daemon is not None
+        self.daemon.send_signal(how)
+        self.daemon.wait(LIMIT_S)
+
+    def kill_agent(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """Kill the agent."""
+        assert self.agent is not None
+        self.agent.send_signal(how)
+        self.agent.wait(LIMIT_S)
+
+    def stop(self) -> None:
+        """End everything of this pool and remove its sockets."""
+        self._stopping = True
+        if self._journal is not None:
+            self._journal.close()
+        if self._client is not None:
+            self._client.close()
+        for process in (self.agent, self.daemon):
+            if process is not None:
+                process.kill()
+                process.wait()
+        while left := self.members():
+            for process in left:
+                processes.send(process, signal.SIGKILL)
+            time.sleep(0.02)
+        if self._collector is not None:
+            self._collector.join(LIMIT_S)
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def members(self) -> list[processes.Known]:
+        """Every living process of this pool: daemon, agent, nursery, drivers, warm parents, workers."""
+        mark = f"{connection.DIR_VARIABLE}={self.folder}".encode()
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                    found.append((process.pid, process.create_time()))
+        return processes.living(found)
+
+    def _start(self, name: str, module: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.out").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", module],
+                env=self.env,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _daemon_lives(self) -> bool:
+        found = connection.read_endpoint(self.runtime / "daemon.json")
+        return found is not None and connection.alive(found.pid, found.start_time)
+
+    def _ended_early(self, process: subprocess.Popen[bytes] | None, name: str) -> bool:
+        assert process is not None
+        if process.poll() is not None:
+            pytest.fail(f"the {name} ended with {process.returncode}: {self.log(name)}")
+        return False
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        """A client of this pool's daemon."""
+        if self._client is None:
+            self._client = Client(self.endpoint)
+        return self._client
+
+    def submit(
+        self,
+        source: str,
+        *,
+        slots: int | tuple[int, int] = 1,
+        engine: str = "process",
+        names: dict[str, Any] | None = None,
+        out: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        **spec: Any,
+    ) -> int:
+        """Package a cell of a notebook with these `names` and queue it; the job's number. `spec` goes to JobSpec."""
+        package = packaging.package(source, names or {}, filename="<In[1]>", out=out, env=env)
+        folder = packaging.create_folder(package, self.jobs_dir)
+        low, high = (slots, slots) if isinstance(slots, int) else slots
+        wanted = {"name": "test", "python": sys.executable, **spec}
+        return self.client.submit(JobSpec(folder=str(folder), min_slots=low, max_slots=high, engine=engine, **wanted))
+
+    def job(self, number: int) -> Job:
+        """The handle of a job."""
+        return Job(self.client, number)
+
+    def info(self, job: int) -> JobInfo:
+        """What the daemon says of the job now."""
+        (found,) = self.client.jobs(all=True, job=job)
+        return found
+
+    def cancel(self, job: int) -> None:
+        """Cancel a job."""
+        self.client.ask(CancelJob(job=job, reason="by the test"))
+
+    def job_folder(self, job: int) -> Path:
+        """The job's folder."""
+        return Path(self.info(job).spec.folder)
+
+    def output(self, job: int, rank: int = 0, stream: str = "stdout") -> str:
+        """What a rank has written so far."""
+        path = self.job_folder(job) / f"rank.{rank}" / stream
+        return path.read_text() if path.exists() else ""
+
+    def attempt(self, job: int, number: int = 1) -> AttemptFolder:
+        """The files of an attempt."""
+        return AttemptFolder.of(self.job_folder(job), number)
+
+    def pids(self, job: int, number: int = 1) -> list[processes.Known]:
+        """The processes of an attempt as last recorded, the driver first."""
+        record = self.attempt(job, number).record()
+        return [] if record is None else [record.driver, *record.workers]
+
+    def log(self, name: str) -> str:
+        """The end of the log of `daemon` or `agent`."""
+        texts = [
+            path.read_text() for path in (self.folder / f"{name}.out", self.folder / f"{name}.log") if path.exists()
+        ]
+        return "".join(texts)[-4000:]
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def facts(self, job: int) -> list[Any]:
+        """All facts of a job so far."""
+        with self._news:
+            return [event.fact for event in self.events if getattr(event.fact, "job", None) == job]
+
+    def wait(self, condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
+        """Wait for events until the condition holds; its value. Fails with the events so far."""
+        limit = time.monotonic() + limit_s
+        while not (value := condition()):
+            with self._news:
+                self._news.wait(0.25)
+            if time.monotonic() > limit:
+                told = "\n".join(str(event) for event in self.events[-40:])
+                pytest.fail(f"not within {limit_s:g} s: {what}\n{told}\nagent: {self.log('agent')}")
+        return value
+
+    def until(self, condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
+        """Wait for something that no event tells (a file, a process); its value."""
+        limit = time.monotonic() + limit_s
+        while not (value := condition()):
+            if time.monotonic() > limit:
+                pytest.fail(
+                    f"not within {limit_s:g} s: {what}\ndaemon: {self.log('daemon')}\nagent: {self.log('agent')}"
+                )
+            time.sleep(0.01)
+        return value
+
+    def wait_fact(self, job: int, kind: type, count: int = 1, **fields: Any) -> Any:
+        """Wait for the `count`th fact of this kind with these fields; that fact."""
+
+        def found() -> Any:
+            matching = [
+                fact
+                for fact in self.facts(job)
+                if isinstance(fact, kind) and all(getattr(fact, name) == value for name, value in fields.items())
+            ]
+            return matching[count - 1] if len(matching) >= count else None
+
+        return self.wait(found, f"{kind.__name__} {fields} of job {job}")
+
+    def running(self, job: int, **fields: Any) -> JobRunning:
+        """Wait until the job runs (with `attempt=`, `generation=`)."""
+        return self.wait_fact(job, JobRunning, **fields)
+
+    def requeued(self, job: int, **fields: Any) -> JobRequeued:
+        """Wait until the job is queued again."""
+        return self.wait_fact(job, JobRequeued, **fields)
+
+    def ended(self, job: int) -> JobEnded:
+        """Wait until the job is over."""
+        return self.wait_fact(job, JobEnded)
+
+    def printed(self, job: int, text: str, rank: int = 0) -> None:
+        """Wait until a rank has written this text."""
+        folder = self.job_folder(job)
+        path = folder / f"rank.{rank}" / "stdout"
+        self.until(lambda: path.exists() and text in path.read_text(), f"rank {rank} of job {job} writes {text!r}")
+
+    def all_gone(self, known: list[processes.Known]) -> None:
+        """Wait until none of these processes lives."""
+        self.until(lambda: not processes.living(known), f"{known} are gone")
+
+    def active(self) -> list[JobInfo]:
+        """Jobs that are not over."""
+        return [info for info in self.client.jobs() if info.phase not in ENDED]
+
+    def _collect(self) -> None:
+        self._journal = Client(self.endpoint)
+        with contextlib.suppress(ElasticError):
+            for event in self._journal.events(0):
+                with self._news:
+                    self.events.append(event)
+                    self._news.notify_all()
+                if self._stopping:
+                    return
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Any:
+    """A pool of two CPU slots with daemon and agent; import it into a conftest to use it."""
+    with Pool(tmp_path / "pool", slots=2) as started:
+        yield started
