@@ -30,7 +30,7 @@ def row(
 
 
 def interleave(rounds: int, *measures: Callable[[], float]) -> list[list[float]]:
-    """Run the measures in turn, `rounds` times, so that a noisy minute strikes all alike. A list of figures for each."""
+    """Run the measures in turn, `rounds` times, so that a noisy minute strikes all alike; their figures."""
     figures: list[list[float]] = [[] for _ in measures]
     for _ in range(rounds):
         for measure, found in zip(measures, figures, strict=True):

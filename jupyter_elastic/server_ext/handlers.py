@@ -16,7 +16,7 @@ from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.extension.handler import ExtensionHandlerMixin
-from tornado import web
+from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 import jupyter_elastic
