@@ -67,10 +67,9 @@ def test_policies_are_compared(pool: Path) -> None:
 
 def test_a_first_cell_leaves_a_finished_looking_page(pool: Path, tmp_path: Path) -> None:
     executed = tmp_path / "01.ipynb"
-    subprocess.run(
-        [sys.executable, "-m", "papermill", str(EXAMPLES / "01_first_cell.ipynb"), str(executed), "--cwd", str(EXAMPLES), "-k", "python3"],
-        check=True, timeout=280, capture_output=True,
-    )  # fmt: skip
+    papermill = [sys.executable, "-m", "papermill", "-k", "python3", "--cwd", str(EXAMPLES)]
+    first = str(EXAMPLES / "01_first_cell.ipynb")
+    subprocess.run([*papermill, first, str(executed)], check=True, timeout=280, capture_output=True)
     subprocess.run(
         [sys.executable, "-m", "nbconvert", "--to", "html", str(executed)], check=True, timeout=120, capture_output=True
     )
