@@ -7,6 +7,7 @@ books. It can be killed at any time: drivers go on, the next agent adopts them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import logging
 import os
@@ -23,6 +24,7 @@ from jupyter_elastic.agent import processes
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.folder import AttemptFolder, attempts
 from jupyter_elastic.agent.nursery import Nursery
+from jupyter_elastic.agent.spawn import WARM_VARIABLE, warm_up
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
@@ -165,12 +167,15 @@ class Agent:
         return await nursery.birth(attempt, runtime)
 
     async def _warm(self) -> None:
-        """Have our own interpreter's nursery ready before the first job comes."""
+        """Have our own interpreter's nursery, and workers for cells without frameworks, ready before a job comes."""
         nursery = self._nurseries.setdefault(sys.executable, Nursery(sys.executable))
         try:
             await nursery.start()
         except ElasticError as problem:
             log.warning("no nursery: %s", problem)
+        if os.environ.get(WARM_VARIABLE, "1") != "0":
+            with contextlib.suppress(OSError):
+                warm_up(sys.executable, {}, ())
 
     async def _orders(self) -> None:
         async for effect in self.client.orders():

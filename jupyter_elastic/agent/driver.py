@@ -103,6 +103,8 @@ class Driver:
         # observations
         self._running: RunningSeen | None = None
         self._released: dict[SlotId, None] = {}
+        self._holding: set[SlotId] = set()
+        """Slots on which the engine may have processes."""
         self._progress = ProgressWriter(folder.job_folder / "progress.jsonl", launch, self._send)
         self._exit: ExitSeen | None = None
         self._all_gone = False
@@ -148,6 +150,7 @@ class Driver:
                 if seen.generation is None:
                     seen = msgspec.structs.replace(seen, generation=self._given)
                 self._released |= dict.fromkeys(seen.slots)
+                self._holding -= set(seen.slots)
                 self._send(seen)
             case ExitSeen():
                 self._exit = self._judged(seen)
@@ -228,6 +231,7 @@ class Driver:
         """Launch, then one order after the other: the newest wish of each kind."""
         try:
             self._engine = load_engine(self.launch.spec.engine)(self._task(), self.report)
+            self._holding |= set(self.launch.slots)
             await self._engine.launch(self.launch.generation, self.launch.slots, self.launch.devices)
             stopped = ""
             while True:
@@ -242,9 +246,28 @@ class Driver:
                 elif self._wanted is not None and not stopped:
                     wanted, self._wanted = self._wanted, None
                     self._given = wanted.generation
+                    self._holding |= set(wanted.slots)
                     await self._engine.rescale(wanted.generation, wanted.slots, wanted.devices)
+                    self._release_unheard(wanted)
         except Exception as problem:
             self._fail(problem)
+
+    def _release_unheard(self, order: Rescale) -> None:
+        """Give back what a generation granted that was overtaken before the engine heard of it."""
+        unheard = tuple(slot for slot in order.draining if slot not in self._holding and slot not in order.slots)
+        if unheard:
+            self._see(self._release(unheard))
+
+    def _release(self, slots: tuple[SlotId, ...]) -> ReleaseSeen:
+        return ReleaseSeen(
+            at=time.time(),
+            by=self.launch.owner,
+            id=f"release-{self.launch.job}-{self.launch.attempt}-{self._given}",
+            job=self.launch.job,
+            attempt=self.launch.attempt,
+            slots=slots,
+            generation=self._given,
+        )
 
     def _stuck(self, how: str) -> None:
         """The engine was told to stop and didn't: its processes are ended at the end of `run`."""
@@ -288,17 +311,7 @@ class Driver:
         if self._running is not None:
             parts.append(self._running)
         if self._released:
-            parts.append(
-                ReleaseSeen(
-                    at=time.time(),
-                    by=self.launch.owner,
-                    id=f"release-{self.launch.job}-{self.launch.attempt}",
-                    job=self.launch.job,
-                    attempt=self.launch.attempt,
-                    slots=tuple(self._released),
-                    generation=self._given,
-                )
-            )
+            parts.append(self._release(tuple(self._released)))
         if self._progress.newest is not None:
             parts.append(self._progress.newest)
         if self._exit is not None and self._all_gone:

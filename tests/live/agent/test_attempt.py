@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 
+import msgspec
 import psutil
 import pytest
 
@@ -20,6 +21,25 @@ from tests.support.fake_engine import Script, calls, launch
 
 def rescale(order, generation, *slots):
     return Rescale(job=order.job, attempt=order.attempt, owner="me", generation=generation, slots=slots)
+
+
+def test_slots_of_a_generation_that_was_overtaken_are_given_back(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        hold, life = here.attempt(order)
+        await here.until_seen(RunningSeen)
+        third = rescale(order, 3, "here:0")
+        hold.order(msgspec.structs.replace(third, draining=("here:1", "here:2")))  # here:2 came with generation 2
+        await here.until(
+            lambda seen: (
+                {slot for one in seen if isinstance(one, ReleaseSeen) for slot in one.slots} == {"here:1", "here:2"}
+            )
+        )
+        assert all(one.generation == 3 for one in here.seen if isinstance(one, ReleaseSeen))
+        hold.order(stop(order, "cancel"))
+        await life
+
+    world(story)
 
 
 def stop(order, how, reason=""):
