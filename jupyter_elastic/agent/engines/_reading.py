@@ -1,0 +1,78 @@
+"""What can be read off without running anything: of a cell's text, and of a death."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_elastic.packaging import Payload
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell's text and its captured names hint at. Hints only: workers say what is so."""
+
+    elastic: bool = False
+    """It can regroup: it uses Horovod's elastic API or our `training`."""
+    rings: bool = False
+    """It forms a ring."""
+    frameworks: tuple[str, ...] = ()
+
+
+def read_cell(payload: Payload) -> Cell:
+    """Look at the payload's text and at the bytes of its names; nothing is unpickled."""
+    source, names = payload.source, payload.names
+    ours = "jupyter_elastic" in source or b"jupyter_elastic" in names
+    elastic = ours or bool(re.search(r"\belastic\b", source)) or (b"horovod" in names and b"elastic" in names)
+    rings = ours or elastic or bool(re.search(r"hvd|horovod", source)) or b"horovod" in names
+    found: list[str] = []
+    if re.search(r"\b(tensorflow|keras|tf_keras)\b", source) or b"tensorflow" in names or b"keras" in names:
+        found.append("tensorflow")
+    if re.search(r"\btorch\b", source) or b"torch" in names:
+        found.append("torch")
+    return Cell(elastic=elastic, rings=rings, frameworks=tuple(found))
+
+
+def death(rank: int, code: int | None, *, oom: bool) -> str:
+    """How a worker died, for a person."""
+    if code is None:
+        return f"rank {rank}: the worker is gone, and nobody saw how"
+    if code >= 0:
+        return f"rank {rank}: the worker left with exit code {code} before its cell was through"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = ""
+    if -code == signal.SIGKILL:
+        hint = (
+            ": the kernel's out-of-memory killer; use smaller batches, or fewer workers on this host"
+            if oom
+            else " (if nobody did that by hand, the machine was probably out of memory)"
+        )
+    elif -code in {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}:
+        hint = " (a crash in compiled code; the last lines of its stderr may say more)"
+    return f"rank {rank}: the worker was killed by {name}{hint}"
+
+
+def oom_kills() -> int:
+    """How often the out-of-memory killer has struck in our control group; 0 when that can't be known."""
+    try:
+        path = Path("/proc/self/cgroup").read_text(encoding="ascii").strip().splitlines()[-1].split(":")[2]
+        for folder in (Path("/sys/fs/cgroup") / path.lstrip("/"), Path("/sys/fs/cgroup")):
+            events = folder / "memory.events"
+            if events.exists():
+                fields = dict(line.split() for line in events.read_text(encoding="ascii").splitlines())
+                return int(fields.get("oom_kill", 0))
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def has_group(pid: int) -> bool:
+    """Whether anything is left of the process group that `pid` led."""
+    try:
+        os.killpg(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,481 @@
+"""What engines of worker processes share: start them, listen to them, end them, and say how the attempt ended.
+
+The shell around `membership`: it does what the machine says and tells it what happens. Which rounds there are and what
+they need is the business of the engine that derives from this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from jupyter_elastic import packaging
+from jupyter_elastic.agent import membership, processes
+from jupyter_elastic.agent.commits import Commits
+from jupyter_elastic.agent.engines import _reading
+from jupyter_elastic.agent.engines.base import Report, Task
+from jupyter_elastic.agent.membership import Action, Membership
+from jupyter_elastic.agent.spawn import Process, Spawner, default_threads
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.types import ExitSeen, Observation, Progress, ProgressSeen, ReleaseSeen, RunningSeen, SlotId
+
+Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
+
+TICK_S = 0.1
+DISK_S = 10.0
+"""The last commit is brought to disk at least this often."""
+PREEMPT_GRACE_S = 10.0
+"""How long the members have to come to the door and save when the job is preempted."""
+END_GRACE_S = 10.0
+"""How long a worker has to end after its cell is through."""
+COLLECT_S = 0.15
+"""How long after the first failure the others are listened to, so that the cause is named and not its echo."""
+LADDER = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
+"""How a cancelled worker is ended: what, and how long it has then."""
+MAX_LINE = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Member:
+    """A worker as its engine sees it."""
+
+    name: str
+    slot: SlotId
+    rank: int
+    process: Process | None = None
+    writer: asyncio.StreamWriter | None = None
+    running: bool = False
+    """Its cell runs."""
+    done: bool = False
+    doomed: bool = False
+    """It is to be killed as soon as it is there."""
+    at_door: float = 0.0
+    """When it last came to a door."""
+    running_ring: bool = False
+    """It has been in a ring."""
+
+
+@dataclass
+class Failure:
+    """Why a worker, and with it the attempt, failed. The lower `weight`, the nearer to the cause."""
+
+    weight: int
+    rank: int
+    type: str
+    message: str
+    traceback: str = field(default="", repr=False)
+
+    @property
+    def reason(self) -> str:
+        """One line for a person."""
+        return f"rank {self.rank}: {self.type}: {self.message}" if self.traceback else self.message
+
+
+class WorkersEngine:
+    """The common part of the engines whose workers are processes with a pipe."""
+
+    name: ClassVar[str] = ""
+    rings: ClassVar[bool] = False
+
+    def __init__(self, task: Task, report: Report) -> None:
+        self.task = task
+        self.machine = Membership(min_slots=task.min_slots)
+        self._report_to = report
+        self._members: dict[str, Member] = {}
+        self._commits = Commits(task.folder)
+        self._spawner: Spawner
+        self._cell = _reading.Cell()
+        self._devices: dict[SlotId, str] = {}
+        self._failures: list[Failure] = []
+        self._failing = False
+        self._stopping = ""
+        self._through: set[str] = set()
+        """Names of workers whose cell came to its end."""
+        self._ran = False
+        self._over = False
+        self._unsaved_since: float | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._clearing: set[asyncio.Task[Any]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._environment: dict[str, str] = {}
+        self._oom_kills = _reading.oom_kills()
+
+    # --- the engine's page
+
+    async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
+        """Start one worker on each slot."""
+        self._devices.update(devices)
+        try:
+            payload = await asyncio.to_thread(self._read_payload)
+        except (OSError, msgspec.DecodeError) as problem:
+            self._end("failed", f"the job's folder {self.task.folder} can't be read: {problem}")
+            return
+        self._cell = _reading.read_cell(payload)
+        self._environment = payload.env
+        self.machine.elastic = self.rings and self._cell.elastic
+        self._spawner = Spawner(self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm)
+        self._ticker = asyncio.create_task(self._tick())
+        self._do(self.machine.want(generation, slots))
+
+    async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
+        """A wish: go on with exactly these slots."""
+        self._devices.update(devices)
+        if not self._stopping:
+            self._do(self.machine.want(generation, slots))
+
+    async def stop(self, how: str) -> None:
+        """End the attempt; a cancel overtakes a preemption, otherwise the first word counts."""
+        if self._over or self._stopping == how or (self._stopping and how == "preempt"):
+            return
+        self._stopping = how
+        if how == "preempt":
+            self._preempt()
+            self._spawn_task(self._end_all(((signal.SIGKILL, 0.0),), after_s=PREEMPT_GRACE_S))
+        else:
+            self._do(self.machine.end())
+            self._spawn_task(self._end_all(LADDER))
+        self._maybe_over()
+
+    def pids(self) -> list[tuple[int, float]]:
+        """Every worker's (pid, start time)."""
+        return [member.process.known for member in self._members.values() if member.process is not None]
+
+    # --- what an engine adds
+
+    def _preempt(self) -> None:
+        """Ask the workers to save and leave."""
+        raise NotImplementedError
+
+    def _perform(self, action: Action) -> None:
+        """Do one thing that concerns rings."""
+        raise NotImplementedError
+
+    def _heard(self, member: Member, words: dict[str, Any]) -> None:
+        """A word that concerns rings."""
+        raise NotImplementedError
+
+    def _rank_of(self, fork: membership.Fork) -> int:
+        """The number that a new worker starts with."""
+        return fork.rank
+
+    # --- doing
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            log.debug("%s", action)
+            match action:
+                case membership.Fork():
+                    member = Member(action.name, action.slot, self._rank_of(action))
+                    self._members[action.name] = member
+                    self._spawn_task(self._live(member, action.size))
+                case membership.Kill(name):
+                    self._kill(name)
+                case membership.Release(slot):
+                    self._spawn_task(self._release(slot))
+                case membership.GiveUp(name, why):
+                    self._gave_up(name, why)
+                case _:
+                    self._perform(action)
+        self._maybe_running()
+        self._maybe_over()
+
+    def tell(self, name: str, k: str, /, **words: Any) -> None:
+        """Say something to a worker; one that is gone doesn't hear it."""
+        member = self._members.get(name)
+        if member is not None and member.writer is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                member.writer.write(json.dumps({"k": k, **words}).encode() + b"\n")
+
+    def _kill(self, name: str) -> None:
+        member = self._members.get(name)
+        if member is None:
+            return
+        member.doomed = True
+        if member.process is not None:
+            processes.send(member.process.known, signal.SIGKILL)
+
+    async def _live(self, member: Member, size: int) -> None:
+        """A worker's whole life, from its start to the last of its processes."""
+        try:
+            process, ours = await self._spawner.start()
+        except ElasticError as problem:
+            self._fail(Failure(0, member.rank, "EngineError", str(problem)))
+            self._members.pop(member.name, None)
+            self._do(self.machine.gone(member.name))
+            return
+        member.process = process
+        if member.doomed:
+            processes.send(process.known, signal.SIGKILL)
+        reader, member.writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
+        self.tell(member.name, "start", **self._order(member, size))
+        listening = self._spawn_task(self._listen(member, reader))
+        code = await process.ended()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(listening), 1.0)  # its last words
+        listening.cancel()
+        member.writer.close()
+        self._left(member, code)
+
+    def _order(self, member: Member, size: int) -> dict[str, Any]:
+        device = self._devices.get(member.slot, "")
+        return {
+            "name": member.name,
+            "rank": member.rank,
+            "size": size,
+            "device": device,
+            "engine": self.name,
+            "folder": str(self.task.folder),
+            "job": self.task.job,
+            "attempt": self.task.attempt,
+            "env": default_threads(self._environment, gpu=bool(device)),
+        }
+
+    async def _listen(self, member: Member, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := await reader.readline():
+                try:
+                    self._hear(member, json.loads(line))
+                except Exception:
+                    log.exception("worker %s said what can't be understood: %.200r", member.name, line)
+
+    def _hear(self, member: Member, words: dict[str, Any]) -> None:
+        log.debug("%s: %.200s", member.name, words)
+        match words["k"]:
+            case "hello":
+                member.running = True
+                self._maybe_running()
+            case "progress":
+                progress = msgspec.convert(words["progress"], Progress)
+                self._tell_running()
+                self.report(
+                    ProgressSeen(job=self.task.job, attempt=self.task.attempt, progress=progress, **self._stamp())
+                )
+            case "committed":
+                self.machine.committed()
+                if words.get("durable"):
+                    self._unsaved_since = None
+                elif self._unsaved_since is None:
+                    self._unsaved_since = time.monotonic()
+            case "done":
+                member.done = True
+                self._tell_running()
+                self._through.add(member.name)
+                self._spawn_task(self._see_to_end(member))
+                self._do(self.machine.done(member.name))
+            case "error":
+                weight = 2 if words.get("broken_ring") else 0
+                if weight and self.machine.elastic:
+                    return  # it comes back from the last commit
+                self._fail(Failure(weight, words["rank"], words["type"], words["message"], words["traceback"]))
+            case "interrupted" | "bye":
+                pass
+            case _:
+                self._heard(member, words)
+
+    def _left(self, member: Member, code: int | None) -> None:
+        """A worker's process is gone."""
+        self._members.pop(member.name, None)
+        assert member.process is not None
+        if _reading.has_group(member.process.pid):
+            task = asyncio.create_task(processes.end([member.process.known], 0.5))
+            self._clearing.add(task)
+            task.add_done_callback(self._cleared)
+        log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
+        if not (member.done or member.doomed or self._stopping):
+            self._last_words = (member, code)
+        self._do(self.machine.gone(member.name))
+
+    _last_words: tuple[Member, int | None] | None = None
+
+    def _cleared(self, task: asyncio.Task[Any]) -> None:
+        self._clearing.discard(task)
+        self._maybe_over()
+
+    def _gave_up(self, name: str, why: str) -> None:
+        member, code = self._last_words or (Member(name, "", 0), None)
+        oom = _reading.oom_kills() > self._oom_kills
+        text = _reading.death(member.rank, code, oom=oom)
+        if why == "too often":
+            text += "; workers died again and again without a commit between"
+        self._fail(Failure(1 if code is None or code < 0 else 3, member.rank, "WorkerDied", text))
+
+    # --- ends
+
+    def _fail(self, failure: Failure) -> None:
+        """Note a failure; a moment later the attempt ends with the one that is nearest to the cause."""
+        self._failures.append(failure)
+        if not self._failing:
+            self._failing = True
+            self._spawn_task(self._fail_soon())
+
+    async def _fail_soon(self) -> None:
+        await asyncio.sleep(COLLECT_S)
+        self._do(self.machine.end())
+        await self._end_all(((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0)))
+
+    async def _end_all(self, ladder: tuple[tuple[signal.Signals, float], ...], *, after_s: float = 0.0) -> None:
+        await asyncio.sleep(after_s)
+        for what, wait_s in ladder:
+            for member in self._members.values():
+                if member.process is None:
+                    member.doomed = True
+                else:
+                    processes.send(member.process.known, what)
+            until = time.monotonic() + wait_s
+            while self._members and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+        if after_s:
+            self._do(self.machine.end())
+
+    async def _see_to_end(self, member: Member) -> None:
+        await asyncio.sleep(END_GRACE_S)
+        if member.name in self._members and member.process is not None:
+            log.warning("worker %s is through and doesn't end: killed", member.name)
+            processes.send(member.process.known, signal.SIGKILL)
+
+    async def _release(self, slot: SlotId) -> None:
+        if self._clearing:
+            await asyncio.wait(set(self._clearing))
+        if not self._over:
+            self.report(ReleaseSeen(job=self.task.job, attempt=self.task.attempt, slots=(slot,), **self._stamp()))
+
+    def _maybe_over(self) -> None:
+        if self._over or self._members or self._clearing or not self.machine.over:
+            return
+        self._over = True
+        self._spawn_task(self._finish())
+
+    async def _finish(self) -> None:
+        if self._failing:
+            failure = min(self._failures, key=lambda f: (f.weight, f.rank))
+            if not self._stopping:
+                self._write_error(failure)
+        if self._stopping == "time limit":
+            self._end_later = ("failed", "the job ran longer than its time limit")
+        elif self._stopping == "cancel":
+            self._end_later = ("cancelled", "")
+        elif self._failing:
+            self._end_later = ("failed", failure.reason)
+        elif self._stopping and not self._through:
+            self._end_later = ("preempted", "")
+        else:
+            self._end_later = ("completed", "")
+        await asyncio.to_thread(self._put_commit_away, completed=self._end_later[0] == "completed")
+        await self._wait_for_reports()
+        self._end(*self._end_later)
+
+    _end_later: tuple[Outcome, str] = ("lost", "")
+
+    async def _wait_for_reports(self) -> None:
+        """Releases that wait for helpers of a dead worker come before the end."""
+        mine = asyncio.current_task()
+        waiting = [task for task in self._tasks if task is not mine and task.get_coro().__name__ == "_release"]  # type: ignore[union-attr]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    def _put_commit_away(self, *, completed: bool) -> None:
+        if not completed:
+            with contextlib.suppress(OSError):
+                self._commits.to_disk()
+        self._commits.drop_shared()
+
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        self._over = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._spawner.close()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        seen = ExitSeen(
+            job=self.task.job, attempt=self.task.attempt, outcome=outcome, reason=reason[:2000], **self._stamp()
+        )
+        self._report_to(seen)
+
+    def _write_error(self, failure: Failure) -> None:
+        words = {
+            "rank": failure.rank,
+            "type": failure.type,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        temporary = self.task.folder / ".error.json"
+        with contextlib.suppress(OSError):
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump(words, file)
+            temporary.replace(self.task.folder / "error.json")
+
+    # --- the rest
+
+    def report(self, seen: Observation) -> None:
+        """Tell the driver."""
+        if not self._over or isinstance(seen, ReleaseSeen):
+            self._report_to(seen)
+
+    def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
+        """Report that the members train."""
+        self._ran = True
+        self.report(
+            RunningSeen(
+                job=self.task.job,
+                attempt=self.task.attempt,
+                generation=generation,
+                slots=slots,
+                pause_s=pause_s,
+                **self._stamp(),
+            )
+        )
+
+    def _maybe_running(self) -> None:
+        """Without a ring the attempt runs when every wanted worker runs its cell."""
+
+    def _tell_running(self) -> None:
+        """A worker got somewhere: the attempt runs, whether or not there was a ring."""
+        if not self._ran:
+            self.running(self.machine.generation, self.machine.wanted)
+
+    def _stamp(self) -> dict[str, Any]:
+        return {"at": time.time(), "by": self.task.owner, "id": uuid.uuid4().hex}
+
+    def _spawn_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.error("a fault in the engine", exc_info=problem)
+            self._fail(Failure(0, 0, "EngineError", f"a fault in the engine: {problem!r}"))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._do(self.machine.tick())
+            if self._unsaved_since is not None and time.monotonic() - self._unsaved_since > DISK_S:
+                self._unsaved_since = None
+                try:
+                    await asyncio.to_thread(self._commits.to_disk)
+                except OSError as problem:
+                    log.warning("the commit could not be brought to disk: %s", problem)
+
+    def _read_payload(self) -> packaging.Payload:
+        folder = self.task.folder
+        shutil.rmtree(folder / "results", ignore_errors=True)
+        (folder / "error.json").unlink(missing_ok=True)
+        return packaging.decode((folder / packaging.PAYLOAD).read_bytes())

@@ -1,0 +1,47 @@
+"""Engine `process`: independent workers, no ring. Each runs the cell once with its own rank; nobody waits for anybody.
+
+A rescale to fewer ends workers, one to more starts them; the attempt is through when all that are left are. For cells
+without collectives, and for machines without Horovod.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from jupyter_elastic.agent import membership
+from jupyter_elastic.agent.engines._workers import Member, WorkersEngine
+from jupyter_elastic.agent.membership import Action
+
+
+class Process(WorkersEngine):
+    """One attempt's independent workers."""
+
+    name: ClassVar[str] = "process"
+    _told: tuple[int, frozenset[str]] = (0, frozenset())
+
+    @classmethod
+    def missing(cls) -> str:
+        """Nothing ever is."""
+        return ""
+
+    def _preempt(self) -> None:
+        for name in self._members:
+            self.tell(name, "update")
+
+    def _perform(self, action: Action) -> None:
+        raise AssertionError(action)  # without doors there are no rings
+
+    def _heard(self, member: Member, words: dict[str, Any]) -> None:
+        if words["k"] != "entered":
+            raise ValueError(words["k"])
+
+    def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
+        taken = {member.rank for member in self._members.values()}
+        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+
+    def _maybe_running(self) -> None:
+        wanted = self.machine.wanted
+        running = {m.slot for m in self._members.values() if m.running}
+        if self._told[0] < self.machine.generation and running >= set(wanted):
+            self._told = (self.machine.generation, frozenset(wanted))
+            self.running(self.machine.generation, wanted)

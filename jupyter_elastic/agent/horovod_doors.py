@@ -1,0 +1,201 @@
+"""Horovod's doors in a worker: `hvd.init()` and `elastic.run` ask our driver instead of Horovod's launcher.
+
+What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and where elastic modules imported it) and
+`horovod.common.elastic.notification_manager` (host updates come by the pipe; its `init()` is what `elastic.run` calls
+first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
+Horovod's own, unmodified 0.28.1.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jupyter_elastic.agent.horovod_state import StateKeeper
+from jupyter_elastic.agent.pipe import Pipe, WorkerSession
+
+ADDED_AND_REMOVED = 3
+"""`HostUpdateResult.mixed`: whoever stays takes part in the next `sync`."""
+GLOO_TIMEOUT_S = 10
+"""Short, because workers are warm when they come to the door."""
+
+_BASICS = "horovod.common.basics"
+_ELASTIC = "horovod.common.elastic"
+
+
+class Doors:
+    """One worker's way in and out of rings. `follow(rank, size)` is called for each new membership."""
+
+    def __init__(self, pipe: Pipe, session: WorkerSession, name: str, follow: Callable[[int, int], None]) -> None:
+        self._pipe = pipe
+        self._name = name
+        self._follow = follow
+        self._keeper = StateKeeper(session)
+        self._listeners: list[Any] = []
+        self._private: tuple[Any, Callable[..., Any]] | None = None
+        """Of a newcomer: the framework's basics, and its real init, in a world of its own."""
+        self._basics: Any = None
+        self.leave: Callable[[], None] = lambda: os._exit(0)
+        """Called when the driver removes this worker; must not return."""
+        pipe.on_call = self._call
+
+    def install(self) -> None:
+        """Replace the doors in what is loaded, and in what will be."""
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
+        os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
+        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic}
+        for name in list(patches):
+            if name in sys.modules:
+                patches.pop(name)(sys.modules[name])
+        if patches:
+            sys.meta_path.insert(0, _AfterImport(patches))
+
+    @property
+    def initialized(self) -> bool:
+        """Whether this worker is in a ring (or in its own world)."""
+        return self._basics is not None and bool(self._basics.is_initialized())
+
+    # --- the doors themselves
+
+    def init(self, real: Callable[..., Any], basics: Any, *args: Any, **kwargs: Any) -> Any:
+        """In the place of `hvd.init()`."""
+        if basics.is_initialized():
+            return real(basics, *args, **kwargs)
+        if self._basics is not None and self._basics is not basics and self._basics.is_initialized():
+            raise RuntimeError(
+                "this cell calls hvd.init() of two frameworks; one worker can be in one ring: use either horovod.torch "
+                "or horovod.tensorflow"
+            )
+        self._basics = basics
+        answer = self._arrive("init")
+        if answer["k"] == "private":
+            self._enter(rank=0, size=1)
+            self._private = (basics, lambda: real(basics, *args, **kwargs))
+            return self._private[1]()
+        return self._join(answer, lambda: real(basics, *args, **kwargs))
+
+    def run(self) -> None:
+        """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one."""
+        if self._private is None:
+            self._pipe.send("entered")
+            return
+        basics, real = self._private
+        basics.shutdown()
+        self._private = None
+        self._join(self._arrive("run"), real)
+
+    def _arrive(self, door: str) -> dict[str, Any]:
+        answer = self._pipe.arrive(door, seasoned=self._keeper.seasoned)
+        if answer["k"] == "removed":
+            if answer.get("keep"):
+                self._keeper.save_now()
+            self._pipe.send("bye")
+            self.leave()
+        return answer
+
+    def _join(self, go: dict[str, Any], real: Callable[[], Any]) -> Any:
+        self._enter(go["rank"], go["size"])
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
+        self._keeper.begin(go["rank"], restore=bool(go["restore"]))
+        self._follow(go["rank"], go["size"])
+        value = real()
+        self._pipe.send("joined", round=go["round"], at=time.time())
+        return value
+
+    def _enter(self, rank: int, size: int) -> None:
+        os.environ.update(
+            HOROVOD_RANK=str(rank),
+            HOROVOD_SIZE=str(size),
+            HOROVOD_LOCAL_RANK="0",
+            HOROVOD_LOCAL_SIZE="1",
+            HOROVOD_CROSS_RANK=str(rank),
+            HOROVOD_CROSS_SIZE=str(size),
+            HOROVOD_HOSTNAME=self._name,
+            HOROVOD_CONTROLLER="gloo",
+            HOROVOD_CPU_OPERATIONS="gloo",
+            HOROVOD_GLOO_IFACE="lo",
+            HOROVOD_ELASTIC="1",
+        )
+
+    def _call(self) -> None:
+        """The driver calls this worker to the door: every state hears it at its next commit."""
+        for state in list(self._listeners):
+            state.on_hosts_updated(time.time(), ADDED_AND_REMOVED)
+
+    def _register(self, state: Any) -> None:
+        self._keeper.hook(state)
+        if not any(known is state for known in self._listeners):
+            self._listeners.append(state)
+
+    def _forget(self, state: Any) -> None:
+        self._listeners = [known for known in self._listeners if known is not state]
+
+    # --- putting them in
+
+    def _patch_basics(self, module: types.ModuleType) -> None:
+        kind = module.HorovodBasics
+        real = kind.init
+
+        def init(basics: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.init(real, basics, *args, **kwargs)
+
+        init.__doc__ = real.__doc__
+        kind.init = init
+        for name, loaded in list(sys.modules.items()):  # who took the bound method when it was imported
+            if name.startswith("horovod."):
+                bound = vars(loaded).get("init")
+                if isinstance(bound, types.MethodType) and isinstance(bound.__self__, kind):
+                    vars(loaded)["init"] = bound.__self__.init
+
+    def _patch_elastic(self, module: types.ModuleType) -> None:
+        doors = self
+
+        class NotificationManager:
+            """In the place of Horovod's: no socket, no pickle."""
+
+            def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+                doors.run()
+
+            def register_listener(self, listener: Any) -> None:
+                doors._register(listener)
+
+            def remove_listener(self, listener: Any) -> None:
+                doors._forget(listener)
+
+            def handle_hosts_updated(self, *args: Any) -> None:
+                pass
+
+        module.notification_manager = NotificationManager()  # type: ignore[attr-defined]
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Runs a patch right after a module of that name was executed."""
+
+    def __init__(self, patches: dict[str, Callable[[types.ModuleType], None]]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec that the others find, with a loader that patches what it has loaded."""
+        if fullname not in self._patches:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            patch = self._patches.pop(fullname)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                patch(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,110 @@
+"""Keeps the commits of native Horovod states (`hvd.elastic.TorchState` and its like) so that they outlive the workers.
+
+Horovod keeps a commit in the memory of each worker; when all members die, or the job is preempted, it is lost. Here
+rank 0's `save()` also goes to the driver's keeping, as a pickle that only the same user's workers ever read, and when
+nobody in a new ring holds state, rank 0 restores it before `sync()`. States of `jupyter_elastic.training` keep their own
+commits and are only watched. Knows Horovod's `State` by its methods; imports no framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from typing import Any
+
+import cloudpickle
+
+from jupyter_elastic.agent.pipe import WorkerSession
+
+MAGIC = b"horovod-state 1\n"
+_INTERNAL = frozenset({
+    "_bcast_object", "_bcast_model", "_bcast_op", "_rank", "_host_messages", "_last_updated_timestamp",
+    "_reset_callbacks", "_handlers", "_eval_fn", "_assign_fn", "model", "optimizer", "backend", "session", "variables",
+    "save", "sync",
+})  # fmt: skip
+"""Attributes of Horovod's state classes that belong to the process and not to the training."""
+
+
+class StateKeeper:
+    """Watches the states of one worker. `seasoned`: it holds what the ring has learned so far."""
+
+    def __init__(self, session: WorkerSession) -> None:
+        self.seasoned = False
+        self._session = session
+        self._rank = 0
+        self._restore = False
+        self._states: list[Any] = []
+        self._ordinals: dict[int, int] = {}
+
+    def begin(self, rank: int, *, restore: bool) -> None:
+        """A new membership; `restore`: nobody in it holds state."""
+        self._rank, self._restore = rank, restore
+
+    def hook(self, state: Any) -> None:
+        """Watch `state` from now on."""
+        if id(state) in self._ordinals:
+            return
+        ordinal = len(self._states)
+        self._ordinals[id(state)] = ordinal
+        self._states.append(state)
+        ours = type(state).__module__.startswith("jupyter_elastic.")
+        save, sync = state.save, state.sync
+
+        def kept_save() -> None:
+            save()
+            if self._rank == 0 and not ours:
+                self._session.save(_dump(state, ordinal))
+
+        def seasoning_sync() -> None:
+            if self._restore and self._rank == 0 and not ours:
+                _restore(state, ordinal, self._session.load())
+            sync()
+            if not ours:
+                # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
+                # before its first commit would go back to untrained weights.
+                save()
+            self.seasoned = True
+            self._restore = False
+
+        state.save, state.sync = kept_save, seasoning_sync
+
+    def save_now(self) -> None:
+        """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""
+        if not self._states or not self.seasoned:
+            return
+        self._rank = 0
+        state = self._states[-1]
+        if not type(state).__module__.startswith("jupyter_elastic."):
+            state.save()
+        blob = self._session.load()
+        if blob is not None:
+            self._session.save(blob, durable=True)
+
+
+def _dump(state: Any, ordinal: int) -> bytes:
+    """What `state.save()` has just put aside, as bytes."""
+    handlers = {
+        name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
+        for name, handler in getattr(state, "_handlers", {}).items()
+    }
+    skip = _INTERNAL | handlers.keys()
+    own: dict[str, bytes] = {}
+    for name, value in vars(state).items():
+        if name not in skip:
+            with contextlib.suppress(Exception):  # an attribute that can't travel belongs to the process
+                own[name] = cloudpickle.dumps(value)
+    return MAGIC + pickle.dumps({"ordinal": ordinal, "handlers": cloudpickle.dumps(handlers), "own": own})
+
+
+def _restore(state: Any, ordinal: int, blob: bytes | None) -> None:
+    """Put a dump back and let the state go back to it. A commit of another state of the cell is left alone."""
+    if blob is None or not blob.startswith(MAGIC):
+        return
+    kept = pickle.loads(blob[len(MAGIC) :])  # noqa: S301 - written by this job's own workers, into a private folder
+    if kept["ordinal"] != ordinal:
+        return
+    for name, saved in pickle.loads(kept["handlers"]).items():  # noqa: S301
+        vars(state._handlers[name]).update(saved)
+    for name, value in kept["own"].items():
+        vars(state)[name] = pickle.loads(value)  # noqa: S301
+    state.restore()

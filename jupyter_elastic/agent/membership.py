@@ -1,0 +1,403 @@
+"""Who is wanted, who lives, who stands at the door: the pure machine that settles each round of a ring.
+
+Told what happened, it answers with what is to be done; it knows no clock, no process and no framework. A *round* is one
+membership of the ring (the rank order of its members is fixed by it); the `generation` is the number of the scheduler's
+wish that it serves. One wish can need several rounds, when workers die.
+
+The rules, measured in ARCHITECTURE.md:
+
+- A round starts when every living member of the last one stands at the door, and takes in whoever else is there.
+- Members are called to the door only when the round that would come of it differs from the present one, so nobody
+  waits for a newcomer that is not ready. The first round, and one whose members all died, waits for all wanted workers.
+- Ranks go by age, those that hold state first: rank 0 always has it where anybody has.
+- A dead worker's slot gets a new one; the survivors go on at once when there are at least `min_slots` of them.
+- A newcomer to a running elastic ring starts in a private world of size one, and joins at the door of `elastic.run`.
+- Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from jupyter_elastic.types import SlotId
+
+DEATHS = 10
+"""So many deaths, plus two for each wanted slot, without a commit between them, and the ring gives up."""
+PATIENCE = 10
+"""Ticks that members of a broken join get to abort by themselves or to come back to the door."""
+
+Door: TypeAlias = Literal["init", "run"]
+"""`init`: the first `hvd.init()`, or one after a shutdown; `run`: the door of `elastic.run`, where newcomers wait."""
+Place: TypeAlias = Literal["working", "init", "run", "joining", "joined", "done", "leaving"]
+
+
+# --- what is to be done -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Start worker `name` on `slot`; `rank` of `size` is what it will probably be."""
+
+    name: str
+    slot: SlotId
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Private:
+    """Let this newcomer initialise a world of its own."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Go:
+    """A round starts: members in the order of their ranks."""
+
+    round: int
+    generation: int
+    members: tuple[str, ...]
+    restore: bool
+    """Nobody among them holds state: rank 0 restores the last commit."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """This worker stands at the door and is to leave, with exit code 0."""
+
+    name: str
+    keep: bool = False
+    """It holds the ring's state and nobody goes on with it: save it first."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Call this member to the door."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Kill:
+    """End this worker: it is no member and not wanted, or can't get out of a broken join."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """No process is on this slot any more, and none is to come."""
+
+    slot: SlotId
+
+
+@dataclass(frozen=True)
+class Settled:
+    """All members of the round have joined."""
+
+    round: int
+    generation: int
+    slots: tuple[SlotId, ...]
+    complete: bool
+    """They are on exactly the slots of the wish."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The attempt can't go on: a worker of a cell that isn't elastic died, or workers die again and again."""
+
+    name: str
+    why: Literal["not elastic", "too often"]
+
+
+Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Release | Settled | GiveUp
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Worker:
+    name: str
+    slot: SlotId
+    age: int
+    place: Place = "working"
+    round: int = 0
+    """The last round it was let into; 0: none yet."""
+    seasoned: bool = False
+    """It holds the state of the ring."""
+
+    @property
+    def at_door(self) -> bool:
+        return self.place in {"init", "run"}
+
+
+@dataclass
+class Membership:
+    """One attempt's ring. Every method tells what happened and returns what is to be done, in order."""
+
+    min_slots: int = 1
+    elastic: bool = False
+    """Whether the cell can regroup: hinted by its text at first, known once a worker stood at the `run` door."""
+    wanted: tuple[SlotId, ...] = ()
+    generation: int = 0
+    round: int = 0
+    finishing: bool = False
+    """A worker has ended its cell: nobody is added any more."""
+    ended: bool = False
+    """Given up, or told to stop: nobody is added or called."""
+    deaths: int = 0
+    """Since the last commit."""
+    _entered: bool = False
+    _workers: dict[str, _Worker] = field(default_factory=dict)
+    _born: int = 0
+    _called: set[str] = field(default_factory=set)
+    _broken: int | None = None
+    """Ticks since a member of the present round died before all had joined."""
+    _settled: int = 0
+    """The last round that all its members have joined."""
+    _told: int = 0
+    """The last generation for which `Settled(complete=True)` was said."""
+    _held: frozenset[SlotId] = frozenset()
+
+    # what happened
+
+    def want(self, generation: int, slots: Iterable[SlotId]) -> list[Action]:
+        """The scheduler's wish: exactly these slots. An older wish than the present one changes nothing."""
+        if self.ended or generation < self.generation:
+            return []
+        before = set(self.wanted)
+        self.generation, self.wanted = generation, tuple(dict.fromkeys(slots))
+        self._called.clear()
+        idle = before - set(self.wanted) - {w.slot for w in self._workers.values()}
+        return [*(Release(slot) for slot in sorted(idle)), *self._decide()]
+
+    def ready(self, name: str, door: Door, *, seasoned: bool = False) -> list[Action]:
+        """A worker stands at a door."""
+        worker = self._workers.get(name)
+        if worker is None or worker.place in {"done", "leaving"}:
+            return []
+        worker.place, worker.seasoned = door, seasoned
+        self._called.discard(name)
+        if door == "run":
+            self.elastic = self._entered = True
+        return self._decide()
+
+    def entered(self, name: str) -> list[Action]:
+        """A worker runs `elastic.run`: the cell can regroup."""
+        if name not in self._workers:
+            return []
+        self.elastic = self._entered = True
+        return self._decide()
+
+    def joined(self, name: str, round_: int) -> list[Action]:
+        """A worker came out of `hvd.init()` of that round."""
+        worker = self._workers.get(name)
+        if worker is None or worker.place != "joining" or worker.round != round_:
+            return []
+        worker.place = "joined"
+        return self._decide()
+
+    def done(self, name: str) -> list[Action]:
+        """A worker's cell has come to its end."""
+        worker = self._workers.get(name)
+        if worker is None or worker.place == "leaving":
+            return []
+        worker.place = "done"
+        self.finishing = True
+        return self._decide()
+
+    def gone(self, name: str) -> list[Action]:
+        """A worker's process is gone, whatever the reason."""
+        worker = self._workers.pop(name, None)
+        if worker is None:
+            return []
+        self._called.discard(name)
+        if worker.place in {"done", "leaving"} or self.ended:
+            return self._decide()
+        if worker.round == self.round and self._settled < self.round:
+            self._broken = 0
+        self.deaths += 1
+        if worker.slot in self.wanted and not self.finishing:
+            if not self.elastic:
+                return [GiveUp(name, "not elastic"), *self.end()]
+            if self.deaths > DEATHS + 2 * len(self.wanted):
+                return [GiveUp(name, "too often"), *self.end()]
+        elif not self.elastic:
+            return [GiveUp(name, "not elastic"), *self.end()]
+        return self._decide()
+
+    def committed(self) -> None:
+        """The ring has got somewhere."""
+        self.deaths = 0
+
+    def end(self) -> list[Action]:
+        """Nobody is added or called any more; slots are released as their processes go."""
+        self.ended = True
+        return self._decide()
+
+    def tick(self) -> list[Action]:
+        """A moment has passed (the shell says which): calls that were not answered are repeated."""
+        self._called.clear()
+        actions = self._decide()
+        if self._broken is not None and self._settled < self.round:
+            self._broken += 1
+            if self._broken > PATIENCE:
+                actions += [Kill(w.name) for w in self._members() if w.place == "joining"]
+        return actions
+
+    # what may be asked
+
+    @property
+    def over(self) -> bool:
+        """No worker lives and none is to come."""
+        return not self._workers and (self.ended or self.finishing or not self.wanted)
+
+    @property
+    def living(self) -> tuple[str, ...]:
+        """Names of the workers whose processes live, oldest first."""
+        return tuple(self._workers)
+
+    def rank_order(self) -> tuple[str, ...]:
+        """The members that live, oldest first."""
+        return tuple(w.name for w in self._members())
+
+    # what follows
+
+    def _members(self) -> list[_Worker]:
+        """Living members of the present round, except those that are through or on their way out."""
+        if not self.round:
+            return []
+        return [w for w in self._workers.values() if w.round == self.round and w.place not in {"done", "leaving"}]
+
+    def _newcomers(self) -> list[_Worker]:
+        return [w for w in self._workers.values() if not w.round]
+
+    def _decide(self) -> list[Action]:
+        actions: list[Action] = []
+        if not self.ended:
+            actions += self._settle()
+            actions += self._fork()
+            actions += self._dismiss()
+            actions += self._privates()
+            actions += self._start()
+            actions += self._call()
+        actions += self._release()
+        return actions
+
+    def _settle(self) -> list[Action]:
+        """The ring stands: say so once for each round, and once for each wish that it fulfils."""
+        members = [w for w in self._workers.values() if w.round == self.round and w.place != "leaving"]
+        if not self.round or not members or any(w.place in {"joining", "init", "run"} for w in members):
+            return []
+        if self._broken is not None:
+            return []  # a member died in the join: the round never was, those who got through come back to the door
+        slots = tuple(w.slot for w in sorted(members, key=_seniority))
+        complete = set(slots) == set(self.wanted)
+        if self._settled == self.round and (not complete or self._told >= self.generation):
+            return []
+        self._settled = self.round
+        if complete:
+            self._told = self.generation
+        return [Settled(self.round, self.generation, slots, complete)]
+
+    def _fork(self) -> list[Action]:
+        if self.finishing:
+            return []
+        taken = {w.slot for w in self._workers.values()}
+        actions: list[Action] = []
+        for slot in self.wanted:
+            if slot not in taken:
+                worker = _Worker(f"w{self._born}", slot, self._born)
+                self._born += 1
+                self._workers[worker.name] = worker
+                rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != "leaving") - 1
+                actions.append(Fork(worker.name, slot, rank, len(self.wanted)))
+        return actions
+
+    def _dismiss(self) -> list[Action]:
+        """Who never was a member and is not wanted goes at once; and all who did not make it before the end."""
+        actions: list[Action] = []
+        for worker in self._newcomers():
+            unwanted = worker.slot not in self.wanted
+            late = self.finishing and self.round and worker.place != "done"
+            if worker.place in {"leaving", "done"} or not (unwanted or late):
+                continue
+            actions.append(Removed(worker.name) if worker.at_door else Kill(worker.name))
+            worker.place = "leaving"
+        return actions
+
+    def _privates(self) -> list[Action]:
+        if not (self._entered and self._members()) or self.finishing:
+            return []
+        actions: list[Action] = []
+        for worker in self._newcomers():
+            if worker.place == "init":
+                worker.place = "working"
+                actions.append(Private(worker.name))
+        return actions
+
+    def _next(self) -> list[_Worker]:
+        """Who would be in a round that starts now."""
+        kept = [w for w in self._members() if w.slot in self.wanted or self.finishing]
+        return kept + [w for w in self._newcomers() if w.at_door and w.slot in self.wanted]
+
+    def _enough(self, coming: list[_Worker]) -> bool:
+        if self.finishing:
+            return bool(coming)
+        if not self._members():  # first round, or all have died: wait for everybody
+            return bool(coming) and {w.slot for w in coming} == set(self.wanted)
+        return len(coming) >= min(self.min_slots, len(self.wanted))
+
+    def _start(self) -> list[Action]:
+        members, coming = self._members(), self._next()
+        if any(not w.at_door for w in members):
+            return []
+        if not self.wanted and not self.finishing:
+            return self._remove(members, keep=True)
+        if not self._enough(coming) or (members and not coming):
+            return []
+        left = [w for w in members if w not in coming]
+        actions = self._remove(left, keep=not any(w.seasoned for w in coming))
+        self.round += 1
+        self._broken = None
+        coming.sort(key=_seniority)
+        restore = not any(w.seasoned for w in coming)
+        for worker in coming:
+            worker.place, worker.round = "joining", self.round
+        self._called.clear()
+        return [*actions, Go(self.round, self.generation, tuple(w.name for w in coming), restore)]
+
+    def _remove(self, workers: list[_Worker], *, keep: bool) -> list[Action]:
+        """Send workers away from the door; with `keep`, the first of them that has the state saves it."""
+        actions: list[Action] = []
+        for worker in sorted(workers, key=_seniority):
+            worker.place = "leaving"
+            actions.append(Removed(worker.name, keep=keep and worker.seasoned))
+            keep = False
+        return actions
+
+    def _call(self) -> list[Action]:
+        members, coming = self._members(), self._next()
+        if self.finishing or not members or {w.name for w in members} == {w.name for w in coming}:
+            return []
+        if self.wanted and not self._enough(coming):
+            return []
+        called = [w for w in members if not w.at_door and w.name not in self._called]
+        self._called |= {w.name for w in called}
+        return [Update(w.name) for w in called]
+
+    def _release(self) -> list[Action]:
+        """Slots that had a worker and have none, and won't get one."""
+        now = frozenset(w.slot for w in self._workers.values())
+        free = sorted(self._held - now)
+        self._held = now
+        return [Release(slot) for slot in free]
+
+
+def _seniority(worker: _Worker) -> tuple[bool, int]:
+    """Those that hold state first, then the oldest."""
+    return (not worker.seasoned, worker.age)

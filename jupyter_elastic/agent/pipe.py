@@ -1,0 +1,131 @@
+"""The worker's end of the pipe to its driver: JSON lines, read by one thread, written by any.
+
+To the driver: `hello`, `ready`, `entered`, `joined`, `progress`, `committed`, `done`, `error`, `bye`. From it: `start`
+(the first line), `go`, `private`, `removed`, `update`. When the pipe ends the driver is gone, and so is the worker: at
+once, because nobody would end it later. Knows the words and nothing of frameworks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from jupyter_elastic.agent.commits import Commits
+from jupyter_elastic.types import Progress
+
+ORPHANED = 77
+"""Exit code of a worker whose driver is gone."""
+REPORT_INTERVAL_S = 0.1
+
+
+class Pipe:
+    """The words between a worker and its driver. `start` is the driver's first line, its order to this worker."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._lines = connected.makefile("rb")
+        self.start: dict[str, Any] = self._read_start()
+        self.called = threading.Event()
+        """Another round waits for this worker, or it is to leave."""
+        self.on_call: Callable[[], None] = lambda: None
+        self._sending = threading.Lock()
+        self._answers: list[dict[str, Any]] = []
+        self._arrived = threading.Condition()
+        threading.Thread(target=self._listen, name="elastic-pipe", daemon=True).start()
+
+    def send(self, k: str, /, **words: Any) -> None:
+        """Tell the driver; a driver that is gone is the reading thread's business."""
+        line = json.dumps({"k": k, **words}).encode() + b"\n"
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(line)
+
+    def arrive(self, door: str, *, seasoned: bool) -> dict[str, Any]:
+        """Stand at a door until the driver says `go`, `private` or `removed`; its answer."""
+        self.send("ready", door=door, seasoned=seasoned, at=time.time())
+        with self._arrived:
+            while not self._answers:
+                self._arrived.wait()
+            answer = self._answers.pop(0)
+        self.called.clear()
+        return answer
+
+    def _read_start(self) -> dict[str, Any]:
+        line = self._lines.readline()
+        if not line:
+            os._exit(ORPHANED)
+        first: dict[str, Any] = json.loads(line)
+        return first
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._lines:
+                message = json.loads(line)
+                if message["k"] == "update":
+                    self.called.set()
+                    self.on_call()
+                else:
+                    with self._arrived:
+                        self._answers.append(message)
+                        self._arrived.notify_all()
+        os._exit(ORPHANED)
+
+
+class WorkerSession:
+    """`training.session.Session` over the pipe."""
+
+    def __init__(self, pipe: Pipe, engine: str, folder: Path) -> None:
+        self.engine = engine
+        self.rank = 0
+        self._pipe = pipe
+        self._commits = Commits(folder)
+        self._newest: Progress | None = None
+        self._news = threading.Event()
+        self._reporter: threading.Thread | None = None
+
+    def report(self, progress: Progress) -> None:
+        """Tell how far the training is, at most ten times a second; only rank 0's word is passed on."""
+        if self.rank != 0:
+            return
+        older = self._newest
+        if older is not None and older.metrics:
+            progress = msgspec.structs.replace(progress, metrics={**older.metrics, **progress.metrics})
+        self._newest = progress
+        self._news.set()
+        if self._reporter is None:
+            self._reporter = threading.Thread(target=self._tell, name="elastic-report", daemon=True)
+            self._reporter.start()
+
+    def flush(self) -> None:
+        """Send what waits to be sent."""
+        progress, self._newest = self._newest, None
+        if progress is not None:
+            self._pipe.send("progress", progress=msgspec.to_builtins(progress))
+
+    def save(self, commit: bytes, *, durable: bool = False) -> None:
+        """Keep a commit so that it outlives this process."""
+        self._commits.save(commit, durable=durable)
+        self._pipe.send("committed", durable=durable)
+
+    def load(self) -> bytes | None:
+        """The last commit of this job."""
+        return self._commits.load()
+
+    def change_wanted(self) -> bool:
+        """Whether this worker is waited for at the door."""
+        return self._pipe.called.is_set()
+
+    def _tell(self) -> None:
+        while True:
+            self._news.wait()
+            self._news.clear()
+            self.flush()
+            time.sleep(REPORT_INTERVAL_S)

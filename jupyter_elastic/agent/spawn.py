@@ -1,0 +1,275 @@
+"""Getting worker processes: forked from the warm pool where there is one, else started cold.
+
+The driver's side of `pool`. A worker is a process in its own session with one end of a socket pair; whatever started it,
+its death is seen by a pidfd at once and its exit code follows. Knows processes; must not know rings or jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import jupyter_elastic
+from jupyter_elastic import connection
+from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.pool import FRAMEWORKS
+from jupyter_elastic.errors import EngineError
+
+WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
+"""`0`: never fork workers from a warm pool."""
+START_S = 60.0
+"""How long a pool may take to import its frameworks before its clients do without it."""
+CODE_S = 5.0
+"""How long after a death its exit code is waited for."""
+_READ_BY_FRAMEWORKS = (
+    "PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "NUMEXPR_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_",
+    "PYTORCH_", "HOROVOD_", "CONDA_", "VIRTUAL_ENV", "PATH", "CUDA_HOME", "CUDA_PATH", "HOME", "JAX_",
+)  # fmt: skip
+"""Starts of variables that count when a framework is imported: pools that differ in them are different pools."""
+
+log = logging.getLogger(__name__)
+
+
+class Process:
+    """A worker's process. `code` is what it left with: negative for a signal, None while it lives or when unknown."""
+
+    def __init__(self, pid: int, start_time: float) -> None:
+        self.pid = pid
+        self.start_time = start_time
+        self.code: int | None = None
+        self.code_known = asyncio.Event()
+
+    @property
+    def known(self) -> processes.Known:
+        """(pid, start time)."""
+        return (self.pid, self.start_time)
+
+    def set_code(self, code: int | None) -> None:
+        """The exit code is known, or will never be."""
+        self.code = code if self.code is None else self.code
+        self.code_known.set()
+
+    async def ended(self) -> int | None:
+        """Come back when the process is gone, with its exit code; None when nobody knows it."""
+        await processes.gone(self.known)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.code_known.wait(), CODE_S)
+        return self.code
+
+
+class Spawner:
+    """Starts workers for one attempt."""
+
+    def __init__(self, python: str, environment: Mapping[str, str], frameworks: tuple[str, ...], *, warm: bool) -> None:
+        self._python = python
+        self._environment = {**os.environ, **environment}
+        self._frameworks = tuple(name for name in FRAMEWORKS if name in frameworks)
+        self._warm = warm and os.environ.get(WARM_VARIABLE, "1") != "0"
+        self._client: PoolClient | None = None
+        self._connecting = asyncio.Lock()
+
+    async def start(self) -> tuple[Process, socket.socket]:
+        """A worker, and our end of its pipe. EngineError when none can be started."""
+        if self._warm:
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    return await (await self._pool()).fork(theirs), ours
+            except (OSError, EngineError, TimeoutError) as problem:
+                ours.close()  # should the pool fork after all, that worker finds its pipe closed and ends
+                log.info("no warm worker (%s: %s); starting a cold one", type(problem).__name__, problem)
+                self._client = None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                return self._start_cold(theirs), ours
+            except BaseException:
+                ours.close()
+                raise
+
+    def close(self) -> None:
+        """Let the pool go; it lives on."""
+        if self._client is not None:
+            self._client.close()
+
+    async def _pool(self) -> PoolClient:
+        async with self._connecting:
+            if self._client is None or self._client.lost:
+                path = socket_of(self._python, self._environment, self._frameworks)
+                # A cell without frameworks starts cold in the time that a new pool would take.
+                self._client = await connect(
+                    path, self._python, self._environment, self._frameworks, start=bool(self._frameworks)
+                )
+            return self._client
+
+    def _start_cold(self, theirs: socket.socket) -> Process:
+        try:
+            child = subprocess.Popen(
+                [self._python, "-P", "-m", "jupyter_elastic.agent.worker", "--fd", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                env=_with_package(self._environment),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise EngineError(f"no worker could be started with {self._python}: {problem}") from problem
+        process = Process(*processes.known(child.pid))
+
+        async def reap() -> None:
+            await processes.gone(process.known)
+            process.set_code(child.wait())
+
+        _keep(asyncio.create_task(reap()))
+        return process
+
+
+class PoolClient:
+    """A connection to a warm pool."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, raw: socket.socket) -> None:
+        self.lost = False
+        self._writer = writer
+        self._raw = raw
+        self._asking = asyncio.Lock()
+        self._answer: asyncio.Future[Process] | None = None
+        self._children: dict[int, Process] = {}
+        self._listening = asyncio.create_task(self._listen(reader))
+
+    async def fork(self, theirs: socket.socket) -> Process:
+        """Fork a worker that has `theirs`. EngineError when the pool can't or is gone; TimeoutError when it hangs."""
+        async with self._asking:
+            if self.lost:
+                raise EngineError("the warm pool is gone")
+            self._answer = asyncio.get_running_loop().create_future()
+            # The asyncio transport owns the socket; a request is one small message, which a UNIX socket takes at once.
+            socket.send_fds(self._raw, [b'{"k":"fork"}\n'], [theirs.fileno()])
+            return await asyncio.wait_for(self._answer, START_S)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._listening.cancel()
+        self._writer.close()
+        self._raw.close()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while line := await reader.readline():
+                self._hear(json.loads(line))
+        except OSError:
+            pass
+        finally:
+            self.lost = True
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_exception(EngineError("the warm pool is gone"))
+            for process in self._children.values():
+                process.set_code(None)
+
+    def _hear(self, words: dict[str, object]) -> None:
+        if words["k"] == "exit":
+            process = self._children.pop(int(str(words["pid"])), None)
+            if process is not None:
+                process.set_code(int(str(words["code"])))
+            return
+        assert self._answer is not None
+        if words["k"] == "forked":
+            process = Process(int(str(words["pid"])), float(str(words["start_time"])))
+            self._children[process.pid] = process
+            if not self._answer.done():
+                self._answer.set_result(process)
+        elif not self._answer.done():
+            self._answer.set_exception(EngineError(f"the warm pool can't fork: {words.get('message')}"))
+
+
+async def connect(
+    path: Path, python: str, environment: Mapping[str, str], frameworks: tuple[str, ...], *, start: bool
+) -> PoolClient:
+    """A client of the pool at `path`; with `start`, one is started where none lives. EngineError when none comes."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + START_S
+    child: subprocess.Popen[bytes] | None = None
+    while True:
+        raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            raw.connect(str(path))
+        except OSError:
+            raw.close()
+        else:
+            reader, writer = await asyncio.open_unix_connection(sock=raw.dup())
+            return PoolClient(reader, writer, raw)
+        if not start:
+            raise EngineError("no pool is warm")
+        if child is None or child.poll() is not None:
+            if loop.time() > until or (child is not None and child.returncode != 0):
+                raise EngineError(f"the warm pool could not be started; see {path.with_suffix('.log')}")
+            child = start_pool(path, python, environment, frameworks)
+        await asyncio.sleep(0.02)
+
+
+def start_pool(
+    path: Path, python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]
+) -> subprocess.Popen[bytes]:
+    """Start a pool as a detached process; it ends by itself when another one has the lock."""
+    with path.with_suffix(".log").open("ab") as output:
+        return subprocess.Popen(
+            [python, "-P", "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--frameworks", *frameworks],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**_with_package(environment), "OPENBLAS_NUM_THREADS": "1"},  # no thread before the first fork
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> bool:
+    """Start a pool for later, if none lives; whether one was started. Comes back at once."""
+    environment = {**os.environ, **environment}
+    path = socket_of(python, environment, frameworks)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            start_pool(path, python, environment, tuple(name for name in FRAMEWORKS if name in frameworks))
+            return True
+    return False
+
+
+def socket_of(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> Path:
+    """The socket of the pool for this interpreter, environment and set of frameworks."""
+    counted = sorted((name, value) for name, value in environment.items() if name.startswith(_READ_BY_FRAMEWORKS))
+    text = json.dumps([python, jupyter_elastic.__version__, counted, sorted(frameworks)])
+    return connection.runtime_dir() / f"pool-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
+
+
+def _with_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which `-m jupyter_elastic...` finds this very package."""
+    root = Path(jupyter_elastic.__file__).parent.parent
+    if root.name in {"site-packages", "dist-packages"}:
+        return dict(environment)
+    path = environment.get("PYTHONPATH", "")
+    return {**environment, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def _keep(task: asyncio.Task[None]) -> None:
+    """Hold a task until it is done."""
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+def default_threads(environment: Mapping[str, str], *, gpu: bool) -> dict[str, str]:
+    """Thread counts for a worker on one CPU slot, where nobody has chosen; a GPU worker keeps the library's own."""
+    if gpu:
+        return {}
+    wanted = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+    return {name: value for name, value in wanted.items() if name not in environment}

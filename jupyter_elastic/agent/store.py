@@ -1,0 +1,139 @@
+"""The key-value store through which Gloo's members find each other: opaque bytes over HTTP/1.0, one store a round.
+
+Knows sockets and nothing of Horovod but the three verbs its client uses: PUT, DELETE, and GET, which here waits for its
+key (the client would come again every 10 ms). Bound to 127.0.0.1, where it serves only sockets of its own user (looked
+up in `/proc/net/tcp`); sizes and counts are limited; nothing is ever unpickled or executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from pathlib import Path
+
+MAX_VALUE = 1024 * 1024
+"""Bytes of one value; Gloo's are addresses of some hundred bytes."""
+MAX_KEYS = 20_000
+MAX_TOTAL = 64 * 1024 * 1024
+"""Bytes of all values together."""
+MAX_HEAD = 16 * 1024
+MAX_CONNECTIONS = 512
+WAIT_S = 1.0
+"""How long a GET waits for its key before it answers 404; the client asks again."""
+IDLE_S = 10.0
+"""A connection that has not sent its request by then is closed."""
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """One round's store. `port` is valid after `start`."""
+
+    def __init__(self, initial: dict[str, bytes] | None = None) -> None:
+        self.port = 0
+        self._values: dict[str, bytes] = dict(initial or {})
+        self._total = sum(map(len, self._values.values()))
+        self._news = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen on a free port of the loopback interface."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD, backlog=256)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening and drop whoever waits."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._serving):
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            connected: socket.socket = writer.get_extra_info("socket")
+            if len(self._serving) > MAX_CONNECTIONS or not is_own(connected):
+                log.warning("refused a connection to the store from %s", writer.get_extra_info("peername"))
+                return
+            status, body = await self._answer(reader)
+            head = f"HTTP/1.0 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + body)
+            await writer.drain()
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass  # not a client of ours, or one that died
+        except asyncio.CancelledError:
+            pass  # closed: the server's own task ends with it
+        finally:
+            self._serving.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), IDLE_S)
+        request, *lines = head.decode("latin-1").split("\r\n")
+        words = request.split(" ")
+        if len(words) != 3:
+            return "400 Bad Request", b""
+        verb, key, _ = words
+        if verb == "GET":
+            value = await self._get(key)
+            return ("404 Not Found", b"") if value is None else ("200 OK", value)
+        if verb == "DELETE":
+            self._total -= len(self._values.pop(key, b""))
+            return "200 OK", b""
+        if verb != "PUT":
+            return "405 Method Not Allowed", b""
+        fields = {name.strip().lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+        text = fields.get("content-length", "")
+        if not text.isdecimal() or int(text) > MAX_VALUE:
+            return "413 Content Too Large", b""
+        value = await asyncio.wait_for(reader.readexactly(int(text)), IDLE_S)
+        return self._put(key, value)
+
+    def _put(self, key: str, value: bytes) -> tuple[str, bytes]:
+        total = self._total - len(self._values.get(key, b"")) + len(value)
+        if total > MAX_TOTAL or (key not in self._values and len(self._values) >= MAX_KEYS):
+            return "507 Insufficient Storage", b""
+        self._values[key], self._total = value, total
+        self._news.set()
+        self._news = asyncio.Event()
+        return "200 OK", b""
+
+    async def _get(self, key: str) -> bytes | None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + WAIT_S
+        while key not in self._values:
+            left = until - loop.time()
+            if left <= 0:
+                return None
+            try:
+                await asyncio.wait_for(self._news.wait(), left)
+            except TimeoutError:
+                return None
+        return self._values[key]
+
+
+def is_own(connected: socket.socket) -> bool:
+    """Whether the other end of a loopback connection is a socket of our own user. False when that can't be found out."""
+    mine, theirs = connected.getsockname(), connected.getpeername()
+    wanted = (_hex(theirs), _hex(mine))
+    try:
+        lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return False
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 7 and (fields[1], fields[2]) == wanted:
+            return int(fields[7]) == os.getuid()
+    return False
+
+
+def _hex(address: tuple[str, int]) -> str:
+    """An IPv4 address as `/proc/net/tcp` writes it: the 32 bits in the machine's byte order."""
+    (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
+    return f"{number:08X}:{address[1]:04X}"

@@ -1,0 +1,290 @@
+"""In each rank: restore the names, run the cell, write what it prints, what it gives and how it failed.
+
+A worker is forked from the warm pool or started as `python -m jupyter_elastic.agent.worker --fd N`; all it has is its
+end of the pipe, whose first line says what to run. Knows packaging and the job's folder; must not know engines, slots'
+meaning or the daemon. It never returns: a worker ends with `os._exit`.
+
+Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its ring broke; 77 its driver is gone;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import atexit
+import contextlib
+import inspect
+import linecache
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from jupyter_elastic import packaging
+from jupyter_elastic.agent.horovod_doors import Doors
+from jupyter_elastic.agent.pipe import Pipe, WorkerSession
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.training import session as training_session
+
+FAILED = 1
+BROKEN_RING = 75
+INTERRUPTED = 130
+MAX_TRACEBACK = 100_000
+"""Characters that travel; the whole stands in the rank's stderr."""
+END_S = 10.0
+"""How long a failed worker waits to be ended by its driver, so that its ring breaks only when the driver knows why."""
+
+
+class Output:
+    """File descriptors 1 and 2 go to `rank.N/stdout|stderr` and follow the rank from generation to generation."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rank = -1
+
+    def follow(self, rank: int) -> None:
+        """From now on this worker writes into the files of `rank`."""
+        if rank == self._rank:
+            return
+        self._rank = rank
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        folder = self._folder / f"rank.{rank}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(handle, descriptor)
+            os.close(handle)
+
+
+class Worker:
+    """One run of the cell."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        order = pipe.start
+        self._pipe = pipe
+        self._folder = Path(order["folder"])
+        self._engine: str = order["engine"]
+        self._device: str = order["device"]
+        self._rank: int = order["rank"]
+        self._size: int = order["size"]
+        self._namespace: dict[str, Any] = {}
+        self._owned: frozenset[str] = frozenset()
+        self._output = Output(self._folder)
+        self._session = WorkerSession(pipe, self._engine, self._folder)
+        self._doors = Doors(pipe, self._session, order["name"], self._follow)
+        self._doors.leave = lambda: _leave(0)
+        self._order = order
+
+    def run(self) -> NoReturn:
+        """Run the cell to its end and exit."""
+        self._output.follow(self._rank)
+        try:
+            payload = packaging.decode((self._folder / packaging.PAYLOAD).read_bytes())
+            self._prepare(payload)
+            self._pipe.send("hello", pid=os.getpid(), at=time.time())
+            try:
+                self._execute(payload)
+            except SystemExit as wish:
+                if not _is_fine(wish):
+                    raise
+            self._write_results(payload)
+        except KeyboardInterrupt:
+            self._pipe.send("interrupted")
+            _leave(INTERRUPTED)
+        except BaseException as problem:
+            self._failed(problem)
+        self._session.flush()
+        self._pipe.send("done", rank=self._rank)
+        _finish()
+
+    # --- before the cell
+
+    def _prepare(self, payload: packaging.Payload) -> None:
+        os.environ.update({**self._order["env"], **payload.env})
+        if self._device:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self._device
+        _limit_threads()
+        os.environ.update(RANK=str(self._rank), WORLD_SIZE=str(self._size), LOCAL_RANK="0")
+        sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
+        sys.argv = [payload.filename]
+        if payload.workdir:
+            try:
+                os.chdir(payload.workdir)
+            except OSError as problem:
+                raise ElasticError(f"the notebook's folder can't be entered: {problem}") from problem
+        self._session.rank = self._rank
+        training_session.current = self._session
+        if self._engine == "horovod":
+            self._doors.install()
+        self._namespace = packaging.restore(payload)
+        self._namespace.update(
+            __name__="__main__",
+            rank=self._rank,
+            world_size=self._size,
+            local_rank=0,
+            device="cuda:0" if self._device else "cpu",
+        )
+        sys.modules["__main__"] = _main_module(self._namespace)
+
+    def _follow(self, rank: int, size: int) -> None:
+        """A new membership: files, environment and the namespace's own numbers say so."""
+        self._rank, self._size = rank, size
+        self._session.rank = rank
+        self._output.follow(rank)
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+        for name, value in (("rank", rank), ("world_size", size)):
+            if name not in self._owned:
+                self._namespace[name] = value
+
+    # --- the cell
+
+    def _execute(self, payload: packaging.Payload) -> None:
+        source = "\n" * (payload.first_line - 1) + payload.source
+        lines = source.splitlines(keepends=True)
+        linecache.cache[payload.filename] = (len(source), None, lines, payload.filename)
+        tree = ast.parse(source, payload.filename)
+        self._owned = frozenset(
+            node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+        code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(eval(code, self._namespace))  # noqa: S307 - the owner's own cell
+        else:
+            exec(code, self._namespace)  # noqa: S102 - the owner's own cell
+
+    def _write_results(self, payload: packaging.Payload) -> None:
+        values = {name: self._namespace[name] for name in payload.out if name in self._namespace}
+        if not payload.out:
+            return
+        try:
+            data = cloudpickle.dumps(values)
+        except Exception as problem:
+            culprit = next((name for name, value in values.items() if not _picklable(value)), "")
+            raise ElasticError(
+                f"--out {culprit}: a {type(values.get(culprit)).__name__} can't be sent back ({problem}); give its "
+                "numbers or its state_dict instead"
+            ) from problem
+        folder = self._folder / "results"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temporary = folder / f".rank.{self._rank}.{os.getpid()}"
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        temporary.replace(folder / f"rank.{self._rank}.pickle")
+
+    # --- after a failure
+
+    def _failed(self, problem: BaseException) -> NoReturn:
+        text = _traceback(problem)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        kind = type(problem).__name__
+        broken = kind == "HorovodInternalError"
+        self._session.flush()
+        self._pipe.send(
+            "error",
+            rank=self._rank,
+            type=kind,
+            message=str(problem)[:MAX_TRACEBACK],
+            traceback=text[-MAX_TRACEBACK:],
+            broken_ring=broken,
+            at=time.time(),
+        )
+        if broken:
+            _leave(BROKEN_RING)
+        threading.Event().wait(END_S)
+        _leave(FAILED)
+
+
+def _traceback(problem: BaseException) -> str:
+    """The traceback from the cell's own first line on."""
+    start = problem.__traceback__
+    while start is not None and start.tb_frame.f_code.co_filename == __file__:
+        start = start.tb_next
+    return "".join(traceback.format_exception(type(problem), problem, start or problem.__traceback__))
+
+
+def _is_fine(wish: SystemExit) -> bool:
+    """Whether `sys.exit(...)` meant success."""
+    return wish.code is None or (isinstance(wish.code, int) and wish.code == 0)
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _main_module(namespace: dict[str, Any]) -> types.ModuleType:
+    """`__main__`, whose names are the cell's."""
+
+    class Main(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return namespace[name]
+            except KeyError:
+                raise AttributeError(name) from None
+
+    return Main("__main__")
+
+
+def _limit_threads() -> None:
+    """Frameworks that the pool has loaded already don't read the environment any more: tell them."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    torch = sys.modules.get("torch")
+    if torch is not None and threads.isdecimal():
+        torch.set_num_threads(int(threads))
+
+
+def _finish() -> NoReturn:
+    """End as a script ends: wait for threads, run what was left with atexit (Horovod's shutdown is among it)."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(code)
+
+
+def main(connected: socket.socket) -> NoReturn:
+    """Be a worker on this end of a pipe."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr
+        )
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    try:
+        Worker(Pipe(connected)).run()
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1])))

@@ -1,0 +1,190 @@
+"""A driver for one engine, in a test: writes the job's folder, gives orders, waits for what is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from jupyter_elastic import packaging
+from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.engines.base import Engine, Task
+from jupyter_elastic.types import ExitSeen, Observation, ReleaseSeen, RunningSeen
+
+PATIENCE_S = 60.0
+
+
+class Bench:
+    """One attempt of one cell."""
+
+    def __init__(
+        self,
+        engine: type[Engine],
+        folder: Path,
+        source: str,
+        *,
+        names: dict[str, Any] | None = None,
+        out: tuple[str, ...] = (),
+        attempt: int = 1,
+        min_slots: int = 1,
+        warm: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.reports: list[Observation] = []
+        self.news = asyncio.Event()
+        self.generation = 0
+        folder.mkdir(mode=0o700, exist_ok=True)
+        payload = packaging.Payload(
+            source=source,
+            filename="<In[1]>",
+            first_line=2,
+            names=cloudpickle.dumps({"FOLDER": str(folder), **(names or {})}),
+            out=out,
+            env={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            sys_path=tuple(sys.path),
+            workdir=str(folder),
+        )
+        (folder / packaging.PAYLOAD).write_bytes(packaging.encode(payload))
+        task = Task(
+            job=1, attempt=attempt, owner="me", folder=folder, python=sys.executable, runtime=folder,
+            min_slots=min_slots, warm=warm,
+        )  # fmt: skip
+        self.engine = engine(task, self._report)
+
+    def _report(self, seen: Observation) -> None:
+        self.reports.append(seen)
+        self.news.set()
+
+    async def launch(self, *slots: str) -> None:
+        self.generation += 1
+        await self.engine.launch(self.generation, slots, {})
+
+    async def rescale(self, *slots: str) -> None:
+        self.generation += 1
+        await self.engine.rescale(self.generation, slots, {})
+
+    async def until(self, what: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
+        """Wait until `what()` is true; looked at after each report and every few milliseconds."""
+        end = time.monotonic() + patience_s
+        while not (found := what()):
+            assert time.monotonic() < end, self.story()
+            if self.exit is not None:
+                assert what(), self.story()
+            self.news.clear()
+            try:
+                await asyncio.wait_for(self.news.wait(), 0.005)
+            except TimeoutError:
+                pass
+        return found
+
+    async def running(self, generation: int | None = None) -> RunningSeen:
+        """Wait until this generation (the last one asked for) is reported running."""
+        wanted = self.generation if generation is None else generation
+        return await self.until(
+            lambda: next((r for r in self.reports if isinstance(r, RunningSeen) and r.generation == wanted), None)
+        )
+
+    async def ended(self, patience_s: float = PATIENCE_S) -> ExitSeen:
+        return await self.until(lambda: self.exit, patience_s)
+
+    @property
+    def exit(self) -> ExitSeen | None:
+        return next((r for r in self.reports if isinstance(r, ExitSeen)), None)
+
+    @property
+    def released(self) -> list[str]:
+        return [slot for r in self.reports if isinstance(r, ReleaseSeen) for slot in r.slots]
+
+    def steps(self) -> list[dict[str, Any]]:
+        """What the cells wrote with `note(...)`, in order."""
+        path = self.folder / "steps"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+    async def step_at(self, size: int, after: float = 0.0) -> dict[str, Any]:
+        """Wait for a training step at this world size that was made after `after`."""
+        return await self.until(lambda: next((s for s in self.steps() if s["size"] == size and s["at"] > after), None))
+
+    def text(self, rank: int, stream: str = "stdout") -> str:
+        path = self.folder / f"rank.{rank}" / stream
+        return path.read_text() if path.exists() else ""
+
+    def results(self) -> dict[int, Any]:
+        return {
+            int(path.name.split(".")[1]): cloudpickle.loads(path.read_bytes())
+            for path in sorted((self.folder / "results").glob("rank.*.pickle"))
+        }
+
+    def kill(self, index: int) -> None:
+        """SIGKILL the worker of that rank."""
+        member = next(m for m in self.engine._members.values() if m.rank == index and m.process)
+        processes.send(member.process.known, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """End whatever is left."""
+        if self.exit is None:
+            await self.engine.stop("cancel")
+            try:
+                await self.ended(15)
+            except AssertionError:
+                for known in self.engine.pids():
+                    processes.send(known, signal.SIGKILL)
+                raise
+
+    def story(self) -> str:
+        parts = [f"{r}" for r in self.reports]
+        for path in sorted(self.folder.glob("rank.*/*")):
+            parts.append(f"--- {path.name} of {path.parent.name}\n{path.read_text()[-3000:]}")
+        machine = getattr(self.engine, "machine", None)
+        return "\n".join([*parts, f"machine: {machine}", f"steps: {self.steps()[-5:]}"])
+
+
+NOTE = """
+import json, os, time
+def note(**words):
+    with open(os.path.join(FOLDER, "steps"), "a") as file:
+        file.write(json.dumps({"at": time.time(), "pid": os.getpid(), **words}) + "\\n")
+def stopped():
+    return os.path.exists(os.path.join(FOLDER, "stop"))
+"""
+
+TORCH = (
+    NOTE
+    + """
+import torch, horovod.torch as hvd
+hvd.init()
+torch.manual_seed(0)
+model = torch.nn.Linear(32, 4)
+opt = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.01), named_parameters=model.named_parameters())
+g = torch.Generator().manual_seed(1)
+@hvd.elastic.run
+def train(state):
+    while not state.stop:
+        x = torch.randn(64, 32, generator=g)
+        loss = ((model(x) - x[:, :4])**2).mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        stop = hvd.allreduce(torch.tensor([float(stopped())]), name="stop", op=hvd.Sum)
+        state.step += 1
+        note(rank=hvd.rank(), size=hvd.size(), step=state.step)
+        time.sleep(.02)
+        if stop.item() > 0: state.stop = True
+        if state.step % 5 == 0: state.commit()
+    return state.step
+# a first step alone: a newcomer is ready when it has made one
+model(torch.randn(64, 32)).pow(2).mean().backward(); opt.synchronize(); opt.zero_grad()
+state = hvd.elastic.TorchState(model=model, optimizer=opt, step=0, stop=False)
+steps = train(state)
+weights = float(sum(p.double().sum() for p in model.parameters()))
+"""
+)
+
+__all__ = ["NOTE", "TORCH", "Bench", "os"]
