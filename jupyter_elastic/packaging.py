@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import sys
 import types
 import uuid
@@ -189,6 +190,11 @@ def create_folder(package: Package, root: Path) -> Path:
             "another place. Nothing was queued."
         ) from problem
     return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Take back a folder whose job was refused."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def human(size: float) -> str:

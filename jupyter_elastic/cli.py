@@ -1,0 +1,328 @@
+"""`jupyter elastic ...` in a terminal, and `%elastic ...` in a notebook: the same words, the same tables.
+
+Parses, asks the client, prints. Knows argparse, rich and the client; decides nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from jupyter_elastic import __version__, keeper, wire
+from jupyter_elastic.client import Client
+from jupyter_elastic.errors import BadRequest, ElasticError, JobFailed
+from jupyter_elastic.job import Job
+from jupyter_elastic.types import ENDED, JobInfo
+from jupyter_elastic.widgets.model import human_time
+
+Connect = Callable[[], Client]
+TAIL_S = 0.2
+_PHASE_STYLE = {
+    "queued": "yellow", "starting": "cyan", "running": "cyan", "rescaling": "magenta", "stopping": "magenta",
+    "completed": "green", "failed": "red", "cancelled": "dim",
+}  # fmt: skip
+_PROGRAMS = {
+    "doctor": ("jupyter_elastic.doctor", "check this installation and say what to do"),
+    "build-horovod": ("jupyter_elastic.build_horovod", "build Horovod for the installed torch and TensorFlow"),
+    "sim": ("jupyter_elastic.scheduler.sim.cli", "try policies in the simulator"),
+}
+"""Commands with options of their own: name -> module with `main(argv)`."""
+_PROCESSES = {
+    "daemon": ("jupyter_elastic.scheduler", "run the pool's daemon in the foreground"),
+    "agent": ("jupyter_elastic.agent", "run this user's agent in the foreground"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The terminal's entry point; the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in _PROCESSES:
+        _become(_PROCESSES[words[0]][0], words[1:])
+    if words and words[0] in _PROGRAMS:
+        return int(import_module(_PROGRAMS[words[0]][0]).main(words[1:]) or 0)
+    console, errors = Console(), Console(stderr=True)
+    client: list[Client] = []
+
+    def connect() -> Client:
+        keeper.ensure()
+        client.append(Client())
+        return client[0]
+
+    try:
+        given = _parser("jupyter elastic", notebook=False).parse_args(words)
+        return int(given.do(given, connect, console) or 0)
+    except ElasticError as problem:
+        errors.print(f"[red]error:[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    finally:
+        for one in client:
+            one.close()
+
+
+def notebook(line: str, connect: Connect) -> None:
+    """`%elastic line`: BadRequest or UsageError for what can't be understood."""
+    from IPython.core.error import UsageError
+
+    try:
+        words = shlex.split(line)
+        given = _parser("%elastic", notebook=True).parse_args(words or ["status"])
+    except ValueError as problem:
+        raise UsageError(f"%elastic: {problem}") from None
+    except SystemExit:  # --help was printed
+        return
+    given.do(given, connect, Console())
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises in a notebook, where exiting would be wrong."""
+
+    in_notebook = False
+
+    def error(self, message: str) -> NoReturn:
+        if not self.in_notebook:
+            super().error(message)
+        from IPython.core.error import UsageError
+
+        raise UsageError(f"{self.prog}: {message}")
+
+
+def _parser(prog: str, *, notebook: bool) -> argparse.ArgumentParser:
+    _Parser.in_notebook = notebook
+    parser = _Parser(prog=prog, description="A shared, elastic GPU pool inside Jupyter.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, do: Callable[..., Any], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(do=do)
+        return sub
+
+    jobs = command("jobs", _jobs, "list the jobs of the pool")
+    jobs.add_argument("--all", "-a", action="store_true", help="the ended ones too")
+    jobs.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
+    logs = command("logs", _logs, "what a rank of a job printed")
+    logs.add_argument("job", type=int)
+    logs.add_argument("--rank", "-r", type=int, default=0)
+    logs.add_argument("--stream", choices=["stdout", "stderr"], default="stdout")
+    logs.add_argument("--follow", "-f", action="store_true", help="go on until the job ends")
+    cancel = command("cancel", _cancel, "end jobs")
+    cancel.add_argument("job", type=int, nargs="+")
+    cancel.add_argument("--reason", default="")
+    explain = command("explain", _explain, "why a job waits, or holds what it holds")
+    explain.add_argument("job", type=int)
+    command("hosts", _hosts, "the slots of the pool and who holds them")
+    policy = command("policy", _policy, "list the policies, or switch to NAME")
+    policy.add_argument("name", nargs="?")
+    policy.add_argument("--opt", "-o", action="append", default=[], metavar="K=V", help="an option of the policy")
+    policy.add_argument("--reason", default="")
+    command("status", _status, "the pool in a few lines")
+    if not notebook:
+        for name, (_, text) in {**_PROCESSES, **_PROGRAMS}.items():
+            commands.add_parser(name, help=text, add_help=False)
+    return parser
+
+
+def _become(module: str, words: list[str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *words])  # noqa: S606 - this process becomes it
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column == "ID" else "left", overflow="fold")
+    return table
+
+
+def _jobs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    jobs = connect().jobs(all=given.all, limit=max(1, given.limit))
+    if given.json:
+        _print_json(jobs)
+        return
+    if not jobs:
+        console.print("no jobs" if given.all else "no unfinished jobs (--all lists the ended ones)")
+        return
+    table = _table("ID", "NAME", "OWNER", "STATE", "SLOTS", "ENGINE", "PROGRESS", "SUBMITTED", "NOTE")
+    for info in jobs:
+        table.add_row(*_job_row(info))
+    console.print(table)
+
+
+def _job_row(info: JobInfo) -> list[str]:
+    spec, progress = info.spec, info.progress
+    wants = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
+    done = ""
+    if progress is not None and progress.epoch is not None:
+        done = f"epoch {progress.epoch:.3g}" + (f"/{progress.epochs:.3g}" if progress.epochs else "")
+    elif progress is not None and progress.step is not None:
+        done = f"step {progress.step}"
+    return [
+        str(info.job),
+        escape(spec.name),
+        escape(info.owner),
+        f"[{_PHASE_STYLE[info.phase]}]{info.phase}[/]",
+        f"{len(info.slots)}/{wants}",
+        escape(spec.engine),
+        done,
+        time.strftime("%m-%d %H:%M:%S", time.localtime(info.submitted_at)),
+        escape(info.reason),
+    ]
+
+
+def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    del console
+    job = Job(connect(), given.job)
+    path = job.folder / f"rank.{given.rank}" / given.stream
+    if given.json:
+        _print_json({"job": given.job, "rank": given.rank, "stream": given.stream, "path": str(path),
+                     "text": job.logs(given.rank, given.stream)})  # fmt: skip
+        return
+    if not given.follow:
+        sys.stdout.write(job.logs(given.rank, given.stream))
+        return
+    shown = 0
+    while True:
+        ended = job.status in ENDED
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(shown)
+                data = file.read()
+            shown += len(data)
+            sys.stdout.write(data.decode(errors="replace"))
+            sys.stdout.flush()
+        if ended:
+            return
+        time.sleep(TAIL_S)
+
+
+def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    for number in given.job:
+        Job(client, number).cancel(given.reason)
+    if given.json:
+        _print_json({"cancelled": given.job})
+    else:
+        console.print(f"told to end: {', '.join(str(number) for number in given.job)}")
+
+
+def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    job = Job(connect(), given.job)
+    text = job.explain()
+    if given.json:
+        _print_json({"job": given.job, "text": text})
+        return
+    console.print(escape(text), highlight=False)
+    if job.status == "failed":
+        try:
+            job.check()
+        except JobFailed as problem:
+            console.print(escape(str(problem)), highlight=False)
+
+
+def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    hosts = _pool(connect())
+    if given.json:
+        _print_json({"kind": hosts.kind, "slots": hosts.slots})
+        return
+    table = _table("SLOT", "STATE", "JOB", "OWNER", "DEVICE", "NOTE")
+    style = {"free": "green", "leased": "cyan", "draining": "magenta", "out": "red"}
+    for slot in hosts.slots:
+        job = "" if slot.job is None else str(slot.job)
+        state = f"[{style[slot.state]}]{slot.state}[/]"
+        table.add_row(slot.slot, state, job, escape(slot.owner), escape(slot.device), escape(slot.reason))
+    console.print(table)
+    if hosts.kind == "cpu":
+        console.print("[dim]no GPUs here: slots are CPU cores[/dim]")
+
+
+def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    if given.name:
+        client.ask(wire.SwitchPolicy(name=given.name, options=_options(given.opt), reason=given.reason))
+    elif given.opt:
+        raise BadRequest("--opt belongs to a policy: write `policy NAME --opt K=V`")
+    answer = client.ask(wire.ListPolicies())
+    policies = answer.policies if isinstance(answer, wire.Policies) else ()
+    if given.json:
+        _print_json(policies)
+        return
+    table = _table("", "POLICY", "WHAT IT DOES", "OPTIONS")
+    for policy in policies:
+        options = ", ".join(f"{name}={value}" for name, value in policy.options.items())
+        mark = "[green]●[/green]" if policy.active else ""
+        table.add_row(mark, escape(policy.name), escape(policy.summary), escape(options))
+    console.print(table)
+
+
+def _options(words: Sequence[str]) -> dict[str, Any]:
+    """`K=V` as JSON values where they are, else as text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise BadRequest(f"--opt {word}: write NAME=VALUE")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _status(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    hosts, jobs = _pool(client), client.jobs()
+    counts = {
+        state: sum(slot.state == state for slot in hosts.slots) for state in ("free", "leased", "draining", "out")
+    }
+    welcome = client.welcome
+    if given.json:
+        _print_json({"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs)})
+        return
+    unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
+    said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    waiting = sum(job.phase == "queued" for job in jobs)
+    console.print(f"pool: {len(hosts.slots)} {unit}: {said}", highlight=False)
+    console.print(f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting", highlight=False)
+    if welcome is not None:
+        up = human_time(time.time() - welcome.started_at)
+        console.print(
+            f"policy: {escape(welcome.policy)} · you are {escape(welcome.user)} · daemon {welcome.package}, "
+            f"pid {welcome.pid}, up {up}",
+            highlight=False,
+        )
+
+
+def _pool(client: Client) -> wire.Hosts:
+    answer = client.ask(wire.ListHosts())
+    if not isinstance(answer, wire.Hosts):
+        raise ElasticError(f"the daemon answered {type(answer).__name__} where its slots were due; update it")
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""`%%distribute`, `%%policy` and `%elastic`: parse, package, call the client, show a view. No logic of their own.
+
+Errors of ours are shown as their message alone: the traceback of this package would only stand in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from jupyter_elastic import connection, keeper, packaging, wire
+from jupyter_elastic.client import Client
+from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, PackagingError
+from jupyter_elastic.job import Job
+from jupyter_elastic.magic_options import Options, distribute_line, parse
+from jupyter_elastic.types import JobSpec
+
+WAIT_TICK_S = 0.25
+CANCEL_S = 60.0
+"""How long an interrupted cell waits for its job to be gone."""
+
+
+def load(shell: Any) -> None:
+    """Register the magics, and begin to look for the pool so that the first cell need not wait for it."""
+    shell.register_magics(ElasticMagics(shell))
+    if "distributed" in shell.magics_manager.magics["cell"]:
+        print("note: %%distributed is nbdistributed's, %%distribute is jupyter-elastic's", file=sys.stderr)  # noqa: T201
+    threading.Thread(target=_warm, name="jupyter-elastic start", daemon=True).start()
+
+
+def _warm() -> None:
+    with contextlib.suppress(Exception):  # the first cell says what is wrong
+        keeper.ensure()
+
+
+@magics_class
+class ElasticMagics(Magics):
+    """The magics of this package."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._client: Client | None = None
+
+    @cell_magic
+    def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is magic_options' own, below
+        with _plain_errors():
+            options = parse(line, dict(os.environ))
+            package = self._package(options, cell)
+            engine = choose_engine(options.engine)
+            _report(package, options, engine)
+            if options.dry_run:
+                return None
+            return self._run(options, package, engine)
+
+    distribute.__doc__ = distribute_line.__doc__
+
+    @cell_magic
+    def policy(self, line: str, cell: str) -> None:
+        """%%policy NAME: let the policy that this cell defines decide from now on (needs the right to)."""
+        with _plain_errors():
+            name = line.strip()
+            if not name.isidentifier():
+                raise UsageError("write %%policy NAME above the policy's class")
+            self.client().ask(wire.SwitchPolicy(name=name, source=cell, reason="from a notebook"))
+            print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
+
+    @line_magic
+    def elastic(self, line: str) -> Any:
+        """Ask the pool, or tell it something.
+
+        %elastic status | jobs [--all] | logs JOB [--rank N] | cancel JOB | explain JOB | attach JOB (its live view) |
+        hosts | policy [NAME --opt k=v]
+        """
+        from jupyter_elastic import cli
+
+        with _plain_errors():
+            words = line.split()
+            if words[:1] == ["attach"] and len(words) == 2 and words[1].isdigit():
+                return self._attach(int(words[1]))
+            cli.notebook(line, self.client)
+            return None
+
+    def client(self) -> Client:
+        """This kernel's connection; daemon and agent are started when there are none."""
+        keeper.ensure()
+        if self._client is None:
+            self._client = Client()
+        return self._client
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _package(self, options: Options, cell: str) -> packaging.Package:
+        count = getattr(self.shell, "execution_count", 0)
+        return packaging.package(
+            cell,
+            self.shell.user_ns,
+            filename=f"<In[{count}]>",
+            first_line=2,
+            only=options.only,
+            out=options.out,
+            env=options.env,
+        )
+
+    def _run(self, options: Options, package: packaging.Package, engine: str) -> Any:
+        from jupyter_elastic.widgets.show import Shown
+
+        client = self.client()
+        job = self._submit(client, options, package, engine)
+        if options.handle:
+            self.shell.user_ns[options.handle] = job
+        view = Shown(self.shell, job, _kind(client))
+        if options.detach:
+            return job
+        self._wait(job, view)
+        for name, value in _returned(job).items():
+            self.shell.user_ns[name] = value
+        return None
+
+    def _submit(self, client: Client, options: Options, package: packaging.Package, engine: str) -> Job:
+        folder = packaging.create_folder(package, connection.jobs_dir())
+        notebook, cell = _place(self.shell)
+        spec = JobSpec(
+            name=options.name or f"cell-{getattr(self.shell, 'execution_count', 0)}",
+            folder=str(folder),
+            python=sys.executable,
+            min_slots=options.min_slots,
+            max_slots=options.max_slots,
+            engine=engine,
+            priority=options.priority,
+            max_time_s=options.max_time_s,
+            estimate_s=options.estimate_s,
+            notebook=notebook,
+            cell=cell,
+        )
+        try:
+            return Job(client, client.submit(spec, uuid.uuid4().hex))
+        except BadRequest:
+            packaging.remove_folder(folder)
+            raise
+
+    def _wait(self, job: Job, view: Any) -> None:
+        """Wait for the end; the kernel's interrupt cancels the job, waits for that and says so."""
+        try:
+            while not view.watched.ended.wait(WAIT_TICK_S):
+                view.refresh()
+        except KeyboardInterrupt:
+            held = len(view.watched.model.slots)
+            job.cancel("interrupted in the notebook")
+            if not view.watched.ended.wait(CANCEL_S):
+                raise JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs") from None
+            view.refresh(last=True)
+            unit = view.watched.model.unit + ("" if held == 1 else "s")
+            freed = f"its {held} {unit} are free again" if held > 1 else f"its {unit} is free again" if held else ""
+            raise JobCancelled(f"interrupted: job {job.id} is cancelled" + (f"; {freed}" if freed else "")) from None
+        view.refresh(last=True)
+        job.check()
+
+    def _attach(self, number: int) -> Job:
+        from jupyter_elastic.widgets.show import Shown
+
+        client = self.client()
+        job = Job(client, number)
+        Shown(self.shell, job, _kind(client))
+        return job
+
+
+def choose_engine(asked: str) -> str:
+    """The engine asked for, else Horovod where it is built for this interpreter, else independent workers.
+
+    BadRequest names the engines that there are.
+    """
+    from importlib.metadata import entry_points
+
+    if not asked:
+        return "horovod" if find_spec("horovod") is not None else "process"
+    known = sorted(entry.name for entry in entry_points(group="jupyter_elastic.engines"))
+    if asked not in known:
+        raise BadRequest(f"--engine {asked}: there is no such engine; installed are {', '.join(known) or 'none'}")
+    return asked
+
+
+def _report(package: packaging.Package, options: Options, engine: str) -> None:
+    """Say what travels before it does."""
+    for line in report(package, options, engine):
+        print(line)  # noqa: T201
+    sys.stdout.flush()
+
+
+def report(package: packaging.Package, options: Options, engine: str) -> list[str]:
+    """What travels, in a few lines."""
+    lines = []
+    sent = sorted((c for c in package.captured if c.kind != "import"), key=lambda c: -c.size)
+    shown = [f"{c.name} ({c.type}, {packaging.human(c.size)})" for c in sent[:12]]
+    more = f" and {len(sent) - 12} more" if len(sent) > 12 else ""
+    if sent:
+        lines.append(f"captured {packaging.human(package.size)}: {', '.join(shown)}{more}")
+    modules = [c.name for c in package.captured if c.kind == "import"]
+    if modules:
+        lines.append(f"imported again in the workers: {', '.join(modules)}")
+    lines += [f"note: {note}" for note in package.notes]
+    if options.dry_run:
+        wants = f"{options.min_slots}" + ("" if options.max_slots == options.min_slots else f" to {options.max_slots}")
+        back = ", ".join(options.out) or "nothing"
+        lines.append(f"dry run: engine {engine}, {wants} slots, back comes {back}; nothing was queued")
+        lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
+    return lines
+
+
+def _kind(client: Client) -> str:
+    answer = client.ask(wire.ListHosts())
+    return answer.kind if isinstance(answer, wire.Hosts) else "cpu"
+
+
+def _returned(job: Job) -> dict[str, Any]:
+    """The --out values of the lowest rank that finished."""
+    results = job.results
+    return results[min(results)] if results else {}
+
+
+def _place(shell: Any) -> tuple[str, str]:
+    """Notebook and cell id, where the front end says them."""
+    metadata: dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        metadata = shell.get_parent().get("metadata", {})
+    return os.environ.get("JPY_SESSION_NAME", "")[:4096], str(metadata.get("cellId", ""))[:200]
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Let IPython show our errors as their message."""
+    try:
+        yield
+    except ElasticError as problem:
+        problem._render_traceback_ = _renderer(problem)  # type: ignore[attr-defined]
+        raise
+
+
+def _renderer(problem: ElasticError) -> Callable[..., list[str]]:
+    title = "" if isinstance(problem, (PackagingError, JobFailed)) else f"{type(problem).__name__}: "
+    return lambda *_args, **_kwargs: f"{title}{problem}".splitlines()

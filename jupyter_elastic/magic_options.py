@@ -1,0 +1,167 @@
+"""The options of `%%distribute`: their help, their parsing, what is wrong with them.
+
+Knows IPython's magic_arguments; decides nothing about jobs.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from typing import Any
+
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from msgspec import Struct
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.job import slot_range
+
+_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a `%%distribute` line asks for, checked."""
+
+    min_slots: int = 1
+    max_slots: int = 1
+    name: str = ""
+    engine: str = ""
+    """Empty: the best that is installed."""
+    only: tuple[str, ...] | None = None
+    """Names to capture instead of what the cell reads; None: what it reads."""
+    out: tuple[str, ...] = ()
+    detach: bool = False
+    handle: str = ""
+    max_time_s: float | None = None
+    estimate_s: float | None = None
+    env: dict[str, str] = {}
+    priority: int = 0
+    dry_run: bool = False
+
+
+@magic_arguments("%%distribute")
+@argument(
+    "--gpus",
+    "-n",
+    default="1",
+    metavar="N|MIN:MAX",
+    help="Slots: exactly N, or as many as the pool can give between MIN and MAX. A slot is a GPU; on a pool without "
+    "GPUs it is a CPU core.",
+)
+@argument("--name", default="", help="Name of the job in queue and panels.")
+@argument("--engine", default="", help="What forms the ring: horovod or process. Default: horovod where it is built.")
+@argument(
+    "--in",
+    dest="only",
+    action="append",
+    metavar="NAMES",
+    help="Capture only these names (comma-separated or repeated) instead of those that the cell reads.",
+)
+@argument("--out", action="append", metavar="NAMES", help="Names whose values come back into the notebook.")
+@argument("--no-capture", action="store_true", help="Capture nothing from the notebook.")
+@argument("--detach", "-a", "--noblock", action="store_true", help="Return the job's handle at once.")
+@argument("--block", "-b", action="store_true", help="Wait for the job (the default).")
+@argument("--handle", "-o", default="", metavar="NAME", help="Put the job's handle into this name.")
+@argument("--max-time", default="", metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
+@argument(
+    "--estimate", default="", metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
+)
+@argument(
+    "--env", action="append", metavar="K=V", help="Environment variable of the workers; K alone takes the kernel's."
+)
+@argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
+@argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
+def distribute_line(line: str) -> None:
+    """Run this cell on leased slots of the shared pool.
+
+    The cell waits like any other and shows the job live; interrupting the kernel cancels the job. In the cell `rank`,
+    `world_size`, `local_rank` and `device` are defined. Names that the cell reads from the notebook are captured and
+    listed with their sizes before anything is queued.
+
+        %%distribute --gpus 1:4 --name digits --out history
+    """
+    del line
+
+
+def parse(line: str, environ: dict[str, str] | None = None) -> Options:
+    """The options of a magic line. UsageError (IPython's) for what argparse finds, BadRequest for the rest."""
+    given = parse_argstring(distribute_line, line)
+    low, high = slot_range(_plain(given.gpus))
+    only = _names("--in", given.only) if given.only is not None else None
+    if given.no_capture:
+        if only:
+            raise BadRequest("--in and --no-capture contradict each other: give one of them")
+        only = ()
+    if given.detach and given.block:
+        raise BadRequest("--detach and --block contradict each other: give one of them")
+    out = _names("--out", given.out or [])
+    handle = _plain(given.handle)
+    if handle:
+        _identifier("--handle", handle)
+    if not -1000 <= given.priority <= 1000:
+        raise BadRequest(f"--priority {given.priority}: give a number from -1000 to 1000")
+    return Options(
+        min_slots=low,
+        max_slots=high,
+        name=_name(_plain(given.name)),
+        engine=_plain(given.engine),
+        only=only,
+        out=out,
+        detach=given.detach,
+        handle=handle,
+        max_time_s=_seconds("--max-time", _plain(given.max_time)),
+        estimate_s=_seconds("--estimate", _plain(given.estimate)),
+        env=_environment(given.env or [], environ or {}),
+        priority=given.priority,
+        dry_run=given.dry_run,
+    )
+
+
+def _plain(value: Any) -> str:
+    """A word without the quotes that IPython leaves around it."""
+    text = str(value)
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _name(name: str) -> str:
+    if len(name) > 200:
+        raise BadRequest("--name: at most 200 characters")
+    return name
+
+
+def _identifier(option: str, name: str) -> str:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise BadRequest(f"{option} {name}: that is no Python name")
+    return name
+
+
+def _names(option: str, given: list[str]) -> tuple[str, ...]:
+    names = [name.strip() for word in given for name in _plain(word).split(",") if name.strip()]
+    return tuple(dict.fromkeys(_identifier(option, name) for name in names))
+
+
+def _seconds(option: str, text: str) -> float | None:
+    if not text:
+        return None
+    match = _TIME.fullmatch(text.replace(" ", ""))
+    seconds = 0.0
+    if match is not None:
+        days, hours, minutes, rest = match.groups()
+        seconds = 86400 * int(days or 0) + 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
+    elif re.fullmatch(r"\d+(:\d{2}){1,2}", text):  # 1:30 or 1:30:00, as Slurm has it
+        for part in text.split(":"):
+            seconds = 60 * seconds + int(part)
+    if seconds <= 0:
+        raise BadRequest(f"{option} {text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
+    return seconds
+
+
+def _environment(given: list[str], environ: dict[str, str]) -> dict[str, str]:
+    found = {}
+    for word in given:
+        name, equals, value = _plain(word).partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise BadRequest(f"--env {word}: write NAME=VALUE")
+        if not equals and name not in environ:
+            raise BadRequest(f"--env {name}: the kernel has no such variable; write {name}=VALUE")
+        found[name] = _plain(value) if equals else environ[name]
+    return found

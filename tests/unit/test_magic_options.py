@@ -1,0 +1,79 @@
+"""The options of %%distribute: what they mean and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.magic_options import Options, distribute_line, parse
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("", {}),
+        ("--gpus 2", {"min_slots": 2, "max_slots": 2}),
+        ("-n 1:4", {"min_slots": 1, "max_slots": 4}),
+        ("--gpus=3:3", {"min_slots": 3, "max_slots": 3}),
+        ("--out total", {"out": ("total",)}),
+        ("--out a,b --out c,a", {"out": ("a", "b", "c")}),
+        ("--in x --in 'y, z'", {"only": ("x", "y", "z")}),
+        ("--no-capture", {"only": ()}),
+        ("--detach -o job", {"detach": True, "handle": "job"}),
+        ("-a", {"detach": True}),
+        ("--noblock", {"detach": True}),
+        ("-b", {}),
+        ("--name 'my job'", {"name": "my job"}),
+        ("--engine process --priority -5", {"engine": "process", "priority": -5}),
+        ("--max-time 90", {"max_time_s": 90.0}),
+        ("--max-time 1h30m", {"max_time_s": 5400.0}),
+        ("--max-time 2min", {"max_time_s": 120.0}),
+        ("--max-time 1:30:00 --estimate 0.5s", {"max_time_s": 5400.0, "estimate_s": 0.5}),
+        ("--env A=1 --env B=x=y --env HERE", {"env": {"A": "1", "B": "x=y", "HERE": "h"}}),
+        ("--dry-run", {"dry_run": True}),
+    ],
+)
+def test_lines(line: str, what: dict[str, Any]) -> None:
+    assert parse(line, {"HERE": "h"}) == Options(**what)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--gpus 0", "needs at least 1 slot"),
+        ("--gpus 3:1", "least"),
+        ("--gpus two", "write a number"),
+        ("--gpus -1", "expected one argument|write a number"),
+        ("--gpus 1:2:3", "write a number"),
+        ("--gpus 99999999", "write a number"),
+        ("--max-time soon", "write a time"),
+        ("--max-time 0", "write a time"),
+        ("--out 1x", "no Python name"),
+        ("-o class", "no Python name"),
+        ("--env =3", "write NAME=VALUE"),
+        ("--env NOT_THERE_AT_ALL", "no such variable"),
+        ("--in x --no-capture", "contradict"),
+        ("-a -b", "contradict"),
+        ("--priority 5000", "-1000 to 1000"),
+        (f"--name {'x' * 201}", "200 characters"),
+    ],
+)
+def test_refused_with_what_to_do(line: str, message: str) -> None:
+    with pytest.raises((BadRequest, UsageError), match=message):
+        parse(line)
+
+
+def test_an_unknown_option_is_named() -> None:
+    with pytest.raises(UsageError, match="--gpu2"):
+        parse("--gpu2 3")
+    with pytest.raises(UsageError, match="stray"):
+        parse("stray")
+
+
+def test_the_help_lists_every_option() -> None:
+    for option in ("--gpus", "--name", "--engine", "--in", "--out", "--no-capture", "--detach", "--max-time", "--env",
+                   "--priority", "--dry-run", "-o"):  # fmt: skip
+        assert option in distribute_line.__doc__
