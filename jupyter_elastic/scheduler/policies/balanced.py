@@ -1,4 +1,4 @@
-"""Balanced: the default. Minimums to the shortest, slots where they finish most work soonest, changes only where they pay.
+"""Balanced: minimums to the shortest, slots where they bring completions soonest, changes only where they pay.
 
 Sources: the order is SRPT with Tiresias' least attained service (NSDI 2019) where nobody knows a length; growth is the
 greedy marginal gain of Optimus (EuroSys 2018), weighed by 1 / remaining time as heSRPT (Berg et al., 2020) does for
@@ -32,13 +32,13 @@ class Balanced:
         """What can be set."""
 
         aging: Annotated[
-            Ratio, Meta(ge=0.001, description="seconds of remaining time that one of waiting counts for")
+            float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
         ] = 0.125
         stay: Annotated[
             Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
         ] = 10.0
         size_weight: Annotated[
-            Ratio, Meta(le=2, description="0: slots go where they are used best; 1: to the shortest jobs first")
+            float, Meta(ge=0, le=2, description="0: slots go where they are used best; 1: to the shortest jobs first")
         ] = 0.5
         theta: Annotated[
             Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")

@@ -160,9 +160,15 @@ class Draft:
         return True
 
     def pin(self) -> None:
-        """Give running jobs that may not be preempted the least that they can run on, before anybody else."""
-        for job in self.running:
-            if not job.preemptible:
+        """Give running jobs that may not be preempted the least that they can run on, before anybody else.
+
+        Whose least was raised above what it holds gets that where it fits, else goes on with what it holds.
+        """
+        fixed = [job for job in self.running if not job.preemptible]
+        for job in fixed:
+            self.give(job, min(least(job), job.size.workers) or job.size.workers)
+        for job in fixed:
+            if not job.allows(self.workers.get(job.job, 0)):
                 self.give(job, least(job))
 
     def keep_all(self, jobs: Iterable[JobView] | None = None) -> None:
@@ -174,8 +180,10 @@ class Draft:
         if not all(job.preemptible for job in order):
             order.sort(key=lambda job: job.preemptible)
         for job in order:
-            if not self.keep(job):
-                self.give(job, below(job, job.size.workers + 1) or least(job))
+            if self.keep(job) or self.give(job, below(job, job.size.workers + 1) or least(job)):
+                continue
+            if not job.preemptible:
+                self.give(job, job.size.workers)
 
     def plan(self, memo: Any = None) -> Plan:
         """The finished plan, with a reason for every job whose size changes."""

@@ -2,7 +2,7 @@
 
 Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011) by progressive filling; with one resource, the slot, it
 is weighted max-min. Each step goes to the group with the least (slots / weight), in it to the user with the least, and
-there to the next waiting job's minimum, else to the growth of that user's smallest job. A user without a group is a group.
+there to the next waiting job's minimum, else to the growth of that user's smallest job. Who has no group is one.
 
 A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
 when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A job that

@@ -2,8 +2,8 @@
 
 Source: Gu et al., "Tiresias" (NSDI 2019); the promotion knob is Voda's. A job below `threshold_s` slot-seconds stands
 in the first queue, above it in the second; inside a queue the first to come goes first. Jobs that don't fit are
-skipped, jobs further back are preempted. A job that waited `promote` times as long as it ran starts over in the first
-queue, so an endless stream of short jobs starves nobody.
+skipped, jobs further back are preempted. A job that waited `promote` times as long as it ran since starts over in the
+first queue, so an endless stream of short jobs starves nobody.
 """
 
 from __future__ import annotations
@@ -68,13 +68,14 @@ class Las:
         forgiven: dict[str, float] = {}
         for job in alive:
             known = before.get(str(job.job))
-            if knob and self._waited_long(job, view.now, knob):
+            if knob and self._waited_long(job, view.now, knob, known or 0.0):
                 known = job.attained_s
             if known is not None and len(forgiven) < REMEMBERED:
                 forgiven[str(job.job)] = known
         return forgiven
 
-    def _waited_long(self, job: JobView, now: float, knob: float) -> bool:
-        if job.phase != "queued" or job.attained_s < self.options.threshold_s:
+    def _waited_long(self, job: JobView, now: float, knob: float, forgiven: float) -> bool:
+        served = job.attained_s - forgiven
+        if job.phase != "queued" or served < self.options.threshold_s:
             return False
-        return now - job.queued_at >= knob * job.run_s
+        return now - job.queued_at >= knob * served / max(1.0, job.attained_s / max(job.run_s, 1.0))

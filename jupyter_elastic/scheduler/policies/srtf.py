@@ -42,7 +42,7 @@ class Srtf:
         """What can be set."""
 
         aging: Annotated[
-            Ratio, Meta(ge=0.001, description="seconds of remaining time that one of waiting counts for")
+            float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
         ] = 0.125
         stay: Annotated[
             Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
@@ -75,7 +75,7 @@ class ElasticSrtf:
         """What can be set."""
 
         aging: Annotated[
-            Ratio, Meta(ge=0.001, description="seconds of remaining time that one of waiting counts for")
+            float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
         ] = 0.125
         stay: Annotated[
             Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")

@@ -1,0 +1,212 @@
+"""Deadlines: a job is admitted only if every admitted deadline still holds; admitted ones get what they need.
+
+Source: Gu et al., "ElasticFlow" (ASPLOS 2023). The minimum satisfactory share of a job is the lowest level of slots at
+which it meets its deadline beside those with earlier deadlines; levels are filled into a timeline of free slots, by
+earliest deadline. What is left goes to jobs without a (feasible) deadline, their minimum in order of arrival, and then
+step by step to whoever saves the most time. Admissions live in the memo; a refused job runs as one without a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from jupyter_elastic.scheduler.policies.common import Draft, by_priority, ladder, least, most, slots
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, climb, settle
+from jupyter_elastic.scheduler.policies.optimus import seconds_saved
+from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
+from jupyter_elastic.types import JobView, Plan, View
+
+TRIES = 16
+"""New jobs that are tried at most per plan; the others' turn comes with the next."""
+LEVELS = 16
+"""A range of more sizes than this is tried at powers of two."""
+
+
+class Demand(Struct):
+    """What a job with a deadline needs: `rate` by level, `work` in the same unit, `until` in seconds from now."""
+
+    job: JobView
+    levels: Sequence[int]
+    rate: dict[int, float]
+    work: float
+    until: float
+
+
+class Timeline:
+    """Free slots from now on, in stretches: the `ends` of each, and what is free in it."""
+
+    __slots__ = ("ends", "free")
+
+    def __init__(self, free: int) -> None:
+        self.ends = [float("inf")]
+        self.free = [free]
+
+    def copy(self) -> Timeline:
+        """The same, to try something on."""
+        twin = Timeline(0)
+        twin.ends, twin.free = self.ends[:], self.free[:]
+        return twin
+
+    def reserve(self, demand: Demand) -> int | None:
+        """Take the least level that meets the deadline; the workers that it has *now*, or None when none does."""
+        for level in demand.levels:
+            work, start = demand.work, 0.0
+            for at, limit in enumerate(self.ends):
+                end = min(limit, demand.until)
+                speed = demand.rate[self._fits(demand, level, self.free[at])]
+                if speed * (end - start) >= work:
+                    return self._take(demand, level, at, start + work / speed)
+                work -= speed * (end - start)
+                start = end
+                if end >= demand.until:
+                    break
+        return None
+
+    @staticmethod
+    def _fits(demand: Demand, level: int, free: int) -> int:
+        if slots(demand.job, level) <= free:
+            return level
+        return max((n for n in demand.levels if n < level and slots(demand.job, n) <= free), default=0)
+
+    def _take(self, demand: Demand, level: int, last: int, end: float) -> int:
+        if end < self.ends[last]:
+            self.ends.insert(last, end)
+            self.free.insert(last, self.free[last])
+        now = self._fits(demand, level, self.free[0])
+        for at in range(last + 1):
+            self.free[at] -= slots(demand.job, self._fits(demand, level, self.free[at]))
+        return now
+
+
+class Deadline:
+    """Admitted deadlines hold."""
+
+    name: ClassVar[str] = "deadline"
+    summary: ClassVar[str] = "Jobs with deadlines get what they need to meet them, if all admitted ones still can."
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 10.0
+
+    class Options(Guarded, frozen=True):
+        """What can be set."""
+
+        margin: Annotated[
+            float, Meta(ge=0, le=1, description="share of its remaining time by which a job is to finish early")
+        ] = 0.05
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """Shares for the admitted, leftovers for the rest."""
+        draft = Draft(view)
+        draft.pin()
+        before = set(view.memo.get("admitted", ())) if isinstance(view.memo, dict) else set()
+        due = sorted(
+            (job for job in [*draft.running, *draft.waiting] if job.deadline_at is not None),
+            key=lambda job: (job.deadline_at, job.submitted_at, job.job),
+        )
+        demands = [demand for job in due if (demand := self._demand(job, view.now, job.job in before)) is not None]
+        pinned = sum(draft.cost(job) for job in draft.running if not job.preemptible and job.deadline_at is None)
+        admitted, now = self._admit(view.capacity - pinned, demands, before)
+        late = [demand.job for demand in demands if demand.job.job in before and demand.job.job not in now]
+        for number, workers in now.items():
+            job = admitted[number].job
+            if workers:
+                draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))))
+        admit(draft, late)
+        admit(draft, (demand.job for demand in admitted.values() if demand.job.size.workers))
+        admit(draft, by_priority([*draft.running, *draft.waiting]), strict=True)
+        self._grow(draft, list(draft.jobs.values()))
+        self._settle(draft, view, now)
+        for number in admitted:
+            if number not in before:
+                draft.reasons.setdefault(number, "admitted: its deadline can be met")
+        return draft.plan(memo={"admitted": sorted([*admitted, *(job.job for job in late)])})
+
+    def _demand(self, job: JobView, now: float, known: bool) -> Demand | None:
+        """What the job needs; None when nobody knows how long it takes, or it is too late already."""
+        until = (job.deadline_at or 0.0) - now - self.options.payback * job.profile.rescale_cost_s
+        rungs = ladder(job)
+        levels = rungs if len(rungs) <= LEVELS else [n for n in _powers(rungs) if n in rungs]
+        speed = rates(job)
+        if measured(job):
+            work = job.profile.remaining or 0.0
+        elif job.estimate_s is not None:
+            work = job.estimate_s * float(job.min_slots) ** GUESS
+            speed = lambda workers: float(workers) ** GUESS  # noqa: E731
+            if job.run_s > 0:
+                work = max(0.1 * work, work - job.run_s * speed(max(1, round(job.attained_s / job.run_s))))
+        else:
+            return None
+        if until <= 0 and not known:
+            return None
+        rate = {n: speed(n) for n in levels}
+        rate[0] = 0.0
+        return Demand(job, levels, rate, max(work, 1e-9) * (1 + self.options.margin), max(until, 0.0))
+
+    @staticmethod
+    def _admit(capacity: int, demands: list[Demand], before: set[int]) -> tuple[dict[int, Demand], dict[int, int]]:
+        """Who is admitted, and each one's workers now."""
+        admitted = {demand.job.job: demand for demand in demands if demand.job.job in before}
+        line, now = _schedule(capacity, admitted.values())
+        tried = 0
+        for demand in sorted(demands, key=lambda demand: (demand.job.submitted_at, demand.job.job)):
+            if demand.job.job in before:
+                continue
+            if tried >= TRIES:
+                break
+            tried += 1
+            behind = line.copy()
+            workers = behind.reserve(demand)
+            if workers is not None:  # it fits behind all others, whatever its deadline
+                line, admitted[demand.job.job], now[demand.job.job] = behind, demand, workers
+                continue
+            everyone = sorted([*admitted.values(), demand], key=lambda one: (one.until, one.job.submitted_at))
+            other, then = _schedule(capacity, everyone)
+            if demand.job.job in then and all(number in then for number in now):
+                line, now = other, then
+                admitted[demand.job.job] = demand
+        return admitted, now
+
+    @staticmethod
+    def _grow(draft: Draft, jobs: Iterable[JobView]) -> None:
+        climb(draft, jobs, seconds_saved)
+
+    def _settle(self, draft: Draft, view: View, now: dict[int, int]) -> None:
+        """Apply the guard, but never below what a deadline needs."""
+        settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
+        for number, workers in now.items():
+            job = draft.jobs.get(number)
+            if job is None or draft.workers[number] >= workers:
+                continue
+            for other in reversed(list(draft.jobs.values())):
+                short = workers - draft.workers[number] - draft.free
+                if short <= 0:
+                    break
+                if other.job not in now and draft.workers[other.job] > least(other):
+                    draft.give(other, max(most(other, max(slots(other, least(other)), draft.cost(other) - short)), 1))
+            draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))) or draft.workers[number])
+
+
+def _schedule(capacity: int, demands: Iterable[Demand]) -> tuple[Timeline, dict[int, int]]:
+    """Fill the demands into a fresh timeline, by earliest deadline; who can't be met any more is left out."""
+    line, now = Timeline(max(0, capacity)), {}
+    for demand in demands:
+        workers = line.reserve(demand)
+        if workers is not None:
+            now[demand.job.job] = workers
+    return line, now
+
+
+def _powers(rungs: Sequence[int]) -> list[int]:
+    """The ends of a range and the powers of two between them."""
+    found = {rungs[0], rungs[-1]}
+    power = 1
+    while power < rungs[-1]:
+        if power >= rungs[0]:
+            found.add(power)
+        power *= 2
+    return sorted(found)

@@ -1,0 +1,336 @@
+"""Public: does a policy keep its promises? `check_policy(MyPolicy)` asks it over many small pools.
+
+Knows the vocabulary only. Everything is seeded: a failure comes back on every machine, and its message holds the view.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from jupyter_elastic.types import HostView, JobView, Phase, Plan, Policy, Profile, Size, Speed, View
+
+MEMO_BYTES = 64 * 1024
+START = 1_000_000.0
+PHASES: tuple[Phase, ...] = ("queued", "queued", "running", "running", "starting", "rescaling", "stopping")
+STEP = 30.0
+
+
+class PolicyBroken(AssertionError):
+    """The policy broke a rule; the message says which and in what view."""
+
+
+def check_policy(policy: type[Policy] | Policy, *, rounds: int = 60, seed: int = 0, bound_s: float = 86_400.0) -> None:
+    """Assert that a policy, a class or an instance of it, may be let loose on a pool.
+
+    Checked: its description and options; that plans are legal, deterministic and leave the view alone; that the memo is
+    JSON of at most 64 KiB; that it is work conserving where it says so; that finite work ends; and that a job of any
+    size gets slots within `bound_s` seconds although short jobs never stop coming. Raises PolicyBroken.
+    """
+    kind = policy if isinstance(policy, type) else type(policy)
+    check_description(kind)
+
+    def make() -> Policy:
+        return kind(kind.Options()) if isinstance(policy, type) else policy
+
+    for view in views(rounds, seed):
+        check_plan(make(), view, again=make())
+    check_ends(make(), seed)
+    check_starves_nobody(make(), bound_s)
+
+
+def check_description(kind: type[Policy]) -> None:
+    """Assert that name, summary, options and interval are what a picker can show."""
+    _need(isinstance(kind.name, str) and kind.name.isidentifier(), f"name {kind.name!r} is no identifier")
+    _need(isinstance(kind.summary, str) and 0 < len(kind.summary) <= 200, "summary is not one short sentence")
+    _need(isinstance(kind.Options, type) and issubclass(kind.Options, msgspec.Struct), "Options is no msgspec.Struct")
+    _need(kind.interval_s is None or kind.interval_s > 0, "interval_s is neither None nor above 0")
+    try:
+        kind.Options()
+        schema = msgspec.json.schema(kind.Options)
+    except TypeError as problem:
+        raise PolicyBroken(
+            f"Options needs a default for each option, of a type with a JSON schema: {problem}"
+        ) from None
+    for definition in schema.get("$defs", {}).values():
+        for name, field in definition.get("properties", {}).items():
+            _need("description" in field, f"option {name!r} has no description; use msgspec.Meta(description=...)")
+
+
+def check_plan(policy: Policy, view: View, *, again: Policy | None = None) -> Plan:
+    """Assert that a view's plan is legal, the same when asked again, and work conserving where that is claimed."""
+    before = msgspec.json.encode(view)
+    plan = policy.plan(view)
+    _need(msgspec.json.encode(view) == before, "the policy changed its view", view)
+    problem = illegal(plan, view)
+    _need(problem is None, f"illegal plan: {problem}", view)
+    other = (again or policy).plan(view)
+    _need(other == plan, f"two answers to one view: {plan} and {other}", view)
+    if policy.work_conserving:
+        idle = wasted(plan, view)
+        _need(idle is None, f"claims to be work conserving, but {idle}", view)
+    return plan
+
+
+def illegal(plan: Any, view: View) -> str | None:
+    """Why a plan can't be carried out; None when it can."""
+    if not isinstance(plan, Plan):
+        return f"{type(plan).__name__} is no Plan"
+    jobs = {job.job: job for job in view.jobs}
+    total = 0
+    for number, size in plan.sizes.items():
+        job = jobs.get(number)
+        if job is None:
+            return f"there is no unfinished job {number!r}"
+        if job.phase == "stopping":
+            return f"job {number} is stopping and must be left out"
+        if not isinstance(size, Size) or type(size.workers) is not int or type(size.servers) is not int:
+            return f"job {number}: {size!r} is no Size of whole numbers"
+        total += size.slots
+        if size == job.size or size == Size(0):
+            continue
+        if not job.allows(size.workers):
+            return f"job {number} can't run on {size.workers} workers"
+        if not job.min_servers <= size.servers <= job.max_servers:
+            return f"job {number} can't have {size.servers} servers"
+    if total > view.capacity:
+        return f"{total} slots are more than the pool's {view.capacity}"
+    for job in view.jobs:
+        if job.size.workers and not job.preemptible and not plan.sizes.get(job.job, Size(0)).workers:
+            return f"job {job.job} is not preemptible, but loses all its slots"
+    try:
+        text = msgspec.json.encode(plan.memo)
+    except (TypeError, ValueError, RecursionError, OverflowError) as problem:
+        return f"its memo holds more than JSON values: {problem}"
+    if len(text) > MEMO_BYTES:
+        return f"its memo has {len(text)} bytes, {MEMO_BYTES} are allowed"
+    if not all(number in jobs and isinstance(text, str) and text for number, text in plan.reasons.items()):
+        return "a reason is empty, no text, or for an unknown job"
+    return None
+
+
+def wasted(plan: Plan, view: View) -> str | None:
+    """A slot that stays idle although a job which the plan runs could use it; None when there is none."""
+    free = view.capacity - sum(size.slots for size in plan.sizes.values())
+    for job in view.jobs:
+        workers = plan.sizes.get(job.job, Size(0)).workers
+        if workers and any(job.allows(workers + more) for more in range(1, free + 1)):
+            return f"{free} slots stay idle that job {job.job} on {workers} workers could use"
+    return None
+
+
+# --- pools to ask about -----------------------------------------------------------------------------------------------
+
+
+def views(rounds: int, seed: int = 0) -> Iterator[View]:
+    """Pools of every kind: empty, full, with gangs, odd sizes, servers, priorities, deadlines, jobs in every phase."""
+    yield View(now=START, hosts=(), jobs=())
+    yield View(now=START, hosts=(HostView(name="a", capacity=4, free=4),), jobs=())
+    for at in range(rounds):
+        chance = random.Random(seed * 1_000_003 + at)  # noqa: S311 - examples, no secrets
+        yield _view(chance)
+
+
+def _view(chance: random.Random) -> View:
+    hosts = [chance.choice((1, 2, 4, 8, 16)) for _ in range(chance.randint(1, 4))]
+    capacity = free = sum(hosts)
+    jobs = []
+    draining = 0
+    for number in range(1, chance.choice((1, 3, 8, 20, 40)) + 1):
+        job = random_job(chance, number, capacity)
+        if job.size.slots > free or (job.phase == "stopping" and not free):
+            job = replace(job, phase="queued", size=Size(0))
+        elif job.phase == "stopping":
+            gone = chance.randint(1, free)
+            draining += gone
+            free -= gone
+        free -= job.size.slots
+        jobs.append(job)
+    jobs.sort(key=lambda job: (job.submitted_at, job.job))
+    held = capacity - free
+    shown = []
+    for index, size in enumerate(hosts):
+        taken = min(size, held)
+        held -= taken
+        shown.append(HostView(name=f"h{index}", capacity=size, free=size - taken, draining=min(taken, draining)))
+        draining -= min(taken, draining)
+    weights = {"ann": chance.choice((0.5, 1.0, 3.0))}
+    quotas = {"bob": chance.randint(0, capacity)} if chance.random() < 0.5 else {}
+    return View(
+        now=START, seed=chance.randrange(1000), hosts=tuple(shown), jobs=tuple(jobs), weights=weights, quotas=quotas
+    )
+
+
+def random_job(chance: random.Random, number: int, capacity: int) -> JobView:
+    """A job of any kind and in any phase."""
+    least = chance.choice((1, 1, 1, 2, 3, capacity, capacity + 1))
+    most = least + chance.choice((0, 0, 1, 3, 7, 63))
+    sizes = tuple(n for n in (1, 2, 4, 8, 16) if least <= n <= most) if chance.random() < 0.3 else ()
+    servers = chance.choice((0, 0, 0, 1, 2))
+    phase: Phase = chance.choice(PHASES)
+    submitted = START - chance.choice((0.0, 1.0, 50.0, 5_000.0, chance.uniform(0, 1e5)))
+    run = chance.uniform(0, START - submitted) if phase != "queued" or chance.random() < 0.2 else 0.0
+    allowed = [n for n in (sizes or range(least, min(most, capacity) + 1)) if n + servers <= capacity]
+    workers = chance.choice(allowed) if allowed else 0
+    going = phase in ("running", "starting", "rescaling") and workers
+    if not going and phase != "stopping":
+        phase = "queued"
+    return JobView(
+        job=number,
+        owner=chance.choice(("ann", "bob", "cyd")),
+        group=chance.choice(("", "lab", "class")),
+        name=f"job-{number}",
+        phase=phase,
+        submitted_at=submitted,
+        queued_at=submitted + (chance.uniform(0, START - submitted) if run else 0.0),
+        started_at=submitted if run else None,
+        changed_at=chance.choice((START - 1.0, START - run)) if going else None,
+        size=Size(workers, servers) if going else Size(0),
+        min_slots=least,
+        max_slots=most,
+        sizes=sizes,
+        min_servers=servers,
+        max_servers=servers + chance.choice((0, 2)),
+        priority=chance.choice((0, 0, 0, 5, -5)),
+        preemptible=chance.random() < 0.8,
+        deadline_at=START + chance.uniform(-100, 1e5) if chance.random() < 0.3 else None,
+        max_time_s=run + chance.uniform(1, 1e5) if chance.random() < 0.2 else None,
+        estimate_s=chance.uniform(0, 1e5) if chance.random() < 0.4 else None,
+        attained_s=run * max(1, workers),
+        run_s=run,
+        profile=_profile(chance, least),
+    )
+
+
+def _profile(chance: random.Random, least: int) -> Profile:
+    cost = chance.choice((0.2, 2.0, 30.0))
+    left = chance.choice((None, 0.0, chance.uniform(0, 1e6)))
+    kind = chance.randrange(4)
+    if kind == 0:
+        return Profile(rescale_cost_s=cost)
+    if kind == 1:
+        return Profile(speeds=(Speed(workers=least, samples_per_s=chance.uniform(0.1, 1e3)),), remaining=left)
+    fit = (chance.uniform(0, 1), chance.uniform(0, 0.1), chance.choice((0.0, 0.001)))
+    noise = chance.choice((None, 0.0, 1e4))
+    return Profile(fit=fit, remaining=left, rescale_cost_s=cost, noise_scale=noise)
+
+
+# --- time passes ------------------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """A pool whose plans come true at once: jobs run n**0.9 times as fast on n workers, and end with their work."""
+
+    def __init__(self, policy: Policy, capacity: int, hosts: int = 2) -> None:
+        self.policy, self.capacity, self.hosts = policy, capacity, hosts
+        self.now = START
+        self.memo: Any = None
+        self.jobs: dict[int, JobView] = {}
+        self.work: dict[int, float] = {}
+        self.first: dict[int, float] = {}
+        self.ended: dict[int, float] = {}
+        self.numbers = 0
+
+    def submit(self, work: float, least: int = 1, most: int | None = None, **more: Any) -> int:
+        """A job of `work` single-slot seconds."""
+        self.numbers += 1
+        self.jobs[self.numbers] = JobView(
+            job=self.numbers, owner=more.pop("owner", "ann"), phase="queued", submitted_at=self.now, queued_at=self.now,
+            min_slots=least, max_slots=most or least, **more,
+        )  # fmt: skip
+        self.work[self.numbers] = work
+        return self.numbers
+
+    def view(self) -> View:
+        """What the policy is shown."""
+        held = sum(job.size.slots for job in self.jobs.values())
+        share = -(-self.capacity // self.hosts)
+        sizes = [min(share, self.capacity - share * at) for at in range(self.hosts) if self.capacity > share * at]
+        shown = []
+        for at, size in enumerate(sizes):
+            taken = min(size, held)
+            held -= taken
+            shown.append(HostView(name=f"h{at}", capacity=size, free=size - taken))
+        jobs = tuple(sorted(self.jobs.values(), key=lambda job: (job.submitted_at, job.job)))
+        return View(now=self.now, hosts=tuple(shown), jobs=jobs, memo=self.memo)
+
+    def step(self, seconds: float = STEP) -> None:
+        """Plan, apply, and let time pass."""
+        view = self.view()
+        plan = check_plan(self.policy, view)
+        self.memo = msgspec.json.decode(msgspec.json.encode(plan.memo))
+        for number, job in self.jobs.items():
+            self.jobs[number] = self._applied(job, plan.sizes.get(number, Size(0)))
+        self.now += seconds
+        for number, job in list(self.jobs.items()):
+            self._pass(number, job, seconds)
+
+    def _applied(self, job: JobView, size: Size) -> JobView:
+        if size == job.size:
+            return job
+        if not size.workers:
+            return replace(job, phase="queued", size=size, queued_at=self.now, preemptions=job.preemptions + 1)
+        self.first.setdefault(job.job, self.now)
+        started = job.started_at if job.started_at is not None else self.now
+        return replace(job, phase="running", size=size, changed_at=self.now, started_at=started)
+
+    def _pass(self, number: int, job: JobView, seconds: float) -> None:
+        workers = job.size.workers
+        if not workers:
+            return
+        self.work[number] -= seconds * float(workers) ** 0.9
+        if self.work[number] <= 0:
+            self.ended[number] = self.now
+            del self.jobs[number]
+            return
+        profile = Profile(
+            fit=(1.0, 0.0, 0.0) if workers == 1 else (0.95, 0.05, 0.0), remaining=self.work[number], rescale_cost_s=1.0
+        )
+        self.jobs[number] = replace(
+            job, run_s=job.run_s + seconds, attained_s=job.attained_s + seconds * job.size.slots, profile=profile
+        )
+
+
+def check_ends(policy: Policy, seed: int = 0, capacity: int = 6) -> None:
+    """Assert that a mixed bag of finite jobs comes to its end."""
+    chance = random.Random(seed)  # noqa: S311 - an example
+    pool = Pool(policy, capacity)
+    for _ in range(20):
+        least = chance.choice((1, 1, 2, 3, capacity))
+        pool.submit(
+            chance.uniform(60, 1800), least, min(capacity, least + chance.choice((0, 2))),
+            owner=chance.choice(("ann", "bob")), preemptible=chance.random() < 0.8,
+        )  # fmt: skip
+        pool.step(10.0)
+    for _ in range(4000):
+        if not pool.jobs:
+            return
+        pool.step()
+    _need(False, f"after {4000 * STEP:.0f} s jobs {sorted(pool.jobs)} haven't ended", pool.view())
+
+
+def check_starves_nobody(policy: Policy, bound_s: float, capacity: int = 4) -> None:
+    """Assert that a long job and a job that needs the whole pool get slots, and end, in a stream of short jobs."""
+    for work, least in ((3600.0, 1), (1200.0, capacity)):
+        pool = Pool(policy, capacity)
+        for _ in range(2 * capacity):
+            pool.submit(60.0, owner="bob")
+        victim = pool.submit(work, least)
+        while victim not in pool.ended:
+            for _ in range(capacity):
+                if len(pool.jobs) < 4 * capacity:
+                    pool.submit(60.0, owner=f"user{pool.numbers % 7}")
+            pool.step()
+            waited = pool.now - START
+            _need(
+                waited <= bound_s, f"a job of {least} slots was starved for {waited:.0f} s by short jobs", pool.view()
+            )
+
+
+def _need(holds: bool, what: str, view: View | None = None) -> None:
+    if not holds:
+        raise PolicyBroken(what if view is None else f"{what}\nin {view}")
