@@ -14,6 +14,7 @@ from typing import Any
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.sim import shelf
 from jupyter_elastic.scheduler.sim.courses import Fold
 from jupyter_elastic.scheduler.sim.metrics import Run, fluid_alone
 from jupyter_elastic.scheduler.sim.workload import Task
@@ -30,6 +31,7 @@ from jupyter_elastic.types import (
     PlanRejected,
     Policy,
     PolicyFailed,
+    PolicyUsed,
     Progress,
     ProgressSeen,
     Propose,
@@ -46,6 +48,8 @@ from jupyter_elastic.types import (
 )
 
 DAEMON = "daemon"
+PATIENCE = 1000
+"""Times that a policy is asked again while jobs wait and none runs; then they are taken to wait for ever."""
 TRIES = 8
 """Plans in a row at one instant; a policy that still wants to change its mind waits for the next event."""
 
@@ -122,6 +126,8 @@ class Simulation:
         self._coming: dict[str, Task] = {}
         self._ended = 0
         self._number = 0
+        self._idle = 0
+        self._deciding = self.name
 
     def run(self) -> Run:
         """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
@@ -166,10 +172,13 @@ class Simulation:
             self._at(wakeup, lambda: self._tell(Tick(**self._stamp())))
 
     def _timer(self) -> None:
-        assert self.policy.interval_s is not None
+        if not self.policy.interval_s:
+            return
         if self._lives:
+            self._idle = 0 if any(life.slots for life in self._lives.values()) else self._idle + 1
             self._propose()
-            self._at(self.now + self.policy.interval_s, self._timer)
+            if self._idle < PATIENCE:
+                self._at(self.now + self.policy.interval_s, self._timer)
         elif self._heap:  # nobody is there: sleep until the next event
             self._at(self._heap[0][0] + self.policy.interval_s, self._timer)
 
@@ -194,6 +203,9 @@ class Simulation:
             elif isinstance(event.fact, PlanRejected):
                 self.run_.rejected += 1
                 self.run_.notes.append(f"at {event.at:.0f} s: {event.fact.reason}")
+            elif isinstance(event.fact, PolicyUsed) and event.fact.name != self._deciding:
+                self._deciding = event.fact.name  # the core fell back, as it would in the daemon
+                self.policy = shelf.create(event.fact.name, dict(event.fact.options))
         for effect in effects:
             self._perform(effect)
 
@@ -203,10 +215,12 @@ class Simulation:
         try:
             plan = self.policy.plan(view)
         except Exception as problem:  # as the daemon: a policy may do anything
-            self._tell(PolicyFailed(**self._stamp(), policy=self.name, reason=f"{type(problem).__name__}: {problem}"))
+            self._tell(
+                PolicyFailed(**self._stamp(), policy=self._deciding, reason=f"{type(problem).__name__}: {problem}")
+            )
             return
         self.run_.decisions.append(time.perf_counter() - began)
-        self._tell(Propose(**self._stamp(), plan=plan, policy=self.name))
+        self._tell(Propose(**self._stamp(), plan=plan, policy=self._deciding))
 
     def _arrival(self, task: Task) -> Callable[[], None]:
         def arrive() -> None:

@@ -22,6 +22,9 @@ INTERVAL = 60
 RESTART = 30
 """Seconds without progress after each change of allocation."""
 
+PATIENCE = 10 * 86_400
+"""Seconds in which jobs wait and none runs; then they are taken to wait for ever."""
+
 
 @dataclass
 class Training:
@@ -143,16 +146,17 @@ def simulate(
     began = time.perf_counter()
     run = Run(policy=name, capacity=nodes * gpus, courses=[job.course for job in jobs])
     loop = _Loop(list(jobs), policy, nodes, gpus, run)
-    done = -1
+    done, idle_since = -1, 0
     while loop.waiting or loop.active:
         loop.step()
+        idle_since = loop.now if loop.held or not loop.active else idle_since
         if tick is not None and loop.done != done:
             done = loop.done
             tick(done, len(jobs))
-        if loop.now > horizon_s:
+        if loop.now > horizon_s or loop.now - idle_since > PATIENCE:
             raise BadRequest(
-                f"under {name} {len(loop.active)} jobs (first: {next(iter(loop.active))}) haven't ended after "
-                f"{horizon_s / 86_400:.0f} simulated days; do they fit into {nodes} nodes with {gpus} GPUs?"
+                f"under {name} {len(loop.active)} jobs (first: {next(iter(loop.active))}) never end; do they fit into "
+                f"{nodes} nodes with {gpus} GPUs?"
             )
     run.wall = time.perf_counter() - began
     return run
