@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from jupyter_elastic.types import ENDED
 from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint, human_time
 
 Output = Mapping[str, Sequence[Sequence[str]]]
@@ -106,7 +107,8 @@ def _head(screen: JobScreen, tone: str) -> str:
     return (
         f'<div style="display:flex;flex-wrap:wrap;gap:0 10px;align-items:baseline"><b>{escape(screen.name)}</b>'
         f'<span style="color:{_QUIET}">{escape(about)}</span>'
-        f'<span style="color:{tone};font-weight:600;margin-left:auto">{escape(screen.state)}</span></div>{detail}'
+        f'<span style="font-weight:600;margin-left:auto"><span style="color:{tone}" aria-hidden="true">●</span> '
+        f"{escape(screen.state)}</span></div>{detail}"
     )
 
 
@@ -136,9 +138,10 @@ def _band(screen: JobScreen) -> str:
     befores = [0, *[point.slots for point in screen.sizes]]
     rows = [
         f"<div>{time.strftime('%H:%M:%S', time.localtime(point.at))} &nbsp;{escape(change(point, before))}</div>"
-        for point, before in zip(screen.sizes, befores, strict=False)
+        for point, before in zip(screen.sizes[1:], befores[1:], strict=False)
+        if point.reason not in ENDED
     ]
-    story = f'<div style="color:{_QUIET};font-size:12px">{"".join(rows[1:-1][-6:])}</div>' if len(rows) > 2 else ""
+    story = f'<div style="color:{_QUIET};font-size:12px">{"".join(rows[-6:])}</div>' if rows else ""
     return (
         f'<svg role="img" aria-label="{screen.unit}s over time" viewBox="0 0 600 33" preserveAspectRatio="none" '
         f'style="display:block;width:100%;height:33px;margin:6px 0;background:{_SHADE};border-radius:3px">'
