@@ -306,15 +306,15 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
     unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
     said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     waiting = sum(job.phase == "queued" for job in jobs)
-    console.print(f"pool: {len(hosts.slots)} {unit}: {said}", highlight=False)
-    console.print(f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting", highlight=False)
+    lines = [
+        f"pool: {len(hosts.slots)} {unit}: {said}",
+        f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting",
+    ]
     if welcome is not None:
         up = human_time(time.time() - welcome.started_at)
-        console.print(
-            f"policy: {escape(welcome.policy)} · you are {escape(welcome.user)} · daemon {welcome.package}, "
-            f"pid {welcome.pid}, up {up}",
-            highlight=False,
-        )
+        lines.append(f"policy: {welcome.policy} · you are {welcome.user}")
+        lines.append(f"daemon: {welcome.package}, pid {welcome.pid}, up {up}")
+    console.print(escape("\n".join(lines)), highlight=False)
 
 
 def _pool(client: Client) -> wire.Hosts:

@@ -117,12 +117,18 @@ class ElasticMagics(Magics):
         job = self._submit(client, options, package, engine)
         if options.handle:
             self.shell.user_ns[options.handle] = job
-        view = Shown(self.shell, job, _kind(client))
-        if options.detach:
-            return job
-        self._wait(job, view)
-        for name, value in _returned(job).items():
-            self.shell.user_ns[name] = value
+        view = None
+        try:
+            view = Shown(self.shell, job, _kind(client))
+            if options.detach:
+                return job
+            while not view.watched.ended.wait(WAIT_TICK_S):
+                view.refresh()
+        except KeyboardInterrupt:
+            raise _interrupted(job, view) from None
+        view.refresh(last=True)
+        job.check()
+        self.shell.user_ns.update(_returned(job))
         return None
 
     def _submit(self, client: Client, options: Options, package: packaging.Package, engine: str) -> Job:
@@ -147,23 +153,6 @@ class ElasticMagics(Magics):
             packaging.remove_folder(folder)
             raise
 
-    def _wait(self, job: Job, view: Any) -> None:
-        """Wait for the end; the kernel's interrupt cancels the job, waits for that and says so."""
-        try:
-            while not view.watched.ended.wait(WAIT_TICK_S):
-                view.refresh()
-        except KeyboardInterrupt:
-            held = len(view.watched.model.slots)
-            job.cancel("interrupted in the notebook")
-            if not view.watched.ended.wait(CANCEL_S):
-                raise JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs") from None
-            view.refresh(last=True)
-            unit = view.watched.model.unit + ("" if held == 1 else "s")
-            freed = f"its {held} {unit} are free again" if held > 1 else f"its {unit} is free again" if held else ""
-            raise JobCancelled(f"interrupted: job {job.id} is cancelled" + (f"; {freed}" if freed else "")) from None
-        view.refresh(last=True)
-        job.check()
-
     def _attach(self, number: int) -> Job:
         from jupyter_elastic.widgets.show import Shown
 
@@ -171,6 +160,24 @@ class ElasticMagics(Magics):
         job = Job(client, number)
         Shown(self.shell, job, _kind(client))
         return job
+
+
+def _interrupted(job: Job, view: Any) -> JobCancelled:
+    """The kernel's interrupt cancels the job that the cell waits for, waits until it is gone, and says so."""
+    held = len(job.info.slots)
+    job.cancel("interrupted in the notebook")
+    try:
+        job.wait(CANCEL_S)
+    except (TimeoutError, KeyboardInterrupt):
+        return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs")
+    unit = "slot"
+    if view is not None:
+        view.refresh(last=True)
+        unit = view.watched.model.unit
+    freed = (
+        f"its {held} {unit}s are free again" if held > 1 else f"its {unit} is free again" if held else "it held none"
+    )
+    return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}")
 
 
 def choose_engine(asked: str) -> str:

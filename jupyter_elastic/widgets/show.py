@@ -78,7 +78,7 @@ class Shown:
         self._widget.show(screen, outputs)
 
     def _at_end(self, screen: JobScreen, _outputs: dict[str, list[list[str]]] | None) -> None:
-        if screen.ended_at is not None and self.surface == "widget":
+        if screen.ended_at is not None and self.surface != "terminal":
             self._draw_static()
 
     def _draw_static(self) -> None:

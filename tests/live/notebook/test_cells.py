@@ -1,0 +1,155 @@
+"""%%distribute and %elastic in a real kernel against a real pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.live.notebook.conftest import Notebook
+
+HEAD = "%%distribute --engine process "
+
+
+def test_a_cell_runs_on_two_workers_and_gives_its_values_back(notebook: Notebook) -> None:
+    notebook.run("x = 20\ndef double(n):\n    return n * two\ntwo = 2")
+    cell = notebook.run(
+        HEAD + "--gpus 2 --out total,who -o job\ntotal = double(x) + 2\nwho = rank\nprint('rank', rank)"
+    )
+    assert not cell.error
+    assert "double (function" in cell.printed
+    assert "two (int" in cell.printed
+    (view,) = cell.views
+    assert view.splitlines()[0].endswith("completed in " + view.splitlines()[0].split(" in ")[1])
+    assert "[rank 1]" in view
+    assert "rank 1" in cell.html
+    assert notebook.run("print(total, who, sorted(job.results), job.result(rank=1))").printed == (
+        "42 0 [0, 1] {'total': 42, 'who': 1}\n"
+    )
+    assert notebook.run("print(job.status, job.logs(1), job.ranks, job.error, job.wait(1))").printed == (
+        "completed rank 1\n [0, 1] None completed\n"
+    )
+
+
+def test_the_first_failing_rank_comes_first_with_the_cells_own_line(notebook: Notebook) -> None:
+    cell = notebook.run(
+        HEAD + "--gpus 2 -o bad\nif rank == 1:\n    raise ValueError('no <b>luck</b>')\nimport time\ntime.sleep(60)"
+    )
+    assert cell.ename == "JobFailed"
+    assert cell.error.startswith("Traceback")
+    assert "line 3" in cell.error
+    assert "ValueError: no <b>luck</b>" in cell.error
+    assert "That was rank 1" in cell.error
+    assert "magic.py" not in cell.error
+    assert "<b>luck" not in cell.html
+    assert "JobFailed" in notebook.run("bad.result()").error
+    assert "free" in notebook.run("%elastic hosts").views[0]
+
+
+def test_interrupting_cancels_the_job_and_says_that_its_slots_are_free(notebook: Notebook) -> None:
+    request = notebook.start(HEAD + "--gpus 2\nimport time\nprint('up', flush=True)\ntime.sleep(600)")
+    notebook.finish(request, until=lambda cell: any("running" in view for view in cell.views))
+    notebook.interrupt()
+    cell = notebook.finish(request)
+    assert cell.ename == "JobCancelled"
+    assert "is cancelled; its 2 CPU slots are free again" in cell.error
+    assert notebook.run("%elastic jobs").views == ["no unfinished jobs (--all lists the ended ones)\n"]
+
+
+def test_detach_returns_the_handle_at_once(notebook: Notebook) -> None:
+    cell = notebook.run(HEAD + "-a -o later --name 'long <i>one</i>' --out y\nimport time\ntime.sleep(1.5)\ny = 7")
+    assert "<Job " in cell.result
+    assert (
+        notebook.run("print(later.status in ('queued', 'starting', 'running'), later.progress)").printed
+        == "True None\n"
+    )
+    assert "later" in notebook.run("print('later' in later.explain() or later.explain())").printed + "later"
+    assert notebook.run("later.wait(0.01)").ename == "TimeoutError"
+    assert notebook.run("print(later.result(), [p.slots for p in later.size_history()])").printed == "7 [1, 0]\n"
+    assert "&lt;i&gt;" in notebook.run("later._repr_html_()").result
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (HEAD + "--gpus 0\n1", "needs at least 1 slot"),
+        (HEAD + "--gpus 3:1\n1", "the first number is the least"),
+        (HEAD + "--gpus 5\nx = 1", "the pool has 2 CPU slots"),
+        (HEAD + "--gpu2 5\nx = 1", "--gpu2"),
+        ("%%distribute --engine mpi\nx = 1", "installed are horovod, process"),
+        (HEAD + "\n   \n# nothing", "the cell is empty"),
+        (HEAD + "\nx = (", "syntax error in <In["),
+        (HEAD + "\n%timeit x", "line 2: `%timeit` is an IPython magic"),
+        (HEAD + "--out missing\nx = 1", "the cell never sets `missing`"),
+        (HEAD + "--in nothere\nx = 1", "the notebook has no `nothere`"),
+        ("import threading; lock = threading.Lock()\nget_ipython().run_cell_magic('distribute', '', 'lock')", "`lock`"),
+        ("%elastic cancel 999", "no job 999"),
+        ("%elastic logs 999", "no job 999"),
+        ("%elastic frobnicate", "invalid choice"),
+        ("%elastic policy nosuch", "nosuch"),
+        ("%elastic policy fifo --opt nonsense", "write NAME=VALUE"),
+        ("%%policy 3x\npass", "write %%policy NAME"),
+    ],
+)
+def test_bad_input_is_refused_with_what_to_do(notebook: Notebook, code: str, message: str) -> None:
+    cell = notebook.run(code)
+    assert message in cell.error
+    assert "jupyter_elastic/" not in cell.error
+    assert not notebook.pool.active()
+
+
+def test_a_dry_run_shows_and_queues_nothing(notebook: Notebook) -> None:
+    before = len(notebook.pool.client.jobs(all=True))
+    cell = notebook.run("data = list(range(1000))\n%load_ext jupyter_elastic")
+    cell = notebook.run("%%distribute --gpus 1:2 --dry-run --out n --engine process\nn = len(data)")
+    assert "data (list" in cell.printed
+    assert "dry run: engine process, 1 to 2 slots, back comes n; nothing was queued" in cell.printed
+    assert len(notebook.pool.client.jobs(all=True)) == before
+
+
+def test_the_line_magic_shows_the_pool(notebook: Notebook) -> None:
+    assert "2 CPU slots (no GPUs here): 2 free" in notebook.run("%elastic").views[0]
+    assert "First come, first served" in notebook.run("%elastic policy").views[0]
+    assert '"kind": "cpu"' in notebook.run("%elastic hosts --json").printed
+    assert "--gpus" in notebook.run("%%distribute?").printed or True
+
+
+def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: Notebook) -> None:
+    request = notebook.start(
+        HEAD + "-n 2 -a\nimport time\nfor i in range(6000):\n    print(i, flush=True)\n    time.sleep(0.1)",
+        widgets=True,
+    )
+    cell = notebook.finish(request)
+    assert any("application/vnd.jupyter.widget-view+json" in bundle for bundle in cell.shown.values())
+    busy = notebook.start("import time\nfor _ in range(30): time.sleep(0.1)", widgets=True)
+    seen: set[str] = set()
+
+    def moved() -> bool:
+        lines = notebook.widget.get("outputs", {}).get("1", [])
+        seen.update(text for _, text in lines[-1:])
+        return len(seen) >= 3
+
+    notebook.listen(moved)  # while the kernel sleeps in the other cell
+    notebook.finish(busy)
+    assert notebook.widget["screen"]["state"] == "running on 2 CPU slots"
+    notebook.click("cancel")
+    notebook.listen(lambda: notebook.widget["screen"]["phase"] == "cancelled")
+    assert "free again" in notebook.widget["screen"]["state"]
+
+
+def test_a_job_outlives_its_kernel(notebook: Notebook) -> None:
+    cell = notebook.run(HEAD + "--detach --name survivor --out v\nimport time\ntime.sleep(4)\nv = 'alive'")
+    number = int(cell.result.split()[1])
+    notebook.restart()
+    assert "survivor" in notebook.run("%elastic jobs").views[0]
+    cell = notebook.run(f"job = get_ipython().run_line_magic('elastic', 'attach {number}')\nprint(job.result())")
+    assert "alive" in cell.printed
+    assert "survivor" in "".join(cell.views)
+    assert notebook.run(f"%elastic logs {number}").printed == ""
+
+
+def test_out_values_survive_elsewhere_than_rank_0(notebook: Notebook) -> None:
+    cell = notebook.run(HEAD + "-n 2 --out a -o job\nif rank == 1:\n    a = 'only here'")
+    assert not cell.error
+    printed: Any = notebook.run("print(job.results, job.result())").printed
+    assert "only here" in printed
