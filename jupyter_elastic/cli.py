@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _become(_PROCESSES[words[0]][0], words[1:])
     if words and words[0] in _PROGRAMS:
         return int(import_module(_PROGRAMS[words[0]][0]).main(words[1:]) or 0)
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     client: list[Client] = []
 
     def connect() -> Client:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = _parser("jupyter elastic", notebook=False).parse_args(words)
         return int(given.do(given, connect, console) or 0)
     except ElasticError as problem:
-        errors.print(f"[red]error:[/red] {escape(str(problem))}", highlight=False, soft_wrap=True)
+        errors.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -77,17 +77,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def notebook(line: str, connect: Connect) -> None:
-    """`%elastic line`: BadRequest or UsageError for what can't be understood."""
-    from IPython.core.error import UsageError
-
+    """`%elastic line`; BadRequest for what can't be understood."""
     try:
         words = shlex.split(line)
         given = _parser("%elastic", notebook=True).parse_args(words or ["status"])
     except ValueError as problem:
-        raise UsageError(f"%elastic: {problem}") from None
+        raise BadRequest(f"%elastic: {problem}") from None
     except SystemExit:  # --help was printed
         return
-    given.do(given, connect, Console())
+    given.do(given, connect, Console(highlight=False))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,9 +96,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if not self.in_notebook:
             super().error(message)
-        from IPython.core.error import UsageError
-
-        raise UsageError(f"{self.prog}: {message}")
+        raise BadRequest(f"{self.prog}: {message}")
 
 
 def _parser(prog: str, *, notebook: bool) -> argparse.ArgumentParser:
@@ -236,12 +232,12 @@ def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> N
     if given.json:
         _print_json({"job": given.job, "text": text})
         return
-    console.print(escape(text), highlight=False)
+    console.print(escape(text))
     if job.status == "failed":
         try:
             job.check()
         except JobFailed as problem:
-            console.print(escape(str(problem)), highlight=False)
+            console.print(escape(str(problem)))
 
 
 def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -314,7 +310,7 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
         up = human_time(time.time() - welcome.started_at)
         lines.append(f"policy: {welcome.policy} · you are {welcome.user}")
         lines.append(f"daemon: {welcome.package}, pid {welcome.pid}, up {up}")
-    console.print(escape("\n".join(lines)), highlight=False)
+    console.print(escape("\n".join(lines)))
 
 
 def _pool(client: Client) -> wire.Hosts:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from jupyter_elastic import connection, keeper, packaging, wire
@@ -69,7 +68,7 @@ class ElasticMagics(Magics):
         with _plain_errors():
             name = line.strip()
             if not name.isidentifier():
-                raise UsageError("write %%policy NAME above the policy's class")
+                raise BadRequest("write %%policy NAME above the policy's class")
             self.client().ask(wire.SwitchPolicy(name=name, source=cell, reason="from a notebook"))
             print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
 

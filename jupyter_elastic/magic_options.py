@@ -9,6 +9,7 @@ import keyword
 import re
 from typing import Any
 
+from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from msgspec import Struct
 
@@ -83,8 +84,11 @@ def distribute_line(line: str) -> None:
 
 
 def parse(line: str, environ: dict[str, str] | None = None) -> Options:
-    """The options of a magic line. UsageError (IPython's) for what argparse finds, BadRequest for the rest."""
-    given = parse_argstring(distribute_line, line)
+    """The options of a magic line; BadRequest says what to change."""
+    try:
+        given = parse_argstring(distribute_line, line)
+    except UsageError as problem:  # which IPython would only print, so that *Run All* would go on
+        raise BadRequest(f"%%distribute: {problem}; `%%distribute?` lists the options") from None
     low, high = slot_range(_plain(given.gpus))
     only = _names("--in", given.only) if given.only is not None else None
     if given.no_capture:

@@ -53,7 +53,7 @@ def test_interrupting_cancels_the_job_and_says_that_its_slots_are_free(notebook:
     cell = notebook.finish(request)
     assert cell.ename == "JobCancelled"
     assert "is cancelled; its 2 CPU slots are free again" in cell.error
-    assert notebook.run("%elastic jobs").views == ["no unfinished jobs (--all lists the ended ones)\n"]
+    assert notebook.run("%elastic jobs").views[0].startswith("no unfinished jobs")
 
 
 def test_detach_returns_the_handle_at_once(notebook: Notebook) -> None:

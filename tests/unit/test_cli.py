@@ -1,0 +1,85 @@
+"""The command line without a pool: its words, its help, its refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic import cli
+from jupyter_elastic.errors import BadRequest, DaemonUnreachable
+from jupyter_elastic.types import JobInfo, JobSpec, Progress
+
+COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
+            "build-horovod", "sim")  # fmt: skip
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert all(command in said for command in COMMANDS)
+
+
+@pytest.mark.parametrize("words", [[], ["frobnicate"], ["logs"], ["logs", "x"], ["cancel"], ["explain"]])
+def test_what_cannot_be_understood_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert "usage: jupyter elastic" in capsys.readouterr().err
+
+
+def test_an_unreachable_daemon_is_a_message_and_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody() -> str:
+        raise DaemonUnreachable("no daemon [here]; start one")
+
+    monkeypatch.setattr(cli.keeper, "ensure", nobody)
+    assert cli.main(["jobs"]) == 1
+    assert "error: no daemon [here]; start one" in capsys.readouterr().err
+
+
+def test_in_a_notebook_nothing_exits() -> None:
+    def never() -> cli.Client:
+        raise AssertionError
+
+    with pytest.raises(BadRequest, match="invalid choice"):
+        cli.notebook("frobnicate", never)
+    with pytest.raises(BadRequest, match="invalid choice"):
+        cli.notebook("daemon", never)
+    with pytest.raises(BadRequest, match="No closing quotation"):
+        cli.notebook("jobs 'x", never)
+    cli.notebook("jobs --help", never)
+
+
+def test_options_of_a_policy_are_json_where_they_can_be() -> None:
+    assert cli._options(["a=1", "b=true", "c=text", "d=[1,2]", "e=x=y"]) == {
+        "a": 1, "b": True, "c": "text", "d": [1, 2], "e": "x=y",
+    }  # fmt: skip
+    with pytest.raises(BadRequest, match="NAME=VALUE"):
+        cli._options(["a"])
+
+
+def test_a_row_of_the_job_table() -> None:
+    spec = JobSpec(name="[red]x", folder="/f", python="/p", min_slots=1, max_slots=4)
+    row = cli._job_row(
+        JobInfo(job=3, owner="ann", spec=spec, phase="running", slots=("a:0",), submitted_at=0.0,
+                progress=Progress(epoch=1.5, epochs=3))
+    )  # fmt: skip
+    assert row[1] == "\\[red]x"
+    assert row[4] == "1/1:4"
+    assert row[6] == "epoch 1.5/3"
+
+
+def test_jupyter_finds_the_command(tmp_path: Path) -> None:
+    """`jupyter elastic` is the console script `jupyter-elastic` beside the interpreter."""
+    script = Path(sys.executable).parent / "jupyter-elastic"
+    if not script.exists():
+        pytest.skip("the package is not installed here, only on the path")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert json.dumps(done.stdout.strip()).count(".") == 2
