@@ -1,8 +1,8 @@
 """The key-value store through which Gloo's members find each other: opaque bytes over HTTP/1.0, one store a round.
 
 Knows sockets and nothing of Horovod but the three verbs its client uses: PUT, DELETE, and GET, which here waits for its
-key (the client would come again every 10 ms). Bound to 127.0.0.1, where it serves only sockets of its own user (looked
-up in `/proc/net/tcp`); sizes and counts are limited; nothing is ever unpickled or executed.
+key (the client would come again every 10 ms). Bound to 127.0.0.1, where it serves only sockets of its own user (which
+the kernel is asked for); sizes and counts are limited; nothing is ever unpickled or executed.
 """
 
 from __future__ import annotations
@@ -119,18 +119,51 @@ class Store:
 
 
 def is_own(connected: socket.socket) -> bool:
-    """Whether the other end of a loopback connection is a socket of our own user. False when that can't be found out."""
+    """Whether the other end of a loopback connection belongs to our own user. False when that can't be found out."""
     mine, theirs = connected.getsockname(), connected.getpeername()
-    wanted = (_hex(theirs), _hex(mine))
     try:
-        lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        uid = _uid_by_netlink(theirs, mine)
     except OSError:
-        return False
-    for line in lines:
-        fields = line.split()
-        if len(fields) > 7 and (fields[1], fields[2]) == wanted:
-            return int(fields[7]) == os.getuid()
-    return False
+        uid = _uid_by_table(theirs, mine)
+    return uid == os.getuid()
+
+
+_SOCK_DIAG = 4
+_BY_FAMILY = 20
+_message = struct.Struct("=IHHII")
+_request = struct.Struct("=BBBxI")
+_ANY = 0xFFFFFFFF
+
+
+def _uid_by_netlink(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
+    """Ask the kernel for this one socket's owner (sock_diag(7)): microseconds, where the whole table takes 15 ms."""
+    ports = struct.pack("!HH", theirs[1], mine[1])
+    addresses = b"".join(socket.inet_aton(address) + bytes(12) for address, _ in (theirs, mine))
+    body = _request.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, _ANY) + ports + addresses
+    body += struct.pack("=III", 0, _ANY, _ANY)  # any interface, no cookie
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as netlink:
+        netlink.settimeout(1.0)
+        netlink.sendto(_message.pack(_message.size + len(body), _BY_FAMILY, 1, 1, 0) + body, (0, 0))
+        answer = netlink.recv(8192)
+    _, kind, _, _, _ = _message.unpack_from(answer)
+    if kind != _BY_FAMILY:
+        raise OSError("no such socket, or no sock_diag here")
+    found = answer[_message.size : _message.size + 52]  # four bytes, then the id that was asked for
+    if found[4:40] != ports + addresses:
+        return None
+    (uid,) = struct.unpack_from("=I", answer, _message.size + 64)
+    return int(uid)
+
+
+def _uid_by_table(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
+    """The same from `/proc/net/tcp`, where netlink is forbidden."""
+    wanted = f" {_hex(theirs)} {_hex(mine)} "
+    try:
+        text = Path("/proc/net/tcp").read_text(encoding="ascii")
+    except OSError:
+        return None
+    at = text.find(wanted)
+    return None if at < 0 else int(text[at + len(wanted) :].split(maxsplit=5)[4])
 
 
 def _hex(address: tuple[str, int]) -> str:

@@ -180,7 +180,7 @@ def train(state):
         if state.step % 5 == 0: state.commit()
     return state.step
 # a first step alone: a newcomer is ready when it has made one
-model(torch.randn(64, 32)).pow(2).mean().backward(); opt.synchronize(); opt.zero_grad()
+model(torch.randn(64, 32)).pow(2).mean().backward(); opt.step(); opt.zero_grad()
 state = hvd.elastic.TorchState(model=model, optimizer=opt, step=0, stop=False)
 steps = train(state)
 weights = float(sum(p.double().sum() for p in model.parameters()))
