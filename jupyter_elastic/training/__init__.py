@@ -1,1 +1,132 @@
-"""See ARCHITECTURE.md."""
+"""What a cell imports to train together: the same words for PyTorch and Keras, on every engine, and without any.
+
+    from jupyter_elastic import training
+
+    state = training.State(model=model, optimizer=optimizer)
+
+    @training.run
+    def train(state):
+        for state.epoch in state.epochs(20):
+            for x, y in training.batches((x_train, y_train), batch_size=64):
+                ...
+                training.report(loss=loss)
+            state.commit()
+
+    train(state)
+
+Imports nothing heavy: frameworks are imported in `training.torch` and `training.keras` alone, and only when used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.training import data as _data
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import here as _here
+from jupyter_elastic.training.report import report
+from jupyter_elastic.training.ring import horovod_module as _horovod_module
+from jupyter_elastic.training.ring import in_horovod_job as _in_horovod_job
+from jupyter_elastic.training.run import run
+from jupyter_elastic.training.state import State
+from jupyter_elastic.training.state import frameworks as _frameworks
+from jupyter_elastic.training.state import walk as _walk
+
+__all__ = ["State", "batches", "commit", "prepare", "rank", "report", "run", "session", "shard", "size", "total"]
+
+
+def rank() -> int:
+    """This worker's number in the present generation, from 0. Rank 0 writes files and prints."""
+    if _here.ring is not None or _here.rehearsing:
+        return _here.rank
+    return _outside("rank", "RANK", 0)
+
+
+def size() -> int:
+    """How many workers train together in the present generation."""
+    if _here.ring is not None or _here.rehearsing:
+        return _here.size
+    return _outside("size", "WORLD_SIZE", 1)
+
+
+def _outside(word: str, variable: str, alone: int) -> int:
+    module = _horovod_module()
+    if module is not None:
+        return int(getattr(module, word)())
+    return int(os.environ.get(variable, alone)) if _in_horovod_job() else alone
+
+
+def batches(
+    data: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    micro_batch: int | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> Iterator[Any]:
+    """This worker's share of each batch of one epoch, in the data's own form.
+
+    `data` is an array or tensor, a tuple or dict of them, or anything with `__len__` and `__getitem__`. `batch_size` is
+    the size of the *global* batch and stays what it is however many workers there are: they share it out. The order
+    depends on `seed` and the epoch alone; after a change of the ring, or a restart from a commit, the epoch goes on
+    where it was, so every sample is trained exactly once an epoch.
+
+    `micro_batch` is the most that a worker takes at once: a larger share comes in several pieces, and a prepared
+    optimizer steps after the last one. A worker without a share (more workers than samples) gets one sample that counts
+    for nothing.
+    """
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
+    if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
+        raise BadRequest(f"micro_batch must be a whole number of samples, at least 1, not {micro_batch!r}.")
+    for framework in _frameworks():
+        if framework.is_dataset(data) and collate is None:
+            collate = framework.collate
+    _data.length(data)
+    return _walk(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
+
+
+def shard(data: Any) -> Any:
+    """This worker's part of a data set, in order: for an evaluation that is shared out. See `total`."""
+    start, end = _data.share(_data.length(data), rank(), size())
+    return _data.take(data, np.arange(start, end))
+
+
+def total(value: Any) -> Any:
+    """The sum of a number or array over all workers that train together; every worker must call it."""
+    values = np.asarray(value, dtype=np.float64)
+    ring = _here.ring
+    if ring is not None and not _here.rehearsing and ring.size() > 1:
+        values = ring.total(np.atleast_1d(values)).reshape(values.shape)
+    return values.item() if values.ndim == 0 else values
+
+
+def prepare(*objects: Any) -> Any:
+    """Prepare optimizers for exact gradients of the global batch; models and others come back as they are.
+
+    `training.State` does it by itself; call this only for optimizers that are kept outside of the state.
+    """
+    for value in objects:
+        for framework in _frameworks():
+            framework.part(value)
+    return objects[0] if len(objects) == 1 else objects
+
+
+def commit(*, durable: bool = False) -> None:
+    """Commit the state that is being trained (`state.commit()` for functions that don't see it)."""
+    if _here.state is None:
+        raise BadRequest("training.commit() works within a function under @training.run; elsewhere use state.commit().")
+    _here.state.commit(durable=durable)
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"torch", "keras", "guards"}:
+        return importlib.import_module(f"jupyter_elastic.training.{name}")
+    raise AttributeError(f"jupyter_elastic.training has no {name!r}")

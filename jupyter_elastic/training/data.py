@@ -1,0 +1,136 @@
+"""Which samples a rank trains in which step. Pure: a function of (count, batch size, seed, epoch, rank, size) alone.
+
+The order of an epoch's samples depends on seed and epoch only, and step `k` trains `order[k*B:(k+1)*B]` whatever the
+world size. A change of size in mid-epoch changes who computes, never what is computed. Knows no framework: arrays are
+taken apart by what they offer (`iloc`, `__getitem__`), never by what they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jupyter_elastic.errors import BadRequest
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one rank computes in one go: its share of a global batch, or a part of that share.
+
+    The gradient of the global batch's mean loss is the sum, over all pieces of all ranks, of `weight` times the
+    gradient of the piece's mean loss.
+    """
+
+    step: int
+    """Number of the global batch within its epoch, from 0."""
+    indices: np.ndarray[Any, np.dtype[np.int64]]
+    """Samples of this piece; never empty, see `weight`."""
+    weight: float
+    """Samples in this piece / samples in the global batch. 0 for padding: a rank without a share computes one sample
+    of the batch for company, and it counts for nothing."""
+    batch: int
+    """Samples in the global batch."""
+    last: bool
+    """Whether the optimizer steps after this piece; the others only accumulate."""
+
+
+def order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The order of `count` samples in an epoch; the same on every rank, in every attempt, at every world size."""
+    if not shuffle:
+        return np.arange(count, dtype=np.int64)
+    mixed: np.ndarray[Any, np.dtype[np.int64]] = np.random.default_rng([seed, epoch]).permutation(count)
+    return mixed
+
+
+def share(count: int, rank: int, size: int) -> tuple[int, int]:
+    """Start and end of a rank's share of `count` things: contiguous, disjoint, complete, of nearly one size."""
+    return count * rank // size, count * (rank + 1) // size
+
+
+def steps(count: int, batch_size: int) -> int:
+    """Global batches in an epoch; the last one may be smaller."""
+    return math.ceil(count / batch_size)
+
+
+def pieces(
+    batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, micro_batch: int | None = None
+) -> Iterator[Piece]:
+    """The pieces of one global batch that `rank` of `size` computes.
+
+    Every rank gets the same number of pieces, so that loops stay in lock-step. No piece is larger than `micro_batch`.
+    """
+    total = len(batch)
+    largest = math.ceil(total / size)
+    number = 1 if micro_batch is None else math.ceil(largest / micro_batch)
+    start, end = share(total, rank, size)
+    mine = batch[start:end]
+    for part in range(number):
+        first, behind = share(len(mine), part, number)
+        indices = mine[first:behind]
+        weight = len(indices) / total
+        yield Piece(step, indices if len(indices) else batch[:1], weight, total, part == number - 1)
+
+
+def length(data: Any) -> int:
+    """Samples in a data set: a tuple or dict of arrays of equal length, one array, or anything with a length."""
+    try:
+        lengths = {len(column) for column in _columns(data)}
+    except TypeError:
+        raise BadRequest(
+            f"training.batches needs data whose length is known, not {type(data).__name__}. Pass an array, a tuple of "
+            "arrays as (x, y), or a data set with __len__ and __getitem__; an iterator can't be shared out again when "
+            "the number of workers changes."
+        ) from None
+    if len(lengths) != 1:
+        raise BadRequest(f"The arrays given to training.batches have different lengths: {sorted(lengths)}.")
+    return int(lengths.pop())
+
+
+def take(
+    data: Any, indices: np.ndarray[Any, np.dtype[np.int64]], collate: Callable[[list[Any]], Any] | None = None
+) -> Any:
+    """The samples `indices` of a data set, in its own form: a tuple gives a tuple of arrays, a dict a dict."""
+    if isinstance(data, tuple):
+        return tuple(_rows(column, indices) for column in data)
+    if isinstance(data, dict):
+        return {name: _rows(column, indices) for name, column in data.items()}
+    if hasattr(data, "shape") or hasattr(data, "iloc"):
+        return _rows(data, indices)
+    return (collate or stack)([data[int(index)] for index in indices])
+
+
+def stack(samples: list[Any]) -> Any:
+    """Single samples -> arrays with a leading axis; tuples and dicts field by field."""
+    first = samples[0]
+    if isinstance(first, tuple | list):
+        return tuple(stack([sample[field] for sample in samples]) for field in range(len(first)))
+    if isinstance(first, dict):
+        return {name: stack([sample[name] for sample in samples]) for name in first}
+    return np.stack([np.asarray(sample) for sample in samples])
+
+
+def _columns(data: Any) -> list[Any]:
+    if isinstance(data, dict):
+        return list(data.values())
+    if isinstance(data, tuple):
+        return list(data)
+    if isinstance(data, list) and 0 < len(data) < 8 and all(hasattr(column, "shape") for column in data):
+        raise BadRequest(
+            "training.batches can't tell whether this list is a few samples or a few columns. Pass a tuple (x, y) for "
+            "columns; for so few samples, stack them into one array."
+        )
+    return [data]
+
+
+def _rows(column: Any, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+    if hasattr(column, "iloc"):
+        return column.iloc[indices]
+    if not hasattr(column, "shape"):
+        return [column[int(index)] for index in indices]
+    if type(column).__module__.startswith("tensorflow"):  # its tensors can't be indexed by an array
+        return column.numpy()[indices]
+    return column[indices]

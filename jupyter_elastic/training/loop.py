@@ -1,0 +1,68 @@
+"""Where this worker is in its training: the one place that `batches`, reducers, `report` and `run` look at.
+
+Knows no framework and decides nothing. One training loop runs at a time in a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jupyter_elastic.training.data import Piece
+    from jupyter_elastic.training.ring import Ring
+    from jupyter_elastic.training.state import State
+
+
+class Rehearsed(BaseException):
+    """The private first step is done. No `Exception`, so that a cell's own handlers let it through."""
+
+
+@dataclass
+class Loop:
+    """Set by `run` while the cell's function runs; the resting values are those of a program on its own."""
+
+    state: State | None = None
+    ring: Ring | None = None
+    """The ring of the present generation, or a newcomer's own in a rehearsal; None outside `run`."""
+    rehearsing: bool = False
+    """Whether a newcomer runs its first step in private: no collectives, no reports, no commits."""
+    piece: Piece | None = None
+    """What is being computed now."""
+    trained: bool = False
+    """Whether the optimizer has stepped for the present global batch."""
+    reducers: int = 0
+    """Optimizers that are prepared; 0: nobody tells whether a step was taken."""
+    change: bool | None = None
+    """Whether the ring agreed in this step to go to the door; None: nobody asked yet."""
+    epochs: int | None = None
+    """How many epochs `state.epochs` was asked for."""
+    passes: list[int] = field(default_factory=list)
+    """Samples in each pass of the present epoch, for the total."""
+
+    @property
+    def size(self) -> int:
+        """Workers that train together."""
+        if self.rehearsing:
+            return 2
+        return 1 if self.ring is None else self.ring.size()
+
+    @property
+    def rank(self) -> int:
+        """This worker's number among them. In a rehearsal it is not 0, so that nobody writes files twice."""
+        if self.rehearsing:
+            return 1
+        return 0 if self.ring is None else self.ring.rank()
+
+    @property
+    def weight(self) -> float:
+        """The share of the global batch that the present piece is; outside `batches`, an equal share."""
+        return 1.0 / self.size if self.piece is None else self.piece.weight
+
+    @property
+    def last_piece(self) -> bool:
+        """Whether the optimizer steps now; outside `batches` it always does."""
+        return self.piece is None or self.piece.last
+
+
+here = Loop()

@@ -1,0 +1,124 @@
+"""`training.report(loss=...)`: how far this training is, said often and sent seldom.
+
+Knows no framework: a value is anything that becomes a float. Values are kept as they are and read only when a report
+goes out, so that a step never waits for its GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.types import Progress
+
+INTERVAL_S = 0.1
+RECENT = 50
+"""Steps over which a metric is averaged."""
+WINDOW_S = 5.0
+"""Time over which samples per second are measured."""
+
+
+class Reporter:
+    """Collects metrics and sends a `Progress` at most every `INTERVAL_S` seconds."""
+
+    def __init__(self) -> None:
+        self.recent: dict[str, deque[Any]] = {}
+        self.marks: deque[tuple[float, int, int]] = deque()
+        self.sent_at = 0.0
+        self.pending = False
+        self.calls = 0
+
+    def report(self, metrics: dict[str, Any]) -> Progress | None:
+        """Take metrics; the progress that was sent, or None when it is not yet time."""
+        self.calls += 1
+        for name, value in metrics.items():
+            self.recent.setdefault(name, deque(maxlen=RECENT)).append(_detached(value))
+        if here.rehearsing:
+            return None
+        now = time.monotonic()
+        self._mark(now)
+        self.pending = True
+        return self.flush(now) if now - self.sent_at >= INTERVAL_S else None
+
+    def flush(self, now: float | None = None) -> Progress | None:
+        """Send what was not sent yet."""
+        if not self.pending:
+            return None
+        self.pending = False
+        self.sent_at = time.monotonic() if now is None else now
+        progress = self._progress()
+        if session.current is not None and here.rank == 0:
+            session.current.report(progress)
+        return progress
+
+    def forget(self) -> None:
+        """Another ring has another speed, and a rollback makes recent values stale."""
+        self.marks.clear()
+        self.recent.clear()
+        self.pending = False
+
+    def _mark(self, now: float) -> None:
+        samples = here.state.samples if here.state is not None else 0
+        if self.marks and (self.marks[-1][2] != here.size or samples < self.marks[-1][1]):
+            self.marks.clear()
+        self.marks.append((now, samples, here.size))
+        while len(self.marks) > 2 and now - self.marks[0][0] > WINDOW_S:
+            self.marks.popleft()
+
+    def _progress(self) -> Progress:
+        metrics = {name: mean for name, values in self.recent.items() if (mean := _mean(values)) is not None}
+        state = here.state
+        if state is None:
+            return Progress(step=self.calls, world_size=here.size, metrics=metrics)
+        per_epoch = sum(here.passes)
+        whole = here.epochs is not None and per_epoch > 0
+        in_epoch = state.seen / per_epoch if per_epoch else 0.0
+        return Progress(
+            step=state.step,
+            epoch=float(state.epoch) + min(in_epoch, 1.0),
+            epochs=None if here.epochs is None else float(here.epochs),
+            samples=float(state.samples),
+            total_samples=float((here.epochs or 0) * per_epoch) if whole else None,
+            samples_per_s=self._speed(),
+            world_size=here.size,
+            metrics=metrics,
+        )
+
+    def _speed(self) -> float | None:
+        if len(self.marks) < 2:
+            return None
+        (first, before, _), (last, after, _) = self.marks[0], self.marks[-1]
+        return (after - before) / (last - first) if last > first and after > before else None
+
+
+def report(**metrics: Any) -> Progress | None:
+    """Say how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
+
+    Step, epoch, samples, samples/s and world size are added. What is shown is rank 0's mean of recent values. Never
+    blocks; returns what was sent, or None when the last report was less than a tenth of a second ago.
+    """
+    return reporter.report(metrics)
+
+
+reporter = Reporter()
+
+
+def _detached(value: Any) -> Any:
+    detach = getattr(value, "detach", None)
+    return detach() if callable(detach) else value
+
+
+def _mean(values: deque[Any]) -> float | None:
+    """The mean of the values that are numbers; numbers replace them, so that each is read once."""
+    numbers = []
+    for index, value in enumerate(values):
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+        values[index] = number
+        numbers.append(number)
+    return sum(numbers) / len(numbers) if numbers else None

@@ -1,0 +1,153 @@
+"""The workers that train together in this generation, as the rest of `training` sees them.
+
+Knows that there is Horovod and how it is asked for; the frameworks' own ends are in `torch.py` and `keras.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from jupyter_elastic.errors import EngineError
+from jupyter_elastic.training import session
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Ring(Protocol):
+    """The collectives that state and reports need. Every call is made by all members, in the same order.
+
+    A member that dies makes them raise `HorovodInternalError`; gradients have their own way, beside their framework.
+    """
+
+    elastic: bool
+    """Whether other generations can come."""
+
+    def init(self) -> None:
+        """Come to the door and join; returns when the ring stands."""
+        ...
+
+    def shutdown(self) -> None:
+        """Leave the ring."""
+        ...
+
+    def rank(self) -> int:
+        """This worker's number."""
+        ...
+
+    def size(self) -> int:
+        """Members."""
+        ...
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Rank 0's `data`, everywhere."""
+        ...
+
+    def total(self, values: Array) -> Array:
+        """The sum over all members."""
+        ...
+
+
+class Alone:
+    """A ring of one: no engine, or an engine whose workers don't know each other."""
+
+    elastic = False
+
+    def init(self) -> None:
+        """Nobody to wait for."""
+
+    def shutdown(self) -> None:
+        """Nothing to leave."""
+
+    def rank(self) -> int:
+        """Always 0."""
+        return 0
+
+    def size(self) -> int:
+        """Always 1."""
+        return 1
+
+    def broadcast(self, data: bytes) -> bytes:
+        """`data` itself."""
+        return data
+
+    def total(self, values: Array) -> Array:
+        """`values` itself."""
+        return values
+
+
+def in_horovod_job() -> bool:
+    """Whether this process is a Horovod worker: ours, or one that another launcher started."""
+    current = session.current
+    if current is not None:
+        return current.engine == "horovod"
+    return "HOROVOD_SIZE" in os.environ or "HOROVOD_RANK" in os.environ
+
+
+def choose(framework: str | None) -> Ring:
+    """The ring for a framework (`torch`, `keras`, or None: whichever is there)."""
+    current = session.current
+    if not in_horovod_job():
+        if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            warnings.warn(
+                f"The engine {current.engine!r} runs its workers side by side and forms no ring: training.run trains "
+                "on each worker alone, with a world size of 1. Use `--engine horovod` to train together.",
+                stacklevel=4,
+            )
+        return Alone()
+    name = framework or _at_hand()
+    module = importlib.import_module(f"jupyter_elastic.training.{name}")
+    ring: Ring = module.HorovodRing()
+    return ring
+
+
+def horovod_module() -> Any:
+    """The Horovod module that this process already uses, or None."""
+    for name in ("horovod.torch", "horovod.tensorflow"):
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "is_initialized", lambda: False)():
+            return module
+    return None
+
+
+def _at_hand() -> str:
+    for name, framework in (("horovod.torch", "torch"), ("horovod.tensorflow", "keras"), ("torch", "torch"),
+                            ("tensorflow", "keras")):  # fmt: skip
+        if name in sys.modules:
+            return framework
+    for framework, needed in (("torch", "torch"), ("keras", "tensorflow")):
+        if importlib.util.find_spec(needed) is not None:
+            return framework
+    raise EngineError(
+        "training.run on the engine horovod needs PyTorch or TensorFlow in this environment, and neither is installed. "
+        "Install one (`pip install torch`), then run `jupyter elastic build-horovod`."
+    )
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a collective failed because a member is gone; TensorFlow wraps Horovod's error in one of its own."""
+    kind = type(error).__name__
+    if kind == "HorovodInternalError":
+        return True
+    return kind in {"UnknownError", "InternalError", "FailedPreconditionError"} and "orovod" in str(error)
+
+
+def translated(call: Callable[[], Any]) -> Any:
+    """Call, and raise Horovod's own error for any form of it."""
+    try:
+        return call()
+    except Exception as error:
+        if not is_failure(error):
+            raise
+        from horovod.common.exceptions import HorovodInternalError
+
+        if isinstance(error, HorovodInternalError):
+            raise
+        raise HorovodInternalError(str(error)) from error

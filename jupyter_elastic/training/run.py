@@ -1,0 +1,149 @@
+"""`@training.run`: the cell's loop, on whatever ring there is, through every change of it.
+
+On the engine `horovod` this is Horovod's own elastic loop around a `State`: a lost member takes the others back to the
+last commit, a planned change loses nothing. Elsewhere the function simply runs. Knows no framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import random
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import Rehearsed, here
+from jupyter_elastic.training.report import reporter
+from jupyter_elastic.training.ring import Alone, Ring, choose, translated
+from jupyter_elastic.training.state import State, frameworks
+
+_Result = TypeVar("_Result")
+
+
+def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Make `function(state, ...)` elastic. It is called anew after each change of the ring, with the state it has.
+
+    So keep in the state what must survive, and let `state.epochs` and `training.batches` find the place again.
+    """
+
+    @functools.wraps(function)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> _Result:
+        if not isinstance(state, State):
+            raise BadRequest(
+                f"A function under @training.run takes a training.State as its first argument, not "
+                f"{type(state).__name__}: state = training.State(model=model, optimizer=optimizer)."
+            )
+        ring = choose(state.framework)
+        how = _run_alone if isinstance(ring, Alone) else _run_elastic
+        return how(function, ring, state, args, kwargs)
+
+    return wrapper
+
+
+def _run_alone(
+    function: Callable[..., _Result], ring: Ring, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Result:
+    with _training(state, ring):
+        state.sync()
+        return function(state, *args, **kwargs)
+
+
+def _run_elastic(
+    function: Callable[..., _Result], ring: Ring, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Result:
+    from horovod.common.elastic import run_fn
+
+    translated(ring.init)
+    if _in_private_world() and uses_batches(function.__code__):
+        rehearse(function, ring, state, args, kwargs)
+
+    def attempt(state: State, *args: Any, **kwargs: Any) -> _Result:
+        result: _Result = translated(lambda: function(state, *args, **kwargs))
+        return result
+
+    def reset() -> None:
+        reporter.forget()
+        ring.shutdown()
+        ring.init()
+
+    with _training(state, ring):
+        result: _Result = run_fn(attempt, reset)(state, *args, **kwargs)
+        return result
+
+
+@contextlib.contextmanager
+def _training(state: State, ring: Ring) -> Any:
+    here.state, here.ring = state, ring
+    here.piece, here.change, here.trained, here.epochs = None, None, False, None
+    try:
+        yield
+        reporter.flush()
+    finally:
+        here.state = here.ring = here.piece = None
+        reporter.forget()
+
+
+# --- rehearsal --------------------------------------------------------------------------------------------------------
+
+
+def rehearse(
+    function: Callable[..., Any], ring: Ring, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Run the function for one step in private, and leave no trace of it in the state.
+
+    The members of a ring stand still while a newcomer does what it does for the first time: TensorFlow traces for a
+    second and more. So it does it before it comes to the door. Outside the state a step is no secret: a list that the
+    function appends to has one value more on the newcomer. What fails here fails again in the ring.
+    """
+    before = state.encoded()
+    generators = _generators()
+    here.state, here.ring, here.rehearsing = state, ring, True
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            function(state, *args, **kwargs)
+    except Rehearsed:
+        pass
+    except Exception as problem:
+        sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
+    finally:
+        here.rehearsing = False
+        state.on_reset()
+        state.decode(before)
+        here.state = here.ring = None
+        _put_back(generators)
+        reporter.forget()
+
+
+def _in_private_world() -> bool:
+    """Whether `hvd.init()` let this newcomer into a world of its own: one that needs no key-value store."""
+    return session.current is not None and "HOROVOD_GLOO_RENDEZVOUS_PORT" not in os.environ
+
+
+def uses_batches(code: types.CodeType) -> bool:
+    """Whether a function calls `batches`, by which a rehearsal ends after one step; others would run to their end."""
+    return "batches" in code.co_names or any(
+        uses_batches(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
+    )
+
+
+def _generators() -> list[tuple[Callable[[Any], None], Any]]:
+    legacy = np.random.mtrand._rand
+    kept: list[tuple[Callable[[Any], None], Any]] = [
+        (random.setstate, random.getstate()),
+        (lambda kept: setattr(legacy._bit_generator, "state", kept), legacy._bit_generator.state),
+    ]
+    kept += [(framework.set_random_state, framework.random_state()) for framework in frameworks()]
+    return kept
+
+
+def _put_back(generators: list[tuple[Callable[[Any], None], Any]]) -> None:
+    for put_back, state in generators:
+        put_back(state)

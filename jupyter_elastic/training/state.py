@@ -1,0 +1,406 @@
+"""What must be the same on all workers and outlive them: models, optimizers, plain values, the place in the data.
+
+A commit is one blob of bytes, and the same blob serves memory, disk, a rollback, and the newcomer who is brought up to
+date. Knows frameworks only as `Part`s, which their own files make. It has the four methods that Horovod's elastic loop
+asks of a state (`sync`, `restore`, `on_reset`, `on_hosts_updated`), so `hvd.elastic.run` takes it as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol
+
+import cloudpickle
+import numpy as np
+
+from jupyter_elastic.errors import BadRequest, EngineError
+from jupyter_elastic.training import data, session
+from jupyter_elastic.training.loop import Rehearsed, here
+
+FORMAT = 1
+_FRAMEWORKS = {"torch": ("torch",), "keras": ("keras", "tf_keras", "tensorflow")}
+"""Our file for a framework, and the modules whose presence says that the cell uses it."""
+
+
+class Part(Protocol):
+    """A framework's object within a state."""
+
+    framework: str | None
+
+    def capture(self) -> Any:
+        """All that makes it up, as values that pickle; may share memory with it."""
+        ...
+
+    def apply(self, captured: Any) -> None:
+        """Make it what it was when `captured` was taken, on this or another worker."""
+        ...
+
+    def reset(self) -> None:
+        """Drop what belongs to a step that was never finished."""
+        ...
+
+
+class State:
+    """The state of a training, as attributes: `State(model=model, optimizer=optimizer, best=0.0)`.
+
+    Any number of models, optimizers, schedulers (PyTorch or Keras) and plain values; attributes set later count too.
+    Optimizers are prepared for exact gradients of the global batch (see `prepare`). `epoch` is always there.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        object.__setattr__(self, "_values", {"epoch": 0})
+        object.__setattr__(self, "_parts", {})
+        self._pass = self._done = self._step = self._samples = self._in_epoch = 0
+        self._calls = 0
+        self._in_epochs: object | None = None
+        self._walk: object | None = None
+        self._fresh = True
+        self._saved: bytes | None = None
+        self._update = threading.Event()
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+            return
+        if hasattr(type(self), name):
+            if callable(value):  # the worker watches `save` and `sync` as it does those of Horovod's own states
+                object.__setattr__(self, name, value)
+                return
+            raise BadRequest(f"`{name}` is a word of training.State itself; give the attribute another name.")
+        part = _part(value)
+        self._values[name] = value
+        if part is None:
+            self._parts.pop(name, None)
+        else:
+            self._parts[name] = part
+            _complete(self._parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._values:
+            raise AttributeError(f"the training state has no attribute {name!r}")
+        return self._values[name]
+
+    def __delattr__(self, name: str) -> None:
+        self._values.pop(name, None)
+        self._parts.pop(name, None)
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken since the training began, over all epochs and attempts."""
+        return self._step + self._in_flight()
+
+    @property
+    def samples(self) -> int:
+        """Samples trained since the training began, over all workers."""
+        return self._samples + (here.piece.batch if self._in_flight() and here.piece is not None else 0)
+
+    @property
+    def seen(self) -> int:
+        """Samples trained in the present epoch."""
+        return self._in_epoch + (here.piece.batch if self._in_flight() and here.piece is not None else 0)
+
+    @property
+    def framework(self) -> str | None:
+        """`torch`, `keras`, or None for plain values only."""
+        names = {part.framework for part in self._parts.values()} - {None}
+        if len(names) > 1:
+            raise BadRequest(
+                "This training.State holds PyTorch and Keras objects. Horovod trains one framework at a time: keep the "
+                "objects of the other one out of the state."
+            )
+        return next(iter(names), None)
+
+    # --- the place in the data ----------------------------------------------------------------------------------------
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are still to be trained, of `count` in all: goes on where the last commit or rescale was."""
+        mine = self._in_epochs = object()  # an older generator that is only now thrown away must not end this one
+        here.epochs = count
+        try:
+            while self.epoch < count:
+                epoch = self.epoch
+                self._calls = 0
+                yield epoch
+                if here.rehearsing:
+                    raise Rehearsed
+                self._place(epoch + 1, 0, 0)
+        finally:
+            if self._in_epochs is mine:
+                self._in_epochs = None
+
+    def _place(self, epoch: int, passes: int, done: int) -> None:
+        if epoch != self.epoch:
+            self._in_epoch = 0
+        self._values["epoch"] = epoch
+        self._pass, self._done = passes, done
+
+    def _enter(self, count: int) -> int | None:
+        """The batch with which a pass over the data begins; None when it was finished before a rescale."""
+        if self._in_epochs is None:
+            return self._done
+        self._calls += 1
+        if self._calls <= self._pass:
+            return None
+        del here.passes[self._pass :]
+        here.passes.append(count)
+        return self._done
+
+    def _advance(self, samples: int, done: int) -> None:
+        here.piece = None
+        self._step, self._done = self._step + 1, done
+        self._samples, self._in_epoch = self._samples + samples, self._in_epoch + samples
+
+    def _leave(self) -> None:
+        self._done = 0
+        self._pass += self._in_epochs is not None
+
+    def _in_flight(self) -> int:
+        """1 when the present batch is trained already although its turn of the loop isn't over."""
+        if here.piece is None or here.state is not self:
+            return 0
+        return int(here.trained if here.reducers else here.piece.last)
+
+    def _position(self) -> tuple[int, int, int]:
+        """Where a training that starts from now has to go on: epoch, pass over the data, batches done in it."""
+        if self._in_epochs is not None and self._walk is None and self._calls > 0 and self._calls >= self._pass:
+            return self.epoch + 1, 0, 0
+        return self.epoch, self._pass, self._done + self._in_flight()
+
+    # --- commits ------------------------------------------------------------------------------------------------------
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Keep everything as it is now, and go to the door if the ring is to change.
+
+        A worker that dies takes the others back to the last commit, so commit as often as steps are dear. `durable`
+        asks for the disk; otherwise the driver's memory keeps it. A commit after the last batch of an epoch means that
+        the epoch is done: what belongs to the epoch (its evaluation, say) goes before it.
+        """
+        if here.rehearsing:
+            raise Rehearsed
+        self._save(durable=durable)
+        self.check_host_updates(saved=True)
+
+    def save(self) -> None:
+        """Keep everything as it is now, without looking at the door."""
+        self._save(durable=False)
+
+    def _save(self, *, durable: bool) -> None:
+        self._saved = self.encoded()
+        if session.current is not None and _is_keeper():
+            session.current.save(self._saved, durable=durable)
+
+    def restore(self) -> None:
+        """Go back to the last commit."""
+        if self._saved is None:
+            raise BadRequest("There is no commit to go back to: call state.commit() first.")
+        for part in self._parts.values():
+            part.reset()
+        self.decode(self._saved)
+
+    def sync(self) -> None:
+        """Make every member's state that of rank 0; a job that begins anew takes up its last commit here."""
+        ring = here.ring
+        if ring is None or ring.rank() == 0:
+            self._load_first()
+            self._saved = self.encoded()
+        if ring is not None and ring.size() > 1:
+            received = ring.broadcast(self._saved or b"")
+            if ring.rank() != 0:
+                self.decode(received)
+                self._saved = received
+        self._fresh = False
+
+    def _load_first(self) -> None:
+        if not self._fresh or session.current is None or not _is_keeper():
+            return
+        kept = session.current.load()
+        if kept is not None:
+            self.decode(kept)
+
+    def encoded(self) -> bytes:
+        """Everything, as one blob."""
+        _complete(self._parts)
+        epoch, passes, done = self._position()
+        plain = {name: value for name, value in self._values.items() if name not in self._parts}
+        plain["epoch"] = epoch
+        content = {
+            "format": FORMAT,
+            "position": (passes, done, self.step, self.samples, self.seen if epoch == self.epoch else 0),
+            "parts": {name: part.capture() for name, part in self._parts.items()},
+            "values": plain,
+        }
+        try:
+            blob: bytes = cloudpickle.dumps(content, protocol=5)
+        except Exception as problem:
+            name = _unpicklable(plain)
+            raise BadRequest(
+                f"state.{name} can't be committed ({problem}). Keep such an object outside of training.State, or hold "
+                "in the state the values from which it can be made again."
+            ) from problem
+        return blob
+
+    def decode(self, blob: bytes) -> None:
+        """Make everything what it was when `blob` was encoded."""
+        content = pickle.loads(blob)  # noqa: S301  the job's own commit, from its own folder or its own rank 0
+        if content.get("format") != FORMAT:
+            raise EngineError(
+                f"The commit of this job has format {content.get('format')}, and this version reads {FORMAT}. "
+                "Submit the cell anew."
+            )
+        missing = sorted(set(content["parts"]) - set(self._parts))
+        if missing:
+            raise BadRequest(
+                f"The commit holds {', '.join(missing)}, and the training.State here does not: make the state with the "
+                "same attributes on every worker."
+            )
+        _complete(self._parts)
+        for name, captured in content["parts"].items():
+            self._parts[name].apply(captured)
+        for name in set(self._values) - set(content["values"]) - set(self._parts):
+            del self._values[name]
+        self._values.update(content["values"])
+        self._pass, self._done, self._step, self._samples, self._in_epoch = content["position"]
+        here.piece = None
+
+    # --- the door -----------------------------------------------------------------------------------------------------
+
+    def on_hosts_updated(self, timestamp: float, update: int) -> None:  # noqa: ARG002  Horovod's signature
+        """Called from the listener's thread: another generation is wanted."""
+        self._update.set()
+
+    def on_reset(self) -> None:
+        """Called when another generation stands, before the states are made the same."""
+        self._update.clear()
+        for part in self._parts.values():
+            part.reset()
+        self._in_epochs = self._walk = None
+        here.piece, here.change, here.trained = None, None, False
+
+    def wanted(self) -> bool:
+        """Whether this worker knows of a change; the ring has to agree on it before anybody goes."""
+        return self._update.is_set() or (session.current is not None and session.current.change_wanted())
+
+    def check_host_updates(self, *, saved: bool = False) -> None:
+        """Go to the door if the ring is to change: all members together, in the same step, losing nothing."""
+        ring = here.ring
+        if ring is None or not ring.elastic:
+            if self.wanted() and not saved:
+                self._save(durable=True)
+                self._update.clear()
+            return
+        if here.change is None:
+            wanted = float(self.wanted())
+            here.change = bool(ring.total(np.array([wanted]))[0]) if ring.size() > 1 else bool(wanted)
+        if here.change:
+            self._to_the_door(saved=saved)
+
+    def _to_the_door(self, *, saved: bool) -> NoReturn:
+        from horovod.common.exceptions import HostsUpdatedInterrupt
+
+        if not saved:  # whoever dies in the middle of a join takes the others with it: they come back to here
+            self._save(durable=False)
+        epoch, passes, done = self._position()
+        self._step, self._samples, self._in_epoch = self.step, self.samples, self.seen
+        here.piece = None
+        self._place(epoch, passes, done)
+        raise HostsUpdatedInterrupt(skip_sync=False)
+
+
+def walk(
+    content: Any,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    micro_batch: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+) -> Iterator[Any]:
+    """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
+    state, count = here.state, data.length(content)
+    if state is not None and state._walk is not None:
+        state = None  # a loop within a loop (an evaluation, say) has no place of its own
+    start = 0 if state is None else state._enter(count)
+    if start is None:
+        return
+    order = data.order(count, seed=seed, epoch=0 if here.state is None else int(here.state.epoch), shuffle=shuffle)
+    number = data.steps(count, batch_size)
+    mine = object()
+    if state is not None:
+        state._walk = mine
+    try:
+        for step in range(start, number):
+            batch = order[step * batch_size : (step + 1) * batch_size]
+            if state is not None:
+                _look(state, step, start)
+                here.change, here.trained = None, False
+            for piece in data.pieces(batch, step, here.rank, here.size, micro_batch):
+                if state is not None:
+                    here.piece = piece
+                yield data.take(content, piece.indices, collate)
+            if state is not None:
+                state._advance(len(batch), step + 1)
+    finally:
+        if state is not None and state._walk is mine:
+            state._walk = here.piece = None
+    if state is not None:
+        state._leave()
+
+
+def _look(state: State, step: int, start: int) -> None:
+    """Look at the door; without a prepared optimizer that costs a message of its own, so only now and then."""
+    if here.rehearsing:
+        if step > start:
+            raise Rehearsed
+        return
+    if here.change is not None or step == start or step % 8 == 0:
+        state.check_host_updates()
+
+
+def _is_keeper() -> bool:
+    """Whether this worker's commits are the job's; workers that form no ring train apart and have none in common."""
+    if here.ring is not None and here.ring.elastic:
+        return here.ring.rank() == 0
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
+def frameworks() -> list[Any]:
+    """Our files for the frameworks that this process has imported."""
+    return [
+        importlib.import_module(f"jupyter_elastic.training.{name}")
+        for name, modules in _FRAMEWORKS.items()
+        if any(module in sys.modules for module in modules)
+    ]
+
+
+def _part(value: Any) -> Part | None:
+    if isinstance(value, int | float | str | bytes | bool | list | tuple | dict | None):
+        return None
+    for framework in frameworks():
+        part: Part | None = framework.part(value)
+        if part is not None:
+            return part
+    return None
+
+
+def _complete(parts: dict[str, Part]) -> None:
+    """Let a framework make whole what needs several objects to be whole (a Keras optimizer needs its model)."""
+    for name in {part.framework for part in parts.values()} - {None}:
+        complete = getattr(importlib.import_module(f"jupyter_elastic.training.{name}"), "complete", None)
+        if complete is not None:
+            complete(list(parts.values()))
+
+
+def _unpicklable(values: dict[str, Any]) -> str:
+    for name, value in values.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:
+            return name
+    return "?"

@@ -1,0 +1,80 @@
+"""A ring and a session of our own making, so that every path of a state can be walked in one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import Loop, here
+
+
+class MemorySession:
+    """A session that keeps what it is given."""
+
+    def __init__(self, engine="horovod"):
+        self.engine = engine
+        self.kept = None
+        self.durable = []
+        self.reports = []
+        self.change = False
+
+    def report(self, progress):
+        self.reports.append(progress)
+
+    def save(self, commit, *, durable=False):
+        self.kept = commit
+        self.durable.append(durable)
+
+    def load(self):
+        return self.kept
+
+    def change_wanted(self):
+        return self.change
+
+
+class OneRing:
+    """A ring with one member that can change: all that a state sees of Horovod at size 1."""
+
+    elastic = True
+
+    def init(self):
+        pass
+
+    def shutdown(self):
+        pass
+
+    def rank(self):
+        return 0
+
+    def size(self):
+        return 1
+
+    def broadcast(self, data):
+        return data
+
+    def total(self, values):
+        return np.asarray(values)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    made = MemorySession()
+    monkeypatch.setattr(session, "current", made)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    return made
+
+
+@pytest.fixture
+def ring(memory):
+    here.ring = OneRing()
+    yield here.ring
+    here.ring = None
+
+
+@pytest.fixture(autouse=True)
+def at_rest():
+    """No test leaves the loop elsewhere than it found it."""
+    yield
+    for name, value in vars(Loop()).items():
+        setattr(here, name, value)

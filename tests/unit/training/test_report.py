@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from jupyter_elastic import training
+from jupyter_elastic.training import report as module
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.report import Reporter
+from jupyter_elastic.training.state import State
+
+
+class Slow:
+    """A value that must not be read in the step, as a GPU's."""
+
+    reads = 0
+
+    def detach(self):
+        return self
+
+    def __float__(self):
+        Slow.reads += 1
+        return 2.0
+
+
+def test_reports_are_coalesced_and_values_read_late(memory, ring, monkeypatch):
+    clock = iter([10.0, 10.01, 10.02, 10.2, 10.21])
+    monkeypatch.setattr(module.__dict__.get("time", __import__("time")), "monotonic", lambda: next(clock))
+    here.state = State()
+    reporter = Reporter()
+    assert reporter.report({"loss": 4.0}).metrics == {"loss": 4.0}
+    assert reporter.report({"loss": Slow()}) is None
+    assert reporter.report({"loss": Slow()}) is None
+    assert Slow.reads == 0
+    sent = reporter.report({"loss": 0.0, "note": "no number"})
+    assert sent.metrics == {"loss": pytest.approx(2.0)}
+    assert Slow.reads == 2
+    assert [p.metrics for p in memory.reports] == [{"loss": 4.0}, {"loss": 2.0}]
+    assert reporter.flush() is None
+
+
+def test_step_epoch_samples_and_speed_are_added(memory, ring):
+    here.state = state = State()
+    for state.epoch in state.epochs(2):  # noqa: B020
+        for _ in training.batches(list(range(10)), 4):
+            training.report(loss=1)
+            module_reporter().pending = True
+            last = module_reporter().flush()
+    assert (last.step, last.samples, last.total_samples, last.epochs, last.world_size) == (6, 20.0, 20.0, 2.0, 1)
+    assert last.epoch == 2.0
+    assert last.samples_per_s is None or last.samples_per_s > 0
+
+
+def module_reporter():
+    import sys
+
+    return sys.modules["jupyter_elastic.training.report"].reporter
+
+
+def test_the_speed_is_over_a_window_and_of_this_ring(monkeypatch):
+    reporter = Reporter()
+    for at, samples, size in [(0.0, 0, 1), (1.0, 100, 1), (2.0, 300, 1)]:
+        reporter.marks.append((at, samples, size))
+    assert reporter._speed() == 150.0
+    here.state = None
+    here.rehearsing = True  # two members
+    reporter._mark(3.0)
+    assert len(reporter.marks) == 1
+    assert reporter._speed() is None
+
+
+def test_a_plain_cell_reports_too(memory):
+    reporter = Reporter()
+    sent = reporter.report({"accuracy": 0.5, "bad": math.nan})
+    assert (sent.step, sent.epoch, sent.metrics["accuracy"]) == (1, None, 0.5)
+
+
+def test_nothing_is_sent_outside_of_a_job():
+    assert Reporter().report({"loss": 1.0}).metrics == {"loss": 1.0}

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jupyter_elastic import training
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.ring import Alone
+from jupyter_elastic.training.run import rehearse, uses_batches
+from jupyter_elastic.training.state import State
+
+
+def test_outside_of_a_job_it_runs_here_alone():
+    @training.run
+    def train(state, factor):
+        """Docstring."""
+        return [training.rank(), training.size(), training.total(2.5), factor * sum(state.epochs(4))]
+
+    assert train(State(), 10) == [0, 1, 2.5, 60]
+    assert train.__doc__ == "Docstring."
+    assert here.state is None
+
+
+def test_a_first_argument_that_is_no_state_is_refused():
+    with pytest.raises(BadRequest, match=r"training.State as its first argument, not dict"):
+        training.run(lambda state: None)({})
+
+
+def test_the_process_engine_trains_each_alone_and_says_so(memory, monkeypatch):
+    memory.engine = "process"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.warns(UserWarning, match=r"forms no ring"):
+        sizes = training.run(lambda state: (training.rank(), training.size()))(State())
+    assert sizes == (0, 1)
+
+
+def test_a_job_that_starts_again_goes_on_from_its_commit(memory):
+    memory.engine = "process"
+
+    @training.run
+    def train(state, until):
+        for state.epoch in state.epochs(until):  # noqa: B020
+            state.history = [*state.history, state.epoch]
+            for _ in training.batches([1, 2], 2):
+                pass
+            state.commit()
+        return state.history
+
+    assert train(State(history=[]), 2) == [0, 1]
+    assert train(State(history=[]), 4) == [0, 1, 2, 3]
+
+
+def test_the_cells_own_error_comes_out_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        training.run(lambda state: 1 // 0)(State())
+    assert here.state is None
+
+
+def test_a_rehearsal_is_one_step_and_leaves_no_trace(memory, capsys):
+    steps = []
+
+    def train(state):
+        print("said in private")  # noqa: T201
+        for state.epoch in state.epochs(3):  # noqa: B020
+            for batch in training.batches(list(range(10)), 4):
+                steps.append((training.rank(), training.size(), len(batch), here.rehearsing))
+                state.best = random.random() + np.random.random()  # noqa: NPY002
+                training.report(loss=1.0)
+            state.commit()
+
+    state = State(best=None)
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    rehearse(train, Alone(), state, (), {})
+    drawn = random.random(), np.random.random()  # noqa: NPY002
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    assert drawn == (random.random(), np.random.random())  # noqa: NPY002
+    assert steps == [(1, 2, 2, True)]
+    assert (state.best, state.epoch, state.step) == (None, 0, 0)
+    assert memory.kept is None
+    assert memory.reports == []
+    assert capsys.readouterr().out == ""
+
+
+def test_a_rehearsal_ends_at_a_commit_too():
+    def train(state):
+        for _ in training.batches([1, 2], 2):
+            pass
+        state.commit()
+        pytest.fail("went on after the first step")
+
+    rehearse(train, Alone(), State(), (), {})
+
+
+def test_what_fails_in_a_rehearsal_is_left_to_the_ring(capsys):
+    def train(state):
+        state.best = 5
+        raise ValueError("early")
+
+    state = State(best=1)
+    rehearse(train, Alone(), state, (), {})
+    assert state.best == 1
+    assert "ended early: ValueError: early" in capsys.readouterr().err
+
+
+def test_only_functions_that_use_batches_are_rehearsed():
+    def plain(state):
+        while True:
+            state.step()
+
+    def nested(state):
+        def inner():
+            return training.batches([1], 1)
+
+        return inner
+
+    assert not uses_batches(plain.__code__)
+    assert uses_batches(nested.__code__)
+
+
+def test_shard_and_total_alone():
+    x, _ = training.shard((np.arange(5), np.arange(5) * 2))
+    assert x.tolist() == [0, 1, 2, 3, 4]
+    assert training.total([1, 2]).tolist() == [1.0, 2.0]
+
+
+def test_commit_needs_a_training():
+    with pytest.raises(BadRequest, match=r"under @training.run"):
+        training.commit()
+
+
+def test_importing_training_imports_no_framework():
+    code = (
+        "import sys; from jupyter_elastic import training; training.State(a=1); list(training.batches([1, 2], 2));"
+        "print([m for m in ('torch', 'tensorflow', 'keras', 'horovod') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_session_is_none_outside_of_a_job():
+    assert session.current is None

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import pytest
+
+from jupyter_elastic import training
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.state import State
+
+interrupts = pytest.importorskip("horovod.common.exceptions", reason="the door is Horovod's")
+
+
+def test_values_are_attributes_and_epoch_is_always_there():
+    state = State(best=0.5)
+    state.history = [1]
+    assert (state.best, state.history, state.epoch, state.step) == (0.5, [1], 0, 0)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'"):
+        _ = state.nothing
+    with pytest.raises(BadRequest, match=r"`step` is a word of training.State itself"):
+        state.step = 4
+
+
+def test_restore_undoes_changes_deep_inside_too():
+    state = State(history=[1, 2], best=1.0)
+    state.commit()
+    state.history.append(3)
+    state.best, state.extra = 9.0, "later"
+    state.restore()
+    assert (state.history, state.best) == ([1, 2], 1.0)
+    assert not hasattr(state, "extra")
+
+
+def test_restore_without_a_commit_says_so():
+    with pytest.raises(BadRequest, match=r"call state\.commit\(\) first"):
+        State().restore()
+
+
+def test_what_cannot_be_committed_is_named():
+    state = State(fine=1, handle=(i for i in range(3)))
+    with pytest.raises(BadRequest, match=r"state\.handle can't be committed"):
+        state.commit()
+
+
+def test_a_commit_outlives_the_process(memory, ring):
+    here.state = first = State(history=[1])
+    first.history.append(2)
+    first.commit(durable=True)
+    assert memory.durable == [True]
+    here.state = again = State(history=[])
+    again.sync()
+    assert again.history == [1, 2]
+    again.history.append(3)
+    again.sync()  # only a state that was never in a ring takes up the old commit
+    assert again.history == [1, 2, 3]
+
+
+def test_workers_that_form_no_ring_keep_no_common_commit(memory, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    State(history=[1]).commit()
+    assert memory.kept is None
+
+
+def test_epochs_go_on_where_they_were():
+    state = State()
+    state.epoch = 3
+    assert list(state.epochs(6)) == [3, 4, 5]
+    assert state.epoch == 6
+    assert list(state.epochs(6)) == []
+
+
+def train(state, epochs, *, samples=10, batch_size=4, at=None, seen=None):
+    """A loop as people write it; `at(state)` is called in each step after it was trained."""
+    for state.epoch in state.epochs(epochs):  # noqa: B020
+        for batch in training.batches(list(range(samples)), batch_size):
+            seen.append((state.epoch, tuple(batch.tolist())))
+            if at is not None:
+                at(state)
+        state.ended = [*state.ended, state.epoch]
+        state.commit()
+
+
+def whole_run(epochs):
+    """What an undisturbed training sees, alone and without a session."""
+    seen, ring, here.ring = [], here.ring, None
+    current, session.current = session.current, None
+    here.state = state = State(ended=[])
+    train(state, epochs, seen=seen)
+    here.ring, session.current = ring, current
+    assert state.step == 3 * epochs
+    assert state.samples == 10 * epochs
+    return seen
+
+
+def test_every_epoch_sees_everything_once():
+    seen = whole_run(3)
+    for epoch in range(3):
+        assert sorted(sum((batch for e, batch in seen if e == epoch), ())) == list(range(10))
+    assert seen[:3] != [(0, batch) for _, batch in seen[3:6]]
+
+
+@pytest.mark.parametrize("when", range(1, 10))
+def test_a_planned_change_in_any_step_changes_nothing(memory, ring, when):
+    """With no optimizer that tells, the state looks at the door itself; the function begins anew, nothing is lost."""
+    expected, seen = whole_run(3), []
+    here.state = state = State(ended=[])
+
+    def wish(state):
+        if len(seen) == when:
+            memory.change = True
+
+    rounds = 0
+    while True:
+        rounds += 1
+        try:
+            train(state, 3, at=wish, seen=seen)
+        except interrupts.HostsUpdatedInterrupt:
+            memory.change = False
+            state.on_reset()
+            state.sync()
+        else:
+            break
+    assert seen == expected
+    assert rounds == 2
+    assert state.ended == [0, 1, 2]
+    assert (state.step, state.samples) == (9, 30)
+
+
+@pytest.mark.parametrize("when", range(1, 10))
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_a_rollback_repeats_what_came_after_the_commit_and_nothing_else(ring, when, every):
+    expected, seen, committed = whole_run(3), [], [0]
+    here.state = state = State(ended=[])
+    state.sync()
+
+    class MemberLost(Exception):
+        pass
+
+    broken = []
+
+    def at(state):
+        if state.step % every == 0:
+            state.commit()
+            committed[0] = len(seen)
+        if len(seen) == when and not broken:
+            broken.append(True)
+            raise MemberLost
+
+    def attempt():
+        before = len(state.ended)
+        try:
+            train(state, 3, at=at, seen=seen)
+        except MemberLost:
+            # train() commits at the end of an epoch as well
+            last = max(committed[0], 3 * before, 3 * len(state.ended))
+            state.restore()
+            state.on_reset()
+            state.sync()
+            return last
+        return None
+
+    last = attempt()
+    assert last is not None
+    del seen[last:]
+    assert attempt() is None
+    assert seen == expected
+    assert state.ended == [0, 1, 2]
+    assert (state.step, state.samples) == (9, 30)
+
+
+def test_a_commit_at_an_epochs_end_means_that_it_is_done(memory, ring):
+    seen = []
+    here.state = state = State(ended=[])
+    train(state, 1, seen=seen)
+    here.state = again = State(ended=[])
+    again.sync()
+    assert again.epoch == 1
+    train(again, 1, seen=seen)
+    assert again.ended == [0]
+
+
+def test_a_second_pass_in_an_epoch_is_found_again(memory, ring):
+    """Training and validation in one epoch: after a change in the second, the first is not repeated."""
+    seen = []
+
+    def loop(state):
+        for state.epoch in state.epochs(2):  # noqa: B020
+            seen.extend(("train", state.epoch, len(batch)) for batch in training.batches(list(range(6)), 2))
+            for batch in training.batches(list(range(6)), 3):
+                seen.append(("check", state.epoch, len(batch)))
+                memory.change = len(seen) == 9  # the first of the second epoch's two
+                state.commit()
+
+    here.state = state = State()
+    with pytest.raises(interrupts.HostsUpdatedInterrupt):
+        loop(state)
+    assert len(seen) == 9
+    memory.change = False
+    state.on_reset()
+    loop(state)
+    for epoch in (0, 1):
+        assert [kind for kind, e, _ in seen if e == epoch] == ["train"] * 3 + ["check"] * 2
+
+
+def test_a_loop_within_a_loop_has_no_place_of_its_own():
+    here.state = state = State()
+    inner = []
+    for _ in state.epochs(1):
+        for _ in training.batches(list(range(4)), 2):
+            inner += [batch.tolist() for batch in training.batches(list(range(3)), 3, shuffle=False)]
+    assert inner == [[0, 1, 2]] * 2
+    assert state.samples == 4
+
+
+def test_leaving_a_loop_early_ends_nothing_of_the_next_epoch():
+    here.state = state = State()
+    sizes = []
+    for _ in state.epochs(2):
+        for batch in training.batches(list(range(10)), 4):
+            sizes.append(len(batch))
+            break
+    assert sizes == [4, 4]
+    for _ in training.batches(list(range(10)), 4):
+        pass
+
+
+def test_without_epochs_each_loop_is_whole():
+    here.state = State()
+    for _ in range(2):
+        assert len(list(training.batches(list(range(10)), 4))) == 3
+
+
+def test_bad_batch_sizes_are_refused_where_they_are_given():
+    with pytest.raises(BadRequest, match=r"batch_size must be a whole number"):
+        training.batches([1], 0)
+    with pytest.raises(BadRequest, match=r"micro_batch must be"):
+        training.batches([1], 1, micro_batch=0.5)
