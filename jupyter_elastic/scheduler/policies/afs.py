@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from jupyter_elastic.scheduler.policies.common import Draft, above
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, settle
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, seated, settle
+from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates
-from jupyter_elastic.scheduler.policies.srtf import shortest_first
 from jupyter_elastic.types import JobView, Plan, View
 
 AGING = 0.125
@@ -38,10 +38,9 @@ class Afs:
         """Minimums, the shortest first; then slot by slot to the top."""
         draft = Draft(view)
         draft.pin()
-        order = shortest_first([*draft.running, *draft.waiting], view.now, AGING, STAY)
-        admit(draft, order)
-        rank = {job.job: at for at, job in enumerate(order)} if draft.free else {}
-        contest(draft, [job for job in order if job.job in draft.workers] if draft.free else [])
+        order = seated(draft, shortest_first(draft, AGING, STAY))
+        rank = {job.job: at for at, job in enumerate(order)}
+        contest(draft, order)
         settle(
             draft,
             Guard(self.options, view.now),
@@ -52,6 +51,8 @@ class Afs:
 
 def contest(draft: Draft, jobs: list[JobView]) -> None:
     """Give free slots one step at a time to the job at the top; `jobs` are in order of length, shortest first."""
+    if not draft.free:
+        return
     speeds = [rates(job) for job in jobs]
     shorter = [0.0] * len(jobs)
     tree = Maxima(len(jobs))

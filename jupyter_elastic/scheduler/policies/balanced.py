@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Draft, Ratio
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, admit, climb, settle
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
-from jupyter_elastic.scheduler.policies.srtf import shortest_first
 from jupyter_elastic.types import JobView, Plan, View
 
 
@@ -52,9 +52,7 @@ class Balanced:
         draft = Draft(view)
         draft.pin()
         options = self.options
-        order = shortest_first([*draft.running, *draft.waiting], view.now, options.aging, options.stay)
-        admit(draft, order)
-        self._grow(draft, list(draft.jobs.values()))
+        self._grow(draft, seated(draft, shortest_first(draft, options.aging, options.stay)))
         settle(draft, Guard(options, view.now), lambda jobs: self._grow(draft, jobs))
         return draft.plan()
 

@@ -15,7 +15,9 @@ from msgspec import Meta, Struct
 from jupyter_elastic.types import JobId, JobView, Plan, Size, View
 
 Ratio = Annotated[float, Meta(ge=0, le=1e6)]
-RUNNING = ("running", "starting", "rescaling")
+OTHERS = ("queued", "stopping")
+SIZES = tuple(Size(workers) for workers in range(257))
+"""The usual sizes, made once."""
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,10 +73,9 @@ def slots(job: JobView, workers: int) -> int:
     return workers + job.min_servers if workers else 0
 
 
-def by_priority(jobs: Sequence[JobView]) -> Sequence[JobView]:
+def by_priority(jobs: list[JobView]) -> list[JobView]:
     """The jobs with the highest priority first; order among equals is kept."""
-    first = jobs[0].priority if jobs else 0
-    if all(job.priority == first for job in jobs):
+    if len({job.priority for job in jobs}) <= 1:
         return jobs
     return sorted(jobs, key=lambda job: -job.priority)
 
@@ -87,25 +88,47 @@ def sized(job: JobView, size: str) -> int:
     return rungs[-1] if rungs else 0
 
 
-def gang(draft: Draft, order: Iterable[JobView], size: str) -> None:
-    """Seat whole jobs in this order, preempting whoever comes later; one that doesn't fit is skipped.
+def seat(
+    draft: Draft, order: Iterable[JobView], *, size: str = "min", strict: bool = False, keep: bool = False
+) -> JobView | None:
+    """Seat jobs in this order, each whole; the first waiting one that doesn't fit, None when all did.
 
-    A running job keeps the size that it has, a waiting one asks for the `size` end of its range.
+    Who has slots in the draft already is passed over. One that doesn't fit is skipped; with `strict` all later waiting
+    ones are. With `keep` a running job asks for what it holds. The walk ends when nothing is free, so that its cost
+    grows with what fits and not with the queue.
     """
-    blocked = False
+    free, capacity = draft.free, draft.capacity
+    workers, jobs = draft.workers, draft.jobs
+    head: JobView | None = None
     for job in order:
-        if not draft.free:
-            if not blocked and job.phase == "queued":
-                draft.blocked(job, sized(job, size))
-            return
-        if job.job in draft.workers:
+        if not free:
+            if head is None and job.phase == "queued":
+                head = job
+            break
+        number = job.job
+        if number in workers or (head is not None and strict and job.phase == "queued"):
             continue
-        if job.size.workers and draft.keep(job):
+        if keep and job.size.workers:
+            draft.free = free
+            if draft.keep(job):
+                free = draft.free
+                continue
+        wanted = job.min_slots if size == "min" and not job.sizes else sized(job, size)
+        cost = wanted + job.min_servers
+        if not wanted or cost > free:
+            if job.phase == "queued" and (head is None or not strict):
+                if wanted and cost <= capacity:
+                    head = head or job
+                elif head is None:
+                    draft.blocked(job, wanted)  # waits for hosts that aren't there, and blocks nobody
             continue
-        workers = sized(job, size)
-        if workers and not draft.give(job, workers) and not blocked and job.phase == "queued":
-            blocked = True
-            draft.blocked(job, workers)
+        workers[number] = wanted
+        jobs[number] = job
+        free -= cost
+    draft.free = free
+    if head is not None:
+        draft.blocked(head, sized(head, size))
+    return head
 
 
 def titled(job: JobView) -> str:
@@ -121,8 +144,8 @@ class Draft:
     def __init__(self, view: View) -> None:
         self.view = view
         self.capacity = self.free = view.capacity
-        self.running = [job for job in view.jobs if job.phase in RUNNING]
         self.waiting = [job for job in view.jobs if job.phase == "queued"]
+        self.running = [job for job in view.jobs if job.phase not in OTHERS]
         self.workers: dict[JobId, int] = {}
         self.jobs: dict[JobId, JobView] = {}
         self.kept: dict[JobId, int] = {}
@@ -187,25 +210,31 @@ class Draft:
 
     def plan(self, memo: Any = None) -> Plan:
         """The finished plan, with a reason for every job whose size changes."""
-        sizes = {
-            number: Size(workers, self.jobs[number].min_servers + self.kept.get(number, 0))
-            for number, workers in self.workers.items()
-        }
+        jobs, kept = self.jobs, self.kept
+        sizes = {}
+        for number, workers in self.workers.items():
+            servers = jobs[number].min_servers
+            sizes[number] = (
+                Size(workers, servers + kept.get(number, 0))
+                if servers or kept or workers >= len(SIZES)
+                else SIZES[workers]
+            )
         self._explain()
         return Plan(sizes=sizes, memo=memo, reasons=self.reasons)
 
     def _explain(self) -> None:
         """Say why, for each job whose size changes and that has no better reason yet."""
-        reasons = self.reasons
-        winners = [
-            job for number, job in self.jobs.items() if self.workers[number] > job.size.workers or not job.size.workers
-        ]
-        winner = next((job for job in winners if not job.size.workers), winners[0] if winners else None)
-        for job in winners:
-            if job.job not in reasons:
-                reasons[job.job] = "slots are free for it" if not job.size.workers else "slots are free to grow into"
+        reasons, workers = self.reasons, self.workers
+        winner: JobView | None = None
+        for number, job in self.jobs.items():
+            held = job.size.workers
+            if workers[number] > held:
+                if winner is None or (winner.size.workers and not held):
+                    winner = job
+                if number not in reasons:
+                    reasons[number] = "slots are free to grow into" if held else "slots are free for it"
         for job in self.running:
-            now = self.workers.get(job.job, 0)
+            now = workers.get(job.job, 0)
             if now < job.size.workers and job.job not in reasons:
                 reasons[job.job] = f"makes room for {titled(winner)}" if winner else "fewer slots are left in the pool"
 

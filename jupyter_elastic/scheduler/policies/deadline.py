@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from jupyter_elastic.scheduler.policies.common import Draft, by_priority, ladder, least, most, slots
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, climb, settle
+from jupyter_elastic.scheduler.policies.common import Draft, by_priority, ladder, least, most, seat, slots
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
 from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -116,9 +116,9 @@ class Deadline:
             job = admitted[number].job
             if workers:
                 draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))))
-        admit(draft, late)
-        admit(draft, (demand.job for demand in admitted.values() if demand.job.size.workers))
-        admit(draft, by_priority([*draft.running, *draft.waiting]), strict=True)
+        seat(draft, late)
+        seat(draft, (demand.job for demand in admitted.values() if demand.job.size.workers))
+        seat(draft, by_priority([*draft.running, *draft.waiting]), strict=True)
         self._grow(draft, list(draft.jobs.values()))
         self._settle(draft, view, now)
         for number in admitted:

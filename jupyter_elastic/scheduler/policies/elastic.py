@@ -7,13 +7,13 @@ change every few seconds, with a 30 s restart only every few minutes. It never b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, above, below, least, most, slots
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, above, below, most, seat
 from jupyter_elastic.scheduler.policies.speed import GUESS, UNKNOWN_S, measured, rates
 from jupyter_elastic.types import JobId, JobView
 
@@ -71,25 +71,19 @@ class Guard:
         return left * (1.0 - before / after)
 
 
-def admit(draft: Draft, order: Iterable[JobView], *, strict: bool = False) -> None:
-    """Everyone's minimum in order, all or nothing; with `strict` a waiting job that doesn't fit blocks later ones."""
-    blocked = False
-    for job in order:
-        if not draft.free:
-            if job.phase == "queued" and not blocked and least(job):
-                draft.blocked(job, least(job))
-            break
-        if (blocked and job.phase == "queued") or job.job in draft.workers:
-            continue
-        workers = least(job)
-        if not workers:
-            continue
-        if slots(job, workers) > draft.free:
-            if job.phase == "queued" and not blocked:
-                draft.blocked(job, workers)
-                blocked = strict and slots(job, workers) <= draft.capacity
-            continue
-        draft.give(job, workers)
+def seated(draft: Draft, order: Iterator[JobView]) -> list[JobView]:
+    """Everyone's minimum in order; those who have it, in that order (jobs that were pinned first, if slots ran out)."""
+    walked: list[JobView] = []
+
+    def walk() -> Iterator[JobView]:
+        for job in order:
+            walked.append(job)
+            yield job
+
+    seat(draft, walk())
+    if not draft.free:
+        return list(draft.jobs.values())
+    return [job for job in walked if job.job in draft.workers]
 
 
 def fill(draft: Draft, jobs: Iterable[JobView], may: Callable[[JobView, int, int], bool]) -> None:

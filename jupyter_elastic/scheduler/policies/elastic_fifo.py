@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio, by_priority
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, fill, settle
+from jupyter_elastic.scheduler.policies.common import Draft, Ratio, by_priority, seat
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, fill, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
 
@@ -44,7 +44,7 @@ class ElasticFifo:
         draft = Draft(view)
         draft.pin()
         order = by_priority([*draft.running, *draft.waiting])
-        admit(draft, order, strict=self.options.strict)
+        seat(draft, order, strict=self.options.strict)
         self._fill(draft, [job for job in order if job.job in draft.workers] if draft.free else ())
         guard = Guard(self.options, view.now)
         settle(draft, guard, lambda jobs: self._fill(draft, [job for job in jobs if self._pays(guard, job, draft)]))

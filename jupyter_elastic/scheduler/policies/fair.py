@@ -5,8 +5,8 @@ is weighted max-min. Each step goes to the group with the least (slots / weight)
 there to the next waiting job's minimum, else to the growth of that user's smallest job. Who has no group is one.
 
 A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
-when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A job that
-waited `patience_s` goes first whatever its user's share, so a gang that never fits between small jobs gets its turn.
+when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A gang
+that waited `patience_s` goes first, one of each user, so that small jobs don't fill every gap before it for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, by_priority, least, slots
+from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, by_priority, least, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -56,7 +56,7 @@ class Fair:
             float, Meta(ge=0, le=86_400, description="seconds before a borrower is preempted for an owner who waits")
         ] = 60.0
         patience_s: Annotated[
-            float, Meta(ge=1, le=1e7, description="a job that waited so long goes first whatever its user's share")
+            float, Meta(ge=1, le=1e7, description="a job of several slots that waited so long goes first")
         ] = 3600.0
         theta: Annotated[
             Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
@@ -95,15 +95,15 @@ class Fair:
         return draft
 
     def _overdue(self, draft: Draft) -> None:
-        """The minimum for those who waited past all patience, the longest first."""
-        late = [job for job in draft.waiting if draft.view.now - job.queued_at > self.options.patience_s]
-        late.sort(key=lambda job: (job.queued_at, job.job))
+        """The minimum for gangs that waited past all patience, one for each user, the longest wait first."""
+        since = draft.view.now - self.options.patience_s
+        late: dict[str, JobView] = {}
+        for job in draft.waiting:
+            if job.min_slots > 1 and job.queued_at < since and job.owner not in late:
+                late[job.owner] = job
         fresh = [job for job in draft.running if self._fresh(job, draft.view.now)] if late else []
-        for job in [*fresh, *late]:
-            if not draft.free:
-                return
-            if job.job not in draft.workers:
-                draft.give(job, least(job))
+        seat(draft, [*fresh, *sorted(late.values(), key=lambda job: (job.queued_at, job.job))])
+        draft.reasons.clear()
 
     def _fresh(self, job: JobView, now: float) -> bool:
         """Whether it started so recently that preempting it would waste the start."""
@@ -112,26 +112,28 @@ class Fair:
     def _parties(self, draft: Draft) -> list[Party]:
         """Groups with their users, each with its jobs: the running first, then in order of arrival."""
         weights, quotas = draft.view.weights, draft.view.quotas
-        groups: dict[str, Party] = {}
-        users: dict[tuple[str, str], Party] = {}
-        for job in by_priority([*draft.running, *draft.waiting]):
-            name = job.group or job.owner
-            user = users.get((name, job.owner))
-            if user is None:
-                group = groups.get(name)
-                if group is None:
-                    group = groups[name] = Party(weights.get(name, 1.0), quotas.get(name, 0))
-                alone = name == job.owner
-                user = Party(1.0 if alone else weights.get(job.owner, 1.0), 0 if alone else quotas.get(job.owner, 0))
-                users[name, job.owner] = user
-                group.members.append(((False, 0.0), len(group.members), user))
-            if job.job in draft.workers:
-                held = draft.cost(job)
-                user.has += held
-                groups[name].has += held
-                heappush(user.growing, (held, job.job, job))
+        queues: dict[tuple[str, str], list[JobView]] = {}
+        for job in by_priority(draft.running + draft.waiting):
+            key = job.group, job.owner
+            queue = queues.get(key)
+            if queue is None:
+                queues[key] = [job]
             else:
-                user.waiting.append(job)
+                queue.append(job)
+        groups: dict[str, Party] = {}
+        for (group_name, owner), queue in queues.items():
+            alone = not group_name
+            name = group_name or owner
+            group = groups.setdefault(name, Party(weights.get(name, 1.0), quotas.get(name, 0)))
+            user = Party(1.0 if alone else weights.get(owner, 1.0), 0 if alone else quotas.get(owner, 0))
+            for job in queue:
+                if job.job in draft.workers:
+                    held = draft.cost(job)
+                    user.has += held
+                    heappush(user.growing, (held, job.job, job))
+            user.waiting = deque(queue)
+            group.has += user.has
+            group.members.append(((False, 0.0), len(group.members), user))
         for group in groups.values():
             group.members = [(user.due(), at, user) for _, at, user in group.members]
             heapify(group.members)
@@ -154,6 +156,8 @@ class Fair:
     def _start(draft: Draft, user: Party) -> int:
         while user.waiting:
             job = user.waiting.popleft()
+            if job.job in draft.workers:
+                continue
             workers = least(job)
             cost = slots(job, workers)
             if workers and cost <= draft.free and draft.give(job, workers):

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, by_priority, sized, slots
+from jupyter_elastic.scheduler.policies.common import Base, Draft, by_priority, seat, sized, slots
 from jupyter_elastic.scheduler.policies.speed import run_time, time_left
 from jupyter_elastic.types import JobView, Plan, View
 
@@ -44,26 +44,18 @@ class Fifo:
         draft = Draft(view)
         draft.keep_all()
         queue = by_priority(draft.waiting)
-        for at, job in enumerate(queue):
-            workers = sized(job, self.options.size)
-            if not workers or slots(job, workers) > draft.capacity:
-                draft.blocked(job, workers)  # waits for hosts that aren't there, and blocks nobody
-            elif not draft.give(job, workers):
-                draft.blocked(job, workers)
-                self._pass(draft, job, queue[at + 1 :])
-                break
+        head = seat(draft, queue, size=self.options.size, strict=True)
+        if head is not None and self.options.backfill != "none":
+            self._pass(draft, head, queue[queue.index(head) + 1 :])
         return draft.plan()
 
     def _pass(self, draft: Draft, head: JobView, later: Sequence[JobView]) -> None:
         """Let later jobs by, as the option says."""
         if self.options.backfill == "first_fit":
-            for job in later:
-                if not draft.free:
-                    return
-                workers = sized(job, self.options.size)
-                if workers:
-                    draft.give(job, workers)
-        elif self.options.backfill == "easy" and not self._reclaim(draft, head):
+            reason = draft.reasons[head.job]
+            seat(draft, later, size=self.options.size)
+            draft.reasons = {head.job: reason}
+        elif not self._reclaim(draft, head):
             self._easy(draft, head, later)
 
     def _reclaim(self, draft: Draft, head: JobView) -> bool:

@@ -8,12 +8,13 @@ back. Waiting raises rho, so nobody starves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from jupyter_elastic.scheduler.policies.common import Draft, most
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, admit, climb, settle
-from jupyter_elastic.scheduler.policies.speed import rates, work_left
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.order import ordered
+from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 FRESH = 10.0
@@ -38,35 +39,46 @@ class FinishTimeFair:
         """Minimums to those behind, then the greedy climb."""
         draft = Draft(view)
         draft.pin()
-        jobs = [*draft.running, *draft.waiting]
-        share = view.capacity / max(1, len(jobs))
-        rho = {job.job: self._rho(job, view.now, share) for job in jobs}
-        order = sorted(jobs, key=lambda job: (-job.priority, -rho[job.job], job.submitted_at, job.job))
-        admit(draft, order)
-        self._grow(draft, list(draft.jobs.values()), rho)
-        settle(draft, Guard(self.options, view.now), lambda some: self._grow(draft, some, rho))
+        share = view.capacity / max(1, len(draft.running) + len(draft.waiting))
+        order = self._behind(draft, share)
+        jobs = seated(draft, order)
+        self._grow(draft, jobs, share)
+        settle(draft, Guard(self.options, view.now), lambda some: self._grow(draft, some, share))
         return draft.plan()
 
     @staticmethod
-    def _rho(job: JobView, now: float, share: float) -> float:
-        """Turnaround that the job is heading for on a fair share, over its time alone on that share."""
-        left = _alone(job, share)
-        waited = max(0.0, now - job.submitted_at - job.run_s)
-        rho = (waited + job.run_s + left) / max(job.run_s + left, 1e-9)
-        fresh = job.size.workers and job.changed_at is not None
-        if fresh and now - (job.changed_at or 0.0) < FRESH * job.profile.rescale_cost_s:
-            rho += 1e6
-        return rho
+    def _behind(draft: Draft, share: float) -> Iterator[JobView]:
+        """The largest rho first; who has just started keeps its place."""
+        now = draft.view.now
+        small = share <= 1.0
+        waiting = [
+            # the usual case, spelled out: never started, nothing measured, less than a slot each
+            (job.submitted_at - now) / (UNKNOWN_S if (estimate := job.estimate_s) is None else max(estimate, 1.0))
+            if small and not job.attained_s and job.min_slots == 1 and job.profile.remaining is None
+            else (1.0 - _rho(job, now, share)) / min(share, 1.0)
+            for job in draft.waiting
+        ]
+        running = []
+        for job in draft.running:
+            fresh = job.changed_at is None or now - job.changed_at < FRESH * job.profile.rescale_cost_s
+            running.append(-float("inf") if fresh else (1.0 - _rho(job, now, share)) / min(share, 1.0))
+        return ordered(draft, waiting, running)
 
     @staticmethod
-    def _grow(draft: Draft, jobs: Iterable[JobView], rho: dict[int, float]) -> None:
+    def _grow(draft: Draft, jobs: Iterable[JobView], share: float) -> None:
         def worth(job: JobView) -> Value:
             speed = rates(job)
             unit = max(speed(job.min_slots), 1e-300)
-            weight = min(rho[job.job], 100.0) ** 2
+            weight = min(_rho(job, draft.view.now, share), 100.0) ** 2
             return lambda workers: -weight * unit / max(speed(workers), 1e-300)
 
         climb(draft, jobs, worth)
+
+
+def _rho(job: JobView, now: float, share: float) -> float:
+    """Turnaround that the job is heading for on a fair share, over its time alone on that share."""
+    going = job.run_s + _alone(job, share)
+    return (max(0.0, now - job.submitted_at - job.run_s) + going) / max(going, 1e-9)
 
 
 def _alone(job: JobView, share: float) -> float:

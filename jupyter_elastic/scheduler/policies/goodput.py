@@ -15,9 +15,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Draft
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, admit, climb, settle
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
-from jupyter_elastic.scheduler.policies.srtf import shortest_first
 from jupyter_elastic.types import JobView, Plan, View
 
 
@@ -53,8 +53,7 @@ class Goodput:
         """Minimums, then the climb."""
         draft = Draft(view)
         draft.pin()
-        admit(draft, shortest_first([*draft.running, *draft.waiting], view.now, 0.125, 10.0))
-        self._grow(draft, list(draft.jobs.values()))
+        self._grow(draft, seated(draft, shortest_first(draft, 0.125, 10.0)))
         settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
         return draft.plan()
 

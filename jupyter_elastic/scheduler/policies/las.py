@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, by_priority, gang
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, by_priority, seat
 from jupyter_elastic.types import JobView, Plan, View
 
 REMEMBERED = 1000
@@ -47,26 +47,23 @@ class Las:
         """First queue, then second, each in order of arrival."""
         draft = Draft(view)
         draft.keep_all([job for job in draft.running if not job.preemptible])
-        forgiven = self._promoted(view, draft)
-        first: list[JobView] = []
-        second: list[JobView] = []
         limit = self.options.threshold_s
-        for job in view.jobs:
-            if job.phase == "stopping":
-                continue
-            served = job.attained_s - forgiven.get(str(job.job), 0.0) if forgiven else job.attained_s
-            (first if served < limit else second).append(job)
-        gang(draft, by_priority([*first, *second]), self.options.size)
+        alive = [job for job in view.jobs if job.phase != "stopping"]
+        tall = [job for job in alive if job.attained_s >= limit]
+        forgiven = self._promoted(view, tall)
+        if forgiven:
+            tall = [job for job in tall if job.attained_s - forgiven.get(str(job.job), 0.0) >= limit]
+        second = {job.job for job in tall}
+        first = [job for job in alive if job.job not in second] if second else alive
+        seat(draft, by_priority(first + tall), size=self.options.size, keep=True)
         return draft.plan(memo={"forgiven": forgiven} if forgiven else None)
 
-    def _promoted(self, view: View, draft: Draft) -> dict[str, float]:
+    def _promoted(self, view: View, tall: list[JobView]) -> dict[str, float]:
         """Service that is forgiven, by job: what it had attained when it was promoted."""
-        memo = view.memo if isinstance(view.memo, dict) else {}
-        before = memo.get("forgiven", {})
+        before = view.memo.get("forgiven", {}) if isinstance(view.memo, dict) else {}
         knob = self.options.promote
-        alive = [*draft.running, *draft.waiting] if before else draft.waiting
         forgiven: dict[str, float] = {}
-        for job in alive:
+        for job in tall:
             known = before.get(str(job.job))
             if knob and self._waited_long(job, view.now, knob, known or 0.0):
                 known = job.attained_s

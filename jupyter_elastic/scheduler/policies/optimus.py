@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from jupyter_elastic.scheduler.policies.common import Draft, by_priority
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, admit, climb, settle
+from jupyter_elastic.scheduler.policies.common import Draft, by_priority, seat
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, settle
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
@@ -34,7 +34,7 @@ class Optimus:
         draft = Draft(view)
         draft.pin()
         order = by_priority([*draft.running, *draft.waiting])
-        admit(draft, order, strict=True)
+        seat(draft, order, strict=True)
         self._grow(draft, list(draft.jobs.values()))
         settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
         return draft.plan()

@@ -9,6 +9,7 @@ until it fits.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -84,7 +85,7 @@ class RoundRobin:
         over = [job for job in draft.running if job.preemptible and self._age(job, now) >= self._quantum(job)]
         over.sort(key=lambda job: (self._age(job, now), -job.submitted_at, -job.job))
         spare = sum(draft.cost(job) for job in over)
-        ring = by_priority(sorted(draft.waiting, key=lambda job: (job.queued_at, job.submitted_at, job.job)))
+        ring = by_priority(sorted(draft.waiting, key=attrgetter("queued_at")))
         skipped: list[JobId] = []
         for job in ring:
             if not draft.free and not spare:

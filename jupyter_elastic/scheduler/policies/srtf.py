@@ -12,22 +12,11 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, gang
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, admit, climb, settle
-from jupyter_elastic.scheduler.policies.speed import rates, work_left
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, seat
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, seated, settle
+from jupyter_elastic.scheduler.policies.order import shortest_first
+from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
-
-
-def shortest_first(jobs: Iterable[JobView], now: float, aging: float, stay: float) -> list[JobView]:
-    """By expected remaining seconds, less what waiting counts for; a running job is ahead by `stay` rescale costs."""
-
-    def key(job: JobView) -> tuple[int, float, float, int]:
-        left = work_left(job) / job.min_slots - aging * max(0.0, now - job.submitted_at - job.run_s)
-        if job.size.workers:
-            left -= stay * job.profile.rescale_cost_s
-        return -job.priority, left, job.submitted_at, job.job
-
-    return sorted(jobs, key=key)
 
 
 class Srtf:
@@ -58,8 +47,7 @@ class Srtf:
         """Seat the shortest."""
         draft = Draft(view)
         draft.keep_all([job for job in draft.running if not job.preemptible])
-        jobs = [*draft.running, *draft.waiting]
-        gang(draft, shortest_first(jobs, view.now, self.options.aging, self.options.stay), self.options.size)
+        seat(draft, shortest_first(draft, self.options.aging, self.options.stay), size=self.options.size, keep=True)
         return draft.plan()
 
 
@@ -91,9 +79,7 @@ class ElasticSrtf:
         """Minimums in order, then growth in order."""
         draft = Draft(view)
         draft.pin()
-        order = shortest_first([*draft.running, *draft.waiting], view.now, self.options.aging, self.options.stay)
-        admit(draft, order)
-        self._grow(draft, [job for job in order if job.job in draft.workers] if draft.free else [])
+        self._grow(draft, seated(draft, shortest_first(draft, self.options.aging, self.options.stay)))
         guard = Guard(self.options, view.now)
         settle(draft, guard, lambda jobs: self._grow(draft, jobs))
         return draft.plan()

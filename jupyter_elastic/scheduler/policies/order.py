@@ -1,0 +1,58 @@
+"""Orders that overtake: the shortest first, with waiting in a job's favour.
+
+A queue may hold ten thousand jobs where fifty can start. Each gets one number here, cheaply, and only as many as could
+be seated are put in order; the others follow when somebody asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jupyter_elastic.scheduler.policies.common import Draft
+from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, work_left
+from jupyter_elastic.types import JobView
+
+
+def shortest_first(draft: Draft, aging: float, stay: float) -> Iterator[JobView]:
+    """By expected remaining seconds, less what waiting counts for; a running job is ahead by `stay` rescale costs.
+
+    Waiting counts from the first submission, so that the order among waiting jobs never changes with the time alone,
+    and a job that waited long keeps its place when it gets slots at last.
+    """
+    now = draft.view.now
+    base = aging * now
+    keys = [
+        # the usual case, spelled out: never started, nothing measured
+        (UNKNOWN_S if (estimate := job.estimate_s) is None else estimate) - base + aging * job.submitted_at
+        if not job.attained_s and job.profile.remaining is None
+        else _left(job, base, aging)
+        for job in draft.waiting
+    ]
+    running = [_left(job, base, aging) - stay * job.profile.rescale_cost_s for job in draft.running]
+    return ordered(draft, keys, running)
+
+
+def _left(job: JobView, base: float, aging: float) -> float:
+    return work_left(job) / job.min_slots - base + aging * (job.submitted_at + job.run_s)
+
+
+def ordered(draft: Draft, waiting: list[float], running: list[float]) -> Iterator[JobView]:
+    """The draft's jobs by priority and number, lowest first: those that could be seated, then on demand the rest.
+
+    `waiting` and `running` hold the numbers of `draft.waiting` and `draft.running`.
+    """
+    jobs = draft.running + draft.waiting
+    keys = running + waiting
+    if len({job.priority for job in jobs}) > 1:
+        order = sorted(
+            range(len(jobs)), key=lambda at: (-jobs[at].priority, keys[at], jobs[at].submitted_at, jobs[at].job)
+        )
+        yield from (jobs[at] for at in order)
+        return
+    bound = float("inf")
+    if len(waiting) > 2 * draft.capacity + 64:
+        bound = sorted(waiting)[draft.capacity]
+    for inside in (True, False):
+        some = [at for at, key in enumerate(keys) if (key <= bound) is inside]
+        some.sort(key=lambda at: (keys[at], jobs[at].submitted_at, jobs[at].job))
+        yield from (jobs[at] for at in some)
