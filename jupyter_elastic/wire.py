@@ -24,6 +24,7 @@ from jupyter_elastic.types import (
     ReleaseSeen,
     RunningSeen,
     SlotInfo,
+    View,
 )
 
 VERSION = 1
@@ -88,6 +89,10 @@ class ListPolicies(Ask, frozen=True, kw_only=True):
     """Answer: `Policies`."""
 
 
+class ReadView(Ask, frozen=True, kw_only=True):
+    """What a policy would see now, for a what-if outside the daemon. Answer: `PoolView`."""
+
+
 class SwitchPolicy(Ask, frozen=True, kw_only=True):
     """Switch the policy. Answer: `Done`; unknown name or bad option: the old one stands."""
 
@@ -137,6 +142,7 @@ AnyAsk: TypeAlias = (
     | ListJobs
     | ListHosts
     | ListPolicies
+    | ReadView
     | SwitchPolicy
     | ExplainJob
     | Follow
@@ -207,6 +213,14 @@ class Policies(Answer, frozen=True, kw_only=True):
     policies: tuple[PolicyInfo, ...]
 
 
+class PoolView(Answer, frozen=True, kw_only=True):
+    """The view, and the policy that decides with its options."""
+
+    view: View
+    policy: str
+    options: dict[str, Any] = {}
+
+
 class Explanation(Answer, frozen=True, kw_only=True):
     """A few lines for a person."""
 
@@ -226,7 +240,7 @@ class Refused(Answer, frozen=True, kw_only=True):
     message: str
 
 
-AnyAnswer: TypeAlias = Welcome | Done | Submitted | Jobs | Hosts | Policies | Explanation | Following | Refused
+AnyAnswer: TypeAlias = Welcome | Done | Submitted | Jobs | Hosts | Policies | PoolView | Explanation | Following | Refused
 
 
 class Message(_Struct, tag=True, frozen=True, kw_only=True):

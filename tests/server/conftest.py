@@ -1,0 +1,25 @@
+"""One pool and one Jupyter server for the folder's tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.lab import Lab, clean_environment
+from tests.support.pool import Pool
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with Pool(tmp_path_factory.mktemp("pool"), slots=2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def server(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", PATH=os.environ["PATH"])
+    with Lab(tmp_path_factory.mktemp("server"), env, module="jupyter_server") as lab:
+        pool.until(lambda: lab.api("elastic/api/health")["down_since"] is None, "the extension finds the pool")
+        yield lab

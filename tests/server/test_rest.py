@@ -1,0 +1,114 @@
+"""The REST interface of the server extension: a real Jupyter server beside a real pool."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.lab import Lab
+from tests.support.pool import Pool
+
+TALKS = "import time\nfor step in range(3):\n    print('step', step, flush=True)\n"
+WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+
+
+def test_health_and_the_pool_s_screen(server: Lab, pool: Pool) -> None:
+    health = server.api("elastic/api/health")
+    assert (health["down_since"], health["policy"] != "") == (None, True)
+    screen = server.api("elastic/api/pool")
+    assert [slot["state"] for host in screen["hosts"] for slot in host["slots"]] == ["free", "free"]
+    assert screen["kind"] == "cpu"
+
+
+def test_a_job_s_page_has_its_output(server: Lab, pool: Pool) -> None:
+    job = pool.submit(TALKS, name="<b>talks</b> 💥")
+    assert pool.ended(job).outcome == "completed"
+    pool.until(
+        lambda: server.api(f"elastic/api/jobs/{job}")["screen"]["phase"] == "completed", "the page knows the end"
+    )
+    page = server.api(f"elastic/api/jobs/{job}")
+    assert page["screen"]["name"] == "<b>talks</b> 💥"
+    assert page["outputs"]["0"] == [["stdout", f"step {step}"] for step in range(3)]
+    assert server.api(f"elastic/api/jobs/{job}/outputs/0/stdout") == "step 0\nstep 1\nstep 2\n"
+    assert server.api(f"elastic/api/jobs/{job}/script") == {"script": TALKS}
+    assert job in [info["job"] for info in server.api("elastic/api/jobs?all=1")]
+
+
+def test_a_failed_job_s_page_has_the_first_traceback(server: Lab, pool: Pool) -> None:
+    job = pool.submit("number = 1\nnumber / 0\n")
+    assert pool.ended(job).outcome == "failed"
+    pool.until(lambda: server.api(f"elastic/api/jobs/{job}")["screen"]["phase"] == "failed", "the page knows the end")
+    assert "ZeroDivisionError" in server.api(f"elastic/api/jobs/{job}")["traceback"]
+
+
+def test_cancel_and_resize_by_rest(server: Lab, pool: Pool) -> None:
+    job = pool.submit(WAITS, slots=(1, 2))
+    pool.until(lambda: "here" in pool.output(job), "the job runs")
+    server.api(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 1, "max_slots": 1})
+    assert pool.info(job).spec.max_slots == 1
+    server.api(f"elastic/api/jobs/{job}", "DELETE")
+    assert pool.ended(job).outcome == "cancelled"
+
+
+def test_why_a_job_waits(server: Lab, pool: Pool) -> None:
+    first, second = pool.submit(WAITS, slots=2), pool.submit(WAITS, slots=2)
+    text = server.api(f"elastic/api/jobs/{second}/explanation")["text"]
+    assert "2" in text
+    for job in (second, first):
+        server.api(f"elastic/api/jobs/{job}", "DELETE")
+        assert pool.ended(job).outcome == "cancelled"
+
+
+def test_the_policy_is_switched_with_who_and_why(server: Lab, pool: Pool) -> None:
+    shelf = server.api("elastic/api/policies")
+    assert shelf["refusal"] == ""
+    assert {"fifo", "elastic_fifo", "las"} <= {policy["name"] for policy in shelf["policies"]}
+    server.api("elastic/api/policy", "PUT", {"name": "elastic_fifo", "reason": "for the test"})
+    pool.until(lambda: server.api("elastic/api/pool")["policy"] == "elastic_fifo", "the screen knows the switch")
+    switch = server.api("elastic/api/pool")["switches"][0]
+    assert (switch["name"], switch["reason"]) == ("elastic_fifo", "for the test")
+
+
+def test_forecasts_change_nothing(server: Lab, pool: Pool) -> None:
+    job = pool.submit(WAITS, slots=2)
+    waiting = pool.submit(WAITS, slots=1)
+    before = server.api("elastic/api/health")["policy"]
+    forecasts = server.api("elastic/api/forecasts", "POST", {"policies": [before, "srtf"]})
+    assert [forecast["policy"] for forecast in forecasts] == [before, "srtf"]
+    assert {entry["job"] for entry in forecasts[0]["jobs"]} == {job, waiting}
+    assert server.api("elastic/api/health")["policy"] == before
+    for number in (waiting, job):
+        pool.cancel(number)
+        assert pool.ended(number).outcome == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("GET", "jobs/99999", None, 404, "no job 99999"),
+        ("GET", "jobs/1234567890123", None, 404, "no job"),
+        ("GET", "pool?limit=501", None, 400, "limit is a whole number from 0 to 500"),
+        ("GET", "pool?offset=-1", None, 400, "offset"),
+        ("PUT", "policy", {"name": "nonsense"}, 404, "fifo"),
+        ("PUT", "policy", {"name": "las", "options": {"nonsense": 1}}, 400, "nonsense"),
+        ("PUT", "policy", b"{", 400, "does not fit"),
+        ("POST", "forecasts", {"policies": []}, 400, "1 to 20"),
+        ("POST", "forecasts", {"policies": ["nonsense"]}, 404, "nonsense"),
+    ],
+)
+def test_bad_input_says_what_to_do(server: Lab, method: str, path: str, body: object, status: int, says: str) -> None:
+    code, answer = server.refusal(f"elastic/api/{path}", method, body)
+    assert (code, says in answer["message"]) == (status, True), answer
+
+
+def test_a_bad_range_is_refused(server: Lab, pool: Pool) -> None:
+    job = pool.submit(WAITS)
+    code, answer = server.refusal(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 3, "max_slots": 1})
+    assert (code, "min_slots <= max_slots" in answer["message"]) == (400, True)
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
+
+
+def test_without_a_token_nothing_is_told(server: Lab) -> None:
+    for path in ("health", "pool", "jobs", "policies"):
+        code, _ = server.refusal(f"elastic/api/{path}", token="wrong")
+        assert code == 403

@@ -1,0 +1,99 @@
+"""The sockets: whole screens that heal by themselves, raw events without gap, and what happens when the daemon goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import websocket
+
+from tests.support.lab import Lab
+from tests.support.pool import Pool
+
+WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+
+
+@contextmanager
+def socket(server: Lab, path: str, token: str | None = None) -> Iterator[websocket.WebSocket]:
+    url = f"{server.url.replace('http', 'ws', 1)}elastic/api/{path}"
+    header = [f"Authorization: token {server.token if token is None else token}"]
+    connection = websocket.create_connection(url, header=header, timeout=60)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def until(connection: websocket.WebSocket, holds: Callable[[Any], bool]) -> Any:
+    while True:
+        message = json.loads(connection.recv())
+        if holds(message):
+            return message
+
+
+def test_the_pool_s_screen_comes_by_itself(server: Lab, pool: Pool) -> None:
+    with socket(server, "screens") as connection:
+        connection.send(json.dumps({"pool": [0, 50]}))
+        until(connection, lambda message: "pool" in message)
+        job = pool.submit(WAITS)
+        until(connection, lambda m: "pool" in m and any(row["phase"] == "running" for row in m["pool"]["jobs"]))
+        pool.cancel(job)
+        until(connection, lambda m: "pool" in m and not m["pool"]["jobs"])
+
+
+def test_a_job_s_page_comes_with_what_it_prints(server: Lab, pool: Pool) -> None:
+    job = pool.submit(WAITS)
+    with socket(server, "screens") as connection:
+        connection.send(json.dumps({"jobs": [job, 99999]}))
+        said = until(connection, lambda message: "missing" in message)
+        assert said["missing"] == 99999
+        until(connection, lambda m: "job" in m and ["stdout", "here"] in m["job"]["outputs"].get("0", []))
+        pool.cancel(job)
+        until(connection, lambda m: "job" in m and m["job"]["screen"]["phase"] == "cancelled")
+
+
+def test_events_resume_without_gap(server: Lab, pool: Pool) -> None:
+    job = pool.submit("print('once')")
+    assert pool.ended(job).outcome == "completed"
+    last = server.api("elastic/api/health")["seq"]
+    with socket(server, "events?since=0") as connection:
+        first = [json.loads(connection.recv())["seq"] for _ in range(5)]
+    with socket(server, f"events?since={first[-1]}") as connection:
+        rest: list[int] = []
+        while not rest or rest[-1] < last:
+            rest.append(json.loads(connection.recv())["seq"])
+    assert first == sorted(first)
+    assert rest == sorted(rest)
+    assert rest[0] > first[-1]
+
+
+@pytest.mark.parametrize("message", ["{", '{"pool": [0, 501]}', '{"jobs": "all"}'])
+def test_a_socket_that_asks_nonsense_is_closed(server: Lab, message: str) -> None:
+    with socket(server, "screens") as connection:
+        connection.send(message)
+        opcode = None
+        while opcode != websocket.ABNF.OPCODE_CLOSE:
+            opcode, _ = connection.recv_data(control_frame=True)
+
+
+def test_a_socket_needs_the_token(server: Lab) -> None:
+    with pytest.raises(websocket.WebSocketBadStatusException), socket(server, "screens", token="wrong"):
+        pass
+
+
+def test_the_daemon_goes_and_comes_back(server: Lab, pool: Pool) -> None:
+    job = pool.submit(WAITS)
+    pool.until(lambda: "here" in pool.output(job), "the job runs")
+    with socket(server, "screens") as connection:
+        connection.send(json.dumps({"pool": [0, 50]}))
+        until(connection, lambda message: "pool" in message and message["down_since"] is None)
+        pool.kill_daemon()
+        until(connection, lambda message: "pool" in message and message["down_since"] is not None)
+        pool.start_daemon()
+        back = until(connection, lambda message: "pool" in message and message["down_since"] is None)
+        assert [row["job"] for row in back["pool"]["jobs"]] == [job]
+    server.api(f"elastic/api/jobs/{job}", "DELETE")
+    assert pool.ended(job).outcome == "cancelled"
