@@ -39,20 +39,20 @@ def _left(job: JobView, base: float, aging: float) -> float:
 def ordered(draft: Draft, waiting: list[float], running: list[float]) -> Iterator[JobView]:
     """The draft's jobs by priority and number, lowest first: those that could be seated, then on demand the rest.
 
-    `waiting` and `running` hold the numbers of `draft.waiting` and `draft.running`.
+    `waiting` and `running` hold the numbers of `draft.waiting` and `draft.running`; who runs wins a tie, then arrival.
     """
     jobs = draft.running + draft.waiting
     keys = running + waiting
-    if len({job.priority for job in jobs}) > 1:
-        order = sorted(
-            range(len(jobs)), key=lambda at: (-jobs[at].priority, keys[at], jobs[at].submitted_at, jobs[at].job)
-        )
-        yield from (jobs[at] for at in order)
-        return
     bound = float("inf")
+    if len({job.priority for job in jobs}) > 1:
+        for rank in sorted({job.priority for job in jobs}, reverse=True):
+            some = [at for at, job in enumerate(jobs) if job.priority == rank]
+            some.sort(key=keys.__getitem__)
+            yield from (jobs[at] for at in some)
+        return
     if len(waiting) > 2 * draft.capacity + 64:
         bound = sorted(waiting)[draft.capacity]
     for inside in (True, False):
         some = [at for at, key in enumerate(keys) if (key <= bound) is inside]
-        some.sort(key=lambda at: (keys[at], jobs[at].submitted_at, jobs[at].job))
+        some.sort(key=keys.__getitem__)
         yield from (jobs[at] for at in some)
