@@ -118,10 +118,12 @@ class ElasticMagics(Magics):
             self.shell.user_ns[options.handle] = job
         view = None
         try:
-            view = Shown(self.shell, job, _kind(client))
+            view = Shown(self.shell, job, _kind(client), waits=not options.detach)
             if options.detach:
                 return job
             while not view.watched.ended.wait(WAIT_TICK_S):
+                if view.background.is_set():
+                    return job
                 view.refresh()
         except KeyboardInterrupt:
             raise _interrupted(job, view) from None

@@ -34,11 +34,11 @@ _CODE = "var(--jp-code-font-family, ui-monospace, monospace)"
 _STATIC_LINES = 40
 
 
-def html(screen: JobScreen, output: Output | None = None, *, error: str = "", mark: str = "") -> str:
-    """The job as one `<div>`; `mark` is a class by which a live widget hides it."""
+def html(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
+    """The job as one `<div>`; a live view above it hides it by its class."""
     tone = TONES[screen.tone]
     opening = (
-        f'<div class="jelastic-static {escape(mark, quote=True)}" role="group" aria-label="job {screen.job}" '
+        f'<div class="jelastic-static" role="group" aria-label="job {screen.job}" '
         f'style="font:13px/1.45 {_FONT};color:{_TEXT};background:{_BACK};border:1px solid {_LINE};'
         f'border-left:4px solid {tone};border-radius:6px;padding:8px 12px;max-width:860px">'
     )

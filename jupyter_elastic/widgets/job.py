@@ -1,64 +1,53 @@
-"""The live view of a job in a notebook: an anywidget that draws the screen it is given.
+"""The live view of a job in a notebook: an anywidget that draws the page it is given.
 
-Knows traits and the comm; must not know how a screen comes about (that is `model` and `live`).
+Knows traits and the comm; must not know how a page comes about (that is `model` and `live`). The built front end draws
+it where it is there (the wheel has it), else a small module without a build.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anywidget
-import msgspec
 import traitlets
 
-from jupyter_elastic.widgets.model import JobScreen
+_HERE = Path(__file__).parent
+_BUILT = (_HERE / "static" / "job.js", _HERE / "static" / "elastic.css")
+_PLAIN = (_HERE / "static_src" / "job.js", _HERE / "static_src" / "job.css")
+_MODULE, _STYLE = _BUILT if all(path.exists() for path in _BUILT) else _PLAIN
+_STAND_IN = """
+/* While the live view is on the page, the static display of the same job below it is not shown. */
+.jp-OutputArea-child:has(.jupyter-widgets :is(.jelastic, .je-job)) + .jp-OutputArea-child:has(.jelastic-static),
+.jp-OutputArea-child:has(.jupyter-widgets :is(.jelastic, .je-job))
+  + .jp-OutputArea-child:has([data-mime-type='application/vnd.jupyter-elastic.job+json']) { display: none; }
+"""
 
-_STATIC = Path(__file__).parent / "static_src"
+Wish = Callable[[dict[str, Any]], None]
+"""Takes what a click asks for: `{"type": "cancel"}`, `{"type": "resize", "least": 1, "most": 2}`, `background`."""
 
 
 class JobWidget(anywidget.AnyWidget):
-    """`screen` and `outputs` go to the page; a click comes back as a message and is given to `on_wish`."""
+    """`page` goes to the browser; a click comes back as a message and is given to `on_wish`."""
 
-    _esm = _STATIC / "job.js"
-    _css = _STATIC / "job.css"
+    _esm = _MODULE
+    _css = _STYLE.read_text(encoding="utf-8") + _STAND_IN
 
-    screen = traitlets.Dict().tag(sync=True)
-    """`model.JobScreen` as JSON."""
-    outputs = traitlets.Dict().tag(sync=True)
-    """Rank -> [stream, text] lines."""
-    error = traitlets.Unicode().tag(sync=True)
-    """The first failing rank's traceback; empty while there is none."""
-    mark = traitlets.Unicode().tag(sync=True)
-    """Class of the static display that this view stands in for."""
-    folder = traitlets.Unicode().tag(sync=True)
+    page = traitlets.Dict().tag(sync=True)
+    """Screen, outputs, traceback, notice."""
+    waits = traitlets.Bool().tag(sync=True)
+    """Whether the cell waits for the job, so that it can be sent to the background."""
 
-    def __init__(self, *, on_wish: Callable[[str], None], **traits: Any) -> None:
+    def __init__(self, *, on_wish: Wish, **traits: Any) -> None:
         super().__init__(**traits)
         self._on_wish = on_wish
         self.on_msg(self._message)
         _hear_while_busy(self)
 
-    def show(self, screen: JobScreen, outputs: dict[str, list[list[str]]] | None) -> None:
-        """Draw this; called on the live thread."""
-        with self.hold_sync():
-            self.screen = msgspec.to_builtins(screen)
-            if outputs is not None:
-                self.outputs = outputs
-
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        wish = content.get("wish") if isinstance(content, dict) else None
-        if wish == "cancel":
-            self._on_wish(wish)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        found = super()._repr_mimebundle_(**kwargs)
-        bundle = found[0] if isinstance(found, tuple) else found
-        if isinstance(bundle, dict):
-            bundle["text/plain"] = f"live view of a job, {time.strftime('%H:%M:%S')}"
-        return found
+        if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
+            self._on_wish(content)
 
 
 def _hear_while_busy(widget: Any) -> None:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from jupyter_elastic import wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
@@ -58,8 +56,7 @@ class Watched:
 
     def screen(self) -> JobScreen:
         """What to show now."""
-        screen = self.model.screen(time.time())
-        return msgspec.structs.replace(screen, detail=self.problem) if self.problem else screen
+        return self.model.screen(time.time())
 
     def wait_current(self, timeout: float = 10.0) -> JobModel:
         """The model once the story so far was folded."""
@@ -105,7 +102,7 @@ class Live:
         self._client: AsyncClient | None = None
         self.kind = "cpu"
 
-    def watch(self, job: Job, *sinks: Sink, kind: str | None = None) -> Watched:
+    def watch(self, job: Job, *, kind: str | None = None) -> Watched:
         """Follow a job from its first event on; the same one when it is watched already."""
         with self._lock:
             watched = self._jobs.get(job.id)
@@ -115,11 +112,18 @@ class Live:
                 self._jobs[job.id] = watched
                 self.run(self._follow(watched))
                 self.run(self._pulse(watched))
-            watched.sinks.extend(sinks)
-            watched.changed = True
-        if watched.ended.is_set() and sinks:
-            watched.push(last=True)
         return watched
+
+    def add(self, watched: Watched, sink: Sink) -> None:
+        """Let a sink draw the job from now on, and now when nothing more is to come."""
+
+        async def join() -> None:
+            watched.sinks.append(sink)
+            watched.changed = True
+            if watched.ended.is_set():
+                watched.push(last=True)
+
+        self.run(join())
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the thread do something; a daemon that does not answer is no reason to stop."""
@@ -136,6 +140,10 @@ class Live:
     def cancel(self, number: int, reason: str = "") -> None:
         """A button's wish: end a job; does not wait."""
         self.run(self._ask(wire.CancelJob(job=number, reason=reason)))
+
+    def resize(self, number: int, least: int, most: int) -> None:
+        """A button's wish: another range of slots; does not wait."""
+        self.run(self._ask(wire.ResizeJob(job=number, min_slots=least, max_slots=most)))
 
     async def _ask(self, ask: wire.AnyAsk) -> None:
         await (await self._asker()).ask(ask)
@@ -187,13 +195,9 @@ class Live:
             if watched.model.phase == "queued" and now - explained > EXPLAIN_S:
                 explained = now
                 self.run(self._explain(watched))
-            elif watched.model.phase != "queued":
-                watched.current.set() if watched.model.seq else None
             await asyncio.sleep(PUSH_S)
         watched.push(last=True)
         watched.ended.set()
-        with self._lock:
-            self._jobs.pop(watched.number, None) if not watched.sinks else None
 
     async def _mind_the_daemon(self, watched: Watched, now: float) -> None:
         """Say since when nothing is heard, and start the daemon again when it stays away."""

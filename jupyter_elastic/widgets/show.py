@@ -8,9 +8,11 @@ date. In a terminal: plain lines. Knows IPython's display; must not know the dae
 from __future__ import annotations
 
 import sys
+import threading
 import time
-import uuid
 from typing import Any
+
+import msgspec
 
 from jupyter_elastic.job import Job
 from jupyter_elastic.widgets import display
@@ -19,6 +21,7 @@ from jupyter_elastic.widgets.model import JobScreen
 
 STATIC_S = 1.0
 """The static display is renewed at most so often: each renewal is written into the notebook's file."""
+Output = dict[str, list[list[str]]]
 MIME = "application/vnd.jupyter-elastic.job+json"
 
 
@@ -35,20 +38,22 @@ def surface(shell: Any) -> str:
 class Shown:
     """A view on the page."""
 
-    def __init__(self, shell: Any, job: Job, kind: str) -> None:
+    def __init__(self, shell: Any, job: Job, kind: str, *, waits: bool = False) -> None:
         self.job = job
         self.surface = surface(shell)
-        self.mark = f"jelastic-{uuid.uuid4().hex[:12]}"
+        self.background = threading.Event()
+        """Set when somebody sent the job to the background: the cell need not wait any longer."""
         self.watched: Watched = live().watch(job, kind=kind)
+        self._output: Output = {}
         self._handle: Any = None
         self._drawn_at = 0.0
         self._said = ""
         if self.surface == "widget":
-            self._show_widget()
+            self._show_widget(waits)
         if self.surface != "terminal":
             self._draw_static()
         # The page keeps what it shows at the end, whether or not somebody waits for it.
-        self.watched.sinks.append(self._at_end)
+        live().add(self.watched, self._at_end)
 
     def refresh(self, *, last: bool = False) -> None:
         """Renew what does not renew itself; called by the thread that waits."""
@@ -57,28 +62,42 @@ class Shown:
         elif last or (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S):
             self._draw_static()
 
-    def _show_widget(self) -> None:
+    def page(self, screen: JobScreen | None = None) -> dict[str, Any]:
+        """What front ends draw (`server_ext.pages.JobPage` is its twin), and where the files are."""
+        screen = screen or self.watched.screen()
+        return {
+            "screen": msgspec.to_builtins(screen),
+            "outputs": self._output or self.watched.outputs.snapshot(),
+            "traceback": self._traceback(),
+            "notice": self.watched.problem,
+            "folder": str(self.job.folder),
+        }
+
+    def _show_widget(self, waits: bool) -> None:
         from IPython.display import display as show
 
         from jupyter_elastic.widgets.job import JobWidget
 
-        number = self.job.id
-        self._widget = JobWidget(
-            on_wish=lambda _wish: live().cancel(number, "cancelled in the notebook"),
-            mark=self.mark,
-            folder=str(self.job.folder),
-        )
-        self._widget.show(self.watched.screen(), self.watched.outputs.snapshot())
+        self._widget = JobWidget(on_wish=self._wish, page=self.page(), waits=waits)
         show(self._widget)
-        self.watched.sinks.append(self._feed)
+        live().add(self.watched, self._feed)
 
-    def _feed(self, screen: JobScreen, outputs: dict[str, list[list[str]]] | None) -> None:
-        if screen.ended_at is not None:
-            self._widget.error = self._error()
-        self._widget.show(screen, outputs)
+    def _wish(self, wish: dict[str, Any]) -> None:
+        if wish["type"] == "background":
+            self._widget.waits = False
+            self.background.set()
+        elif wish["type"] == "cancel":
+            live().cancel(self.job.id, "cancelled in the notebook")
+        elif isinstance(wish.get("least"), int) and isinstance(wish.get("most"), int):
+            live().resize(self.job.id, wish["least"], wish["most"])
 
-    def _at_end(self, screen: JobScreen, _outputs: dict[str, list[list[str]]] | None) -> None:
+    def _feed(self, screen: JobScreen, outputs: Output | None) -> None:
+        self._output = outputs or self._output
+        self._widget.page = self.page(screen)
+
+    def _at_end(self, screen: JobScreen, outputs: Output | None) -> None:
         if screen.ended_at is not None and self.surface != "terminal":
+            self._output = outputs or self._output
             self._draw_static()
 
     def _draw_static(self) -> None:
@@ -92,22 +111,24 @@ class Shown:
             self._handle.update(bundle, raw=True)
 
     def bundle(self) -> dict[str, Any]:
-        """The static forms, richest first."""
-        screen, outputs, error = self.watched.screen(), self.watched.outputs.snapshot(), self._error()
+        """The static forms, richest first: our own type is drawn by our JupyterLab extension, live without a kernel."""
+        screen, outputs, error = self.watched.screen(), self.watched.outputs.snapshot(), self._traceback()
+        rank = self.job.error.rank if error and self.job.error else 0
         return {
-            "text/html": display.html(screen, outputs, error=error, mark=self.mark),
-            "text/plain": display.text(screen, outputs, error=error),
+            MIME: {"job": self.job.id, "page": self.page(screen)},
+            "text/html": display.html(screen, outputs, error=error and f"rank {rank}\n{error}"),
+            "text/plain": display.text(screen, outputs, error=error and f"rank {rank}\n{error}"),
         }
 
-    def _error(self) -> str:
+    def _traceback(self) -> str:
         found = self.job.error if self.watched.model.phase == "failed" else None
-        return "" if found is None else f"rank {found.rank}\n{found.traceback or found.message}"
+        return "" if found is None else found.traceback or f"{found.type}: {found.message}"
 
     def _say(self) -> None:
         """In a terminal: a line whenever the state changes, and the full form at the end."""
         screen = self.watched.screen()
         if self.watched.ended.is_set():
-            print(display.text(screen, self.watched.outputs.snapshot(), error=self._error()))  # noqa: T201
+            print(display.text(screen, self.watched.outputs.snapshot(), error=self._traceback()))  # noqa: T201
         elif screen.state != self._said:
             print(f"job {screen.job} {screen.name}: {screen.state}")  # noqa: T201
         self._said = screen.state

@@ -1,4 +1,5 @@
-// The live view of a job: draws the screen that the kernel folded, and sends clicks back. No library, no network.
+// The live view of a job where no built front end is at hand (a source checkout): draws the page that the kernel folded,
+// and sends clicks back. No library, no build, no network.
 // Everything that comes from a person or a program goes into the page as text, never as markup.
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -118,14 +119,6 @@ function curve(series) {
   return box;
 }
 
-/** Hide the static display of the same job while this view is on the page. */
-function standIn(mark) {
-  if (!/^jelastic-[0-9a-f]+$/.test(mark)) return () => {};
-  const style = el('style', {}, `.jp-OutputArea-child:has(.${mark}), .${mark} { display: none !important; }`);
-  document.head.append(style);
-  return () => style.remove();
-}
-
 class View {
   constructor(model, root) {
     this.model = model;
@@ -134,7 +127,8 @@ class View {
     this.name = el('span', { class: 'je-name' });
     this.about = el('span', { class: 'je-quiet' });
     this.state = el('span', { role: 'status', 'aria-live': 'polite' });
-    this.cancel = el('button', { type: 'button', onclick: () => this.wish() }, 'Cancel');
+    this.cancel = el('button', { type: 'button', onclick: () => this.stop() }, 'Cancel');
+    this.background = el('button', { type: 'button', title: 'Let the notebook go on while the job runs', onclick: () => model.send({ type: 'background' }) }, 'Send to background');
     this.detail = el('div', { class: 'je-quiet' });
     this.error = el('pre', { class: 'je-error', tabindex: 0, 'aria-label': 'traceback of the first failing rank' });
     this.fill = el('i');
@@ -149,15 +143,15 @@ class View {
     this.box = el(
       'section',
       { class: 'jelastic' },
-      el('div', { class: 'je-head' }, this.name, this.about, el('span', { class: 'je-right' }, el('span', { class: 'je-state' }, el('span', { class: 'je-dot', 'aria-hidden': 'true' }), this.state), this.cancel)),
+      el('div', { class: 'je-head' }, this.name, this.about, el('span', { class: 'je-right' }, el('span', { class: 'je-state' }, el('span', { class: 'je-dot', 'aria-hidden': 'true' }), this.state), this.background, this.cancel)),
       this.detail, this.error, this.bar, this.figures, this.band, this.curves, this.outputs
     );
     root.append(this.box);
   }
 
   drawScreen() {
-    const screen = this.model.get('screen');
-    if (!screen || screen.job === undefined) return;
+    const { screen, notice, traceback } = this.model.get('page') || {};
+    if (!screen) return;
     const over = ENDED.includes(screen.phase);
     this.box.dataset.tone = screen.tone;
     this.box.toggleAttribute('data-live', !over);
@@ -166,12 +160,13 @@ class View {
     const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots} to ${screen.max_slots}`;
     this.about.textContent = `job ${screen.job} · ${screen.engine} · ${wants} ${screen.unit}${screen.max_slots === 1 ? '' : 's'}`;
     if (this.state.textContent !== screen.state) this.state.textContent = screen.state;
-    this.text(this.detail, screen.detail);
+    this.text(this.detail, notice || screen.detail);
+    this.background.hidden = over || !this.model.get('waits');
     this.cancel.hidden = over;
     if (screen.phase === 'stopping' || over) this.asked = true;
     this.cancel.disabled = this.asked;
     this.cancel.textContent = this.asked ? 'Stopping…' : 'Cancel';
-    this.text(this.error, this.model.get('error') || '');
+    this.text(this.error, traceback || '');
     this.drawBar(screen, over);
     this.figures.replaceChildren(...figures(screen));
     this.figures.hidden = !this.figures.childNodes.length;
@@ -193,7 +188,7 @@ class View {
   }
 
   drawOutputs() {
-    const outputs = this.model.get('outputs') || {};
+    const { outputs = {}, folder = '' } = this.model.get('page') || {};
     const ranks = Object.keys(outputs).sort((a, b) => a - b);
     this.outputs.hidden = !ranks.length;
     if (!ranks.length) return;
@@ -215,7 +210,7 @@ class View {
     this.output.replaceChildren(...(spans.length ? spans : [el('span', { class: 'je-note' }, 'nothing printed yet')]));
     this.output.setAttribute('aria-label', `output of rank ${this.rank}`);
     if (follows) this.output.scrollTop = this.output.scrollHeight;
-    this.foot.textContent = `the last lines; all of it: ${this.model.get('folder')}/rank.${this.rank}/`;
+    this.foot.textContent = `the last lines; all of it: ${folder}/rank.${this.rank}/`;
   }
 
   text(node, said) {
@@ -240,29 +235,26 @@ class View {
     event.stopPropagation();
   }
 
-  wish() {
+  stop() {
     this.asked = true;
     this.cancel.disabled = true;
     this.cancel.textContent = 'Stopping…';
-    this.model.send({ wish: 'cancel' });
+    this.model.send({ type: 'cancel' });
   }
 }
 
 function render({ model, el: root }) {
   const view = new View(model, root);
-  const screen = () => view.drawScreen();
-  const outputs = () => view.drawOutputs();
-  model.on('change:screen', screen);
-  model.on('change:error', screen);
-  model.on('change:outputs', outputs);
-  const leave = standIn(model.get('mark') || '');
-  screen();
-  outputs();
+  const draw = () => {
+    view.drawScreen();
+    view.drawOutputs();
+  };
+  model.on('change:page', draw);
+  model.on('change:waits', draw);
+  draw();
   return () => {
-    model.off('change:screen', screen);
-    model.off('change:error', screen);
-    model.off('change:outputs', outputs);
-    leave();
+    model.off('change:page', draw);
+    model.off('change:waits', draw);
   };
 }
 

@@ -103,13 +103,14 @@ class Notebook:
 
     @property
     def widget(self) -> dict[str, Any]:
-        """The state of the newest job widget."""
-        return [state for state in self.comms.values() if "screen" in state][-1]
+        """The page of the newest job widget."""
+        page: dict[str, Any] = [state for state in self.comms.values() if "page" in state][-1]["page"]
+        return page
 
-    def click(self, wish: str) -> None:
+    def click(self, **wish: Any) -> None:
         """What a button of the newest job widget sends."""
-        comm = [name for name, state in self.comms.items() if "screen" in state][-1]
-        data = {"method": "custom", "content": {"wish": wish}}
+        comm = [name for name, state in self.comms.items() if "page" in state][-1]
+        data = {"method": "custom", "content": wish}
         self.client.shell_channel.send(
             self.client.session.msg("comm_msg", {"comm_id": comm, "data": data})  # type: ignore[no-untyped-call]
         )

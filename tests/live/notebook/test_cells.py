@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,20 +133,26 @@ def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: 
     notebook.listen(moved)  # while the kernel sleeps in the other cell
     notebook.finish(busy)
     assert notebook.widget["screen"]["state"] == "running on 2 CPU slots"
-    notebook.click("cancel")
+    notebook.click(type="cancel")
     notebook.listen(lambda: notebook.widget["screen"]["phase"] == "cancelled")
     assert "free again" in notebook.widget["screen"]["state"]
 
 
-def test_a_job_outlives_its_kernel(notebook: Notebook) -> None:
-    cell = notebook.run(HEAD + "--detach --name survivor --out v\nimport time\ntime.sleep(4)\nv = 'alive'")
+def test_a_job_outlives_its_kernel(notebook: Notebook, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    notebook.run(f"go = {str(go)!r}")
+    cell = notebook.run(
+        HEAD + "--detach --name survivor --out v\nimport os, time\nwhile not os.path.exists(go):\n"
+        "    time.sleep(0.05)\nprint('went')\nv = 'alive'"
+    )
     number = int(cell.result.split()[1])
     notebook.restart()
     assert "survivor" in notebook.run("%elastic jobs").views[0]
+    go.touch()
     cell = notebook.run(f"job = get_ipython().run_line_magic('elastic', 'attach {number}')\nprint(job.result())")
     assert "alive" in cell.printed
     assert "survivor" in "".join(cell.views)
-    assert notebook.run(f"%elastic logs {number}").printed == ""
+    assert notebook.run(f"%elastic logs {number}").printed == "went\n"
 
 
 def test_out_values_survive_elsewhere_than_rank_0(notebook: Notebook) -> None:
