@@ -138,6 +138,11 @@ def alive(pid: int, start_time: float) -> bool:
         return False
 
 
+def start_time(pid: int | None = None) -> float:
+    """Start time of a process as psutil tells it (of this one by default): with the pid it names a process for ever."""
+    return float(psutil.Process(pid).create_time())
+
+
 def find(endpoint: str | None = None) -> Endpoint:
     """The daemon to talk to: the argument, `$JUPYTER_ELASTIC_ENDPOINT`, or this user's own pool.
 

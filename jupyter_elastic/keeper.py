@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from jupyter_elastic import connection
 from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.lock import Lock
@@ -39,11 +37,6 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
     if agent and start:
         _agent()
     return endpoint
-
-
-def start_time(pid: int | None = None) -> float:
-    """Start time of a process as psutil tells it (of this one by default): with the pid it names a process for ever."""
-    return float(psutil.Process(pid).create_time())
 
 
 def log_file(name: str) -> Path:

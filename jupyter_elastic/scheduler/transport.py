@@ -199,9 +199,11 @@ class Transport:
                 received = self._received(socket, parts, now)
                 if received is not None:
                     batch.append(received)
-        if batch:
-            self._handler(batch)
-        self._look_again()
+        try:
+            if batch:
+                self._handler(batch)
+        finally:
+            self._look_again()
 
     def _look_again(self) -> None:
         if self._loop is None or self._pumping:
@@ -234,8 +236,8 @@ class Transport:
     def _user(socket: zmq.Socket[bytes], frame: zmq.Frame) -> str | None:
         """Who sent it.
 
-        Each source is asked only where the other end can't write it: `User-Id` counts under CURVE alone, where the table
-        of keys gave it; elsewhere a peer can put it into its own greeting.
+        Each source is asked only where the other end can't write it: `User-Id` counts under CURVE alone, where the
+        table of keys gave it; elsewhere a peer can put it into its own greeting.
         """
         try:
             if socket.curve_server:

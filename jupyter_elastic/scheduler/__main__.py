@@ -1,0 +1,149 @@
+"""Starts the daemon of a pool: `python -m jupyter_elastic.scheduler`, or `jupyter elastic daemon`.
+
+Knows options, signals and files; the rest is `daemon`. Exit codes: 0 stopped, 1 failed, 2 wrong options, 3 another
+daemon already serves this pool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import zmq
+
+from jupyter_elastic import __version__, connection
+from jupyter_elastic.errors import BadRequest, ElasticError
+from jupyter_elastic.lock import Lock
+from jupyter_elastic.scheduler import hosts, plugins
+from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
+from jupyter_elastic.scheduler.daemon import Daemon, Settings
+from jupyter_elastic.scheduler.transport import Curve
+
+ALREADY = 3
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or a `Shutdown`; the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if options.foreground else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("jupyter_elastic").setLevel(logging.INFO)
+    lock = None
+    try:
+        lock = Lock(connection.daemon_lock())
+        if not lock.acquire():
+            sys.stderr.write(
+                f"a daemon (pid {lock.holder()}) already serves the pool {connection.state_dir()}; "
+                f"stop it first, or set {connection.DIR_VARIABLE} to another folder\n"
+            )
+            return ALREADY
+        asyncio.run(_serve(_settings(options)))
+    except (ElasticError, zmq.ZMQError, OSError) as problem:
+        sys.stderr.write(f"the daemon can't run: {problem}\n")
+        return 2 if isinstance(problem, BadRequest) else 1
+    finally:
+        if lock is not None:
+            lock.release()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="jupyter elastic daemon", description="Serve a pool.")
+    parser.add_argument("--foreground", action="store_true", help="log to the terminal what the libraries say too")
+    parser.add_argument("--slots", type=int, metavar="N", help="offer N CPU slots instead of this machine's GPUs")
+    parser.add_argument("--policy", default="", metavar="NAME", help="switch to this policy at the start")
+    parser.add_argument(
+        "--hosts",
+        metavar="FILE",
+        help="JSON file of hosts, or a source's name: " + ", ".join(plugins.names(plugins.HOSTS)),
+    )
+    parser.add_argument("--socket", metavar="PATH", help="a UNIX socket that other users of this machine may use too")
+    parser.add_argument("--tcp", default="", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
+    parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
+    parser.add_argument("--admin", action="append", default=[], metavar="USER", help="a further administrator")
+    parser.add_argument("--deadline", type=float, default=5.0, metavar="S", help="seconds that a policy has for a plan")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    if options.slots is not None and not 1 <= options.slots <= 10_000:
+        raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
+    if not 0.01 <= options.deadline <= 3600:
+        raise BadRequest(f"--deadline {options.deadline}: expected seconds from 0.01 to 3600")
+    curve = None
+    if options.tcp:
+        if not options.tcp.startswith("tcp://"):
+            raise BadRequest(f"--tcp {options.tcp}: expected tcp://address:port, for example tcp://0.0.0.0:7000")
+        curve = _curve(Path(options.keys) if options.keys else connection.state_dir() / "keys.txt")
+    socket = Path(options.socket).absolute() if options.socket else connection.socket_path()
+    if len(os.fsencode(socket)) > 100:
+        raise BadRequest(f"--socket {socket}: a UNIX socket's path has 100 bytes at most; choose a shorter one")
+    return Settings(
+        state_dir=connection.state_dir(),
+        socket=socket,
+        source=hosts.source(options.hosts, slots=options.slots),
+        rights=Rights(admins=options.admin),
+        shared=bool(options.socket),
+        tcp=options.tcp,
+        curve=curve,
+        policy=options.policy,
+        deadline_s=options.deadline,
+    )
+
+
+def _curve(table: Path) -> Curve:
+    """The daemon's key pair, made once and kept, and the table of those who may connect."""
+    try:
+        parse_keys(table.read_text(encoding="utf-8"), str(table))
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadRequest(
+            f"--tcp needs a table of keys, and {table} can't be read ({problem}); write a line `public-key user` each"
+        ) from problem
+    path = connection.state_dir() / "daemon.key"
+    if not path.exists():
+        public, secret = zmq.curve_keypair()
+        connection.write_private(path, public + b" " + secret + b"\n")
+    try:
+        public, secret = path.read_bytes().split()
+    except ValueError:
+        raise BadRequest(f"{path} is not a key pair; move it away, and a new one is made") from None
+    return Curve(public=public, secret=secret, keys=Keys(table))
+
+
+async def _serve(settings: Settings) -> None:
+    daemon = Daemon(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    try:
+        await daemon.run(lambda: _announce(daemon))
+    finally:
+        connection.daemon_file().unlink(missing_ok=True)
+
+
+def _announce(daemon: Daemon) -> None:
+    """Say in `daemon.json` where we are; for remote clients a file that the administrator hands out."""
+    settings = daemon.settings
+    found = connection.Endpoint(
+        endpoint=daemon.endpoints[0], pid=os.getpid(), start_time=connection.start_time(), package=__version__
+    )
+    connection.write_endpoint(connection.daemon_file(), found)
+    if settings.curve is not None and len(daemon.endpoints) > 1:
+        remote = connection.Endpoint(endpoint=daemon.endpoints[1], server_key=settings.curve.public.decode())
+        connection.write_endpoint(settings.state_dir / "remote.json", remote)
+        log.info("remote clients need %s", settings.state_dir / "remote.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

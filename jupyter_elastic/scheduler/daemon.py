@@ -1,0 +1,514 @@
+"""The shell around the core: receive, step, journal, publish, perform; and again. It decides nothing.
+
+Everything that changes the books runs in the loop's one thread, batch by batch: all that came in is stepped, one
+transaction puts the events on disk, and only then does anybody hear of them: the answers go out, the followers get the
+events, the agents their orders. When a transaction fails, the books are read again from the journal, so that memory
+never knows more than the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from jupyter_elastic import wire
+from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, ProtocolError
+from jupyter_elastic.scheduler import adviser, desk, plugins
+from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.hosts import Source
+from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
+from jupyter_elastic.scheduler.streams import Streams
+from jupyter_elastic.scheduler.transport import Curve, Peer, Received, Transport
+from jupyter_elastic.types import (
+    AgentSeen,
+    AnyEffect,
+    Event,
+    Host,
+    HostsSeen,
+    JobId,
+    Policy,
+    PolicyFailed,
+    ProgressSeen,
+    Propose,
+    Stimulus,
+    Tick,
+    UsePolicy,
+)
+
+PLAN_EVERY_S = 0.02
+"""Shortest time between two questions to the policy; it also gets at most a fifth of the time."""
+HOUSEKEEPING_S = 1.0
+AGENT_SILENCE_S = 12.0
+"""An agent that has said nothing for so long is gone (it says something every 3 s)."""
+SCAN_S = 10.0
+"""How often the hosts are looked at."""
+PEER_SILENCE_S = 3600.0
+HELD = 10_000
+"""Observations kept while the journal can't be written."""
+DRAIN_S = 0.005
+
+log = logging.getLogger(__name__)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a daemon is started with."""
+
+    state_dir: Path
+    socket: Path
+    source: Source
+    rights: Rights
+    shared: bool = False
+    """Whether other users of this machine may connect to the socket."""
+    tcp: str = ""
+    curve: Curve | None = None
+    policy: str = ""
+    """Policy to switch to at the start; empty: the one of last time."""
+    deadline_s: float = adviser.DEADLINE_S
+    agent_silence_s: float = AGENT_SILENCE_S
+    scan_s: float = SCAN_S
+
+
+class _Ask(NamedTuple):
+    """A request whose answer goes out once the batch is on disk."""
+
+    peer: Peer
+    id: int
+
+
+class Daemon:
+    """One pool: its books, its journal, its sockets."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        """Open the journal and read the books. JournalError as `Journal` says."""
+        self.settings = settings
+        self.clock = clock or Clock()
+        self.rights = settings.rights
+        self.pool = str(settings.state_dir)
+        self.started_at = self.clock.now()
+        self.journal = Journal(settings.state_dir / "journal.sqlite")
+        self.core, self.replayed = restore(self.journal)
+        self.transport = Transport(self._on_batch, self.clock.monotonic)
+        self.streams = Streams(self.journal, self.transport, self.rights, self._owner_of)
+        self.endpoints: list[str] = []
+        self.failing: JournalError | None = None
+        """Why nothing can be written now; None when all is well."""
+        self._boot = f"{os.getpid()}.{int(self.started_at * 1000):x}"
+        self._ids = 0
+        self._events: list[Event] = []
+        self._effects: list[AnyEffect] = []
+        self._uncertain: list[tuple[Stimulus, _Ask | None]] = []
+        """Observations of this batch; they are held when its transaction fails."""
+        self._held: list[tuple[Stimulus, _Ask | None]] = []
+        self._asking: _Ask | None = None
+        self._deferred = False
+        self._agents: dict[str, Peer | None] = {}
+        """The agent of each user; None: it was there before our restart and may come back."""
+        self._agent_limit: dict[str, float] = {}
+        self._greeted: list[Peer] = []
+        self._snapshot_seq = self.core.state.seq - self.replayed
+        self._policy_made: tuple[str, Policy] | None = None
+        self._plan_wanted = asyncio.Event()
+        self._news = 0
+        """Counts what changed the books but plans and progress: news that came while a policy was thinking."""
+        self._unseen = False
+        self._stopping = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._ask_again_at: float | None = None
+        self._fatal: JournalError | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Serve until `stop()`; `ready` is called once the sockets stand."""
+        try:
+            self._start()
+            if ready is not None:
+                ready()
+            tasks = [asyncio.create_task(job()) for job in (self._plan, self._keep_house, self._watch_hosts)]
+            stopping = asyncio.create_task(self._stopping.wait())
+            done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in [stopping, *tasks]:
+                task.cancel()
+            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+            for task in done - {stopping}:
+                task.result()  # a task of ours never ends but by an error: show it
+            if self._fatal is not None:
+                raise self._fatal
+        finally:
+            self.transport.close()
+            if self.failing is None and self.core.state.seq - self._snapshot_seq > LONG:
+                save_snapshot(self.journal, self.core)
+            self.journal.close()
+
+    def stop(self) -> None:
+        """End; jobs go on."""
+        asyncio.get_running_loop().call_later(0.02, self._stopping.set)  # the answer to who wished it goes out first
+
+    def _start(self) -> None:
+        settings = self.settings
+        self.endpoints.append(self.transport.listen_unix(str(settings.socket), shared=settings.shared))
+        if settings.tcp and settings.curve is not None:
+            self.endpoints.append(self.transport.listen_tcp(settings.tcp, settings.curve))
+        limit = self.clock.monotonic() + settings.agent_silence_s
+        for user, connected in self.core.state.agents.items():
+            if connected:
+                self._agents[user], self._agent_limit[user] = None, limit
+        self._see_hosts(settings.source.hosts(self._slots_held()))
+        if settings.policy and settings.policy != self.core.state.policy:
+            plugins.make_policy(settings.policy, {})
+            reason = "the daemon was started with it"
+            self.wish(
+                UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=settings.policy, reason=reason),
+            )
+        if not self._commit():
+            raise JournalError(str(self.failing))
+        self._plan_wanted.set()
+        self.transport.start()
+        log.info(
+            "pool %s: %d events (%d read), %d unfinished jobs, %d slots, policy %s, at %s",
+            self.pool, self.journal.last_seq, self.replayed, len(self.core.state.jobs), self.core.state.capacity,
+            self.core.state.policy, ", ".join(self.endpoints),
+        )  # fmt: skip
+
+    def _owner_of(self, job: JobId) -> str | None:
+        return self.core.state.owner_of(job)
+
+    # --- receive ------------------------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: Sequence[Received]) -> None:
+        answers: list[tuple[Peer, int, wire.AnyAnswer]] = []
+        for received in batch:
+            peer = received.peer
+            try:
+                request = wire.decode_request(received.frame)
+            except ProtocolError as problem:
+                self.transport.counts["refused"] += 1
+                answers.append((peer, 0, wire.Refused(code=problem.code, message=str(problem)[:500])))
+                continue
+            self._asking, self._deferred = _Ask(peer, request.id), False
+            try:
+                answer: wire.AnyAnswer = desk.answer(self, peer, request.ask)
+            except ElasticError as problem:
+                answer = wire.Refused(code=problem.code, message=str(problem))
+            except Exception:
+                log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask)
+                answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
+            self._asking = None
+            if not self._deferred:
+                answers.append((peer, request.id, answer))
+        self._commit(answers)
+
+    # --- step ---------------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Wall time."""
+        return self.clock.now()
+
+    def next_id(self) -> str:
+        """A new id for a stimulus of our own."""
+        self._ids += 1
+        return f"{self._boot}.{self._ids}"
+
+    def wish(self, stimulus: Stimulus) -> None:
+        """Step a wish. Refused with JournalError while nothing can be written."""
+        if self.failing is not None:
+            raise self.failing
+        self._step(stimulus)
+
+    def observe(self, stimulus: Stimulus) -> None:
+        """Step an observation; while nothing can be written it is held, and answered later."""
+        if self.failing is not None:
+            if len(self._held) >= HELD:
+                raise self.failing
+            self._held.append((stimulus, self._asking))
+            self._deferred = True
+            return
+        self._step(stimulus)
+        self._uncertain.append((stimulus, self._asking))
+
+    def _step(self, stimulus: Stimulus) -> None:
+        try:
+            events, effects = self.core.step(stimulus)
+        except ElasticError:
+            raise
+        except Exception:
+            # The books may be half written: keep what was whole, and read them again without this stimulus.
+            log.exception("the core failed on %.500r", stimulus)
+            with contextlib.suppress(JournalError):
+                self.journal.append(self._events)
+            self._read_books_again()
+            raise BadRequest("an error in the daemon; its log has the details") from None
+        self._events += events
+        self._effects += effects
+        if events and not isinstance(stimulus, Propose | PolicyFailed | ProgressSeen):
+            self._news += 1
+
+    def greet(self, peer: Peer) -> None:
+        """An agent said Hello: it is its user's agent from now on."""
+        peer.role = "agent"
+        self._agents[peer.user] = peer
+        self._greeted.append(peer)
+        self._see_agent(peer.user, connected=True)
+
+    def _see_agent(self, user: str, *, connected: bool) -> None:
+        if self.failing is None:
+            self.observe(AgentSeen(at=self.now(), by=user, id=self.next_id(), connected=connected))
+
+    def follow(self, peer: Peer, since: int, job: JobId | None) -> wire.Following:
+        """Send events to the peer."""
+        return self.streams.follow(peer, since, job)
+
+    def unfollow(self, peer: Peer) -> None:
+        """Send it no more events."""
+        self.streams.unfollow(peer)
+
+    # --- journal, publish, perform ------------------------------------------------------------------------------------
+
+    def _commit(self, answers: Sequence[tuple[Peer, int, wire.AnyAnswer]] = ()) -> bool:
+        """Put the batch on disk, then tell of it. False when that failed; then every answer is the reason."""
+        events, effects, greeted = self._events, self._effects, self._greeted
+        self._events, self._effects, self._greeted = [], [], []
+        try:
+            self.journal.append(events)
+        except JournalError as problem:
+            self._journal_failed(problem)
+            held = {(id(ask.peer), ask.id) for _, ask in self._held if ask is not None}
+            for peer, number, _ in answers:
+                if (id(peer), number) not in held:
+                    self._reply(peer, number, wire.Refused(code=problem.code, message=str(problem)))
+            return False
+        self._uncertain.clear()
+        for peer, number, answer in answers:
+            self._reply(peer, number, answer)
+        self.streams.publish(events)
+        self._perform(effects, greeted)
+        if events:
+            self._arm()
+            if self.core.wants_plan:
+                self._plan_wanted.set()
+        self._drain_soon()
+        return True
+
+    def _reply(self, peer: Peer, number: int, answer: wire.AnyAnswer) -> None:
+        try:
+            frame = wire.encode(wire.AnswerMessage(id=number, answer=answer))
+        except ProtocolError as problem:
+            frame = wire.encode(
+                wire.AnswerMessage(id=number, answer=wire.Refused(code=problem.code, message=str(problem)))
+            )
+        self.transport.send(peer, frame)
+
+    def _perform(self, effects: Sequence[AnyEffect], greeted: Sequence[Peer]) -> None:
+        """Send orders. Who has just come gets all that is open, which the new ones are among."""
+        new = {peer.user for peer in greeted}
+        for peer in greeted:
+            for effect in self.core.outstanding(peer.user):
+                self._order(peer, effect)
+        for effect in effects:
+            agent = self._agents.get(effect.owner)
+            if agent is not None and effect.owner not in new:
+                self._order(agent, effect)
+
+    def _order(self, peer: Peer, effect: AnyEffect) -> None:
+        self.transport.send(peer, wire.encode(wire.OrderMessage(effect=effect)))
+
+    # --- when the disk is full ----------------------------------------------------------------------------------------
+
+    def _journal_failed(self, problem: JournalError) -> None:
+        log.error("%s", problem)
+        self.failing = problem
+        self._held += self._uncertain
+        self._uncertain = []
+        self._read_books_again()
+
+    def _read_books_again(self) -> None:
+        """What is not on disk did not happen. If the disk can't be read either, this daemon has to end."""
+        self._events, self._effects, self._uncertain = [], [], []
+        try:
+            self.core, _ = restore(self.journal)
+        except JournalError as problem:
+            self._fatal = problem
+            self._stopping.set()
+        self._greeted = [
+            peer for peer in self._agents.values() if peer is not None
+        ]  # orders may have been lost with it
+
+    def _try_to_write_again(self) -> None:
+        if self.failing is None or not self.journal.probe():
+            return
+        log.info("the journal can be written again; %d observations were held", len(self._held))
+        self.failing = None
+        self._read_books_again()
+        held, self._held = self._held, []
+        answers: list[tuple[Peer, int, wire.AnyAnswer]] = []
+        for stimulus, ask in held:
+            with contextlib.suppress(ElasticError):
+                self._step(stimulus)
+            self._uncertain.append((stimulus, ask))
+            if ask is not None:
+                answers.append((ask.peer, ask.id, wire.Done()))
+        for user, peer in self._agents.items():
+            if peer is not None:
+                self._see_agent(user, connected=True)
+        self._commit(answers)
+
+    # --- the policy ---------------------------------------------------------------------------------------------------
+
+    def check_policy(self, name: str, options: dict[str, Any], source: str) -> None:
+        """Whether such a policy can be made; NotFound or BadRequest where not."""
+        if source:
+            raise BadRequest("this daemon takes no policies as source text; install it as a package, or shadow it")
+        plugins.make_policy(name, options)
+
+    def _policy(self) -> Policy:
+        """The active policy; made again only when name or options change."""
+        state = self.core.state
+        key = json.dumps([state.policy, state.policy_options, state.policy_source], sort_keys=True)
+        if self._policy_made is None or self._policy_made[0] != key:
+            self.check_policy(state.policy, state.policy_options, state.policy_source)
+            self._policy_made = (key, plugins.make_policy(state.policy, state.policy_options))
+        return self._policy_made[1]
+
+    async def _plan(self) -> None:
+        """Ask the policy whenever something happened that it should see, or its interval is over."""
+        while True:
+            await self._wait_for_reason()
+            if self.failing is not None:
+                await asyncio.sleep(HOUSEKEEPING_S)
+                self._plan_wanted.set()
+                continue
+            began = self.clock.monotonic()
+            name = self.core.state.policy
+            stimulus: Stimulus
+            known = self._news
+            try:
+                policy = self._policy()
+                self._ask_again_at = None if policy.interval_s is None else began + policy.interval_s
+                plan = await adviser.ask(policy, self.core.view(self.now()), self.settings.deadline_s)
+                stimulus = Propose(at=self.now(), by="daemon", id=self.next_id(), plan=plan, policy=name)
+            except Exception as problem:  # whatever a stranger's class does, it costs a plan and nothing else
+                log.warning("policy %s: %s", name, problem)
+                reason = str(problem)[:2000] or type(problem).__name__
+                stimulus = PolicyFailed(at=self.now(), by="daemon", id=self.next_id(), policy=name, reason=reason)
+            with contextlib.suppress(ElasticError):
+                self.wish(stimulus)
+                self._commit()
+            if self._news != known:  # the core takes a plan for an answer to all that it knows; this one is not
+                self._unseen = True
+                self._plan_wanted.set()
+            await asyncio.sleep(max(PLAN_EVERY_S, 4 * (self.clock.monotonic() - began)))
+
+    async def _wait_for_reason(self) -> None:
+        while True:
+            timeout = None if self._ask_again_at is None else max(self._ask_again_at - self.clock.monotonic(), 0.0)
+            try:
+                await asyncio.wait_for(self._plan_wanted.wait(), timeout)
+            except TimeoutError:
+                if self.core.state.active or self.core.state.jobs:
+                    return
+                self._ask_again_at = None  # nobody is there to plan for; the next submit is a reason of its own
+                continue
+            self._plan_wanted.clear()
+            if self.core.wants_plan or self._unseen:
+                self._unseen = False
+                return
+
+    # --- time, hosts, agents ------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wake up when the next time limit is reached."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        now = self.now()
+        due = self.core.next_wakeup(now)
+        if due is not None:
+            self._alarm = asyncio.get_running_loop().call_later(max(due - now, 0.0) + 0.001, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        if self.failing is None:
+            with contextlib.suppress(ElasticError):
+                self._step(Tick(at=self.now(), by="daemon", id=self.next_id()))
+            self._commit()
+        self._arm()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            self._try_to_write_again()
+            self._miss_agents()
+            self.transport.prune(PEER_SILENCE_S)
+            if self.failing is None:
+                self._commit()
+                if self.core.state.seq - self._snapshot_seq > 4 * LONG:
+                    self._snapshot_seq = self.core.state.seq
+                    save_snapshot(self.journal, self.core)
+
+    def _miss_agents(self) -> None:
+        now = self.clock.monotonic()
+        for user, peer in list(self._agents.items()):
+            limit = self._agent_limit.get(user, 0.0) if peer is None else peer.heard_at + self.settings.agent_silence_s
+            if now > limit or (peer is not None and peer.gone):
+                del self._agents[user]
+                if peer is not None:
+                    self.transport.forget(peer)
+                log.info("the agent of %s is gone", user)
+                self._see_agent(user, connected=False)
+
+    async def _watch_hosts(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.settings.scan_s)
+            try:
+                hosts = await loop.run_in_executor(None, self.settings.source.hosts, self._slots_held())
+            except Exception as problem:
+                log.warning("the hosts can't be seen; the last ones stand: %s", problem)
+                continue
+            if self.failing is None:
+                self._see_hosts(hosts)
+                self._commit()
+
+    def _see_hosts(self, hosts: tuple[Host, ...]) -> None:
+        held = self._slots_held()  # a job may have come while the source looked: its process is no stranger's
+        seen = tuple(
+            replace(
+                host,
+                slots=tuple(
+                    replace(slot, out="")
+                    if slot.out.startswith("in use") and host.slot_id(slot.index) in held
+                    else slot
+                    for slot in host.slots
+                ),
+            )
+            for host in hosts
+        )
+        with contextlib.suppress(ElasticError):
+            self._step(HostsSeen(at=self.now(), by="daemon", id=self.next_id(), hosts=seen))
+
+    def _slots_held(self) -> frozenset[str]:
+        return frozenset(slot for slot, book in self.core.state.slots.items() if book.job is not None)
+
+    def _drain_soon(self) -> None:
+        """Serve those who are behind, a little at a time."""
+        if not self._draining and (self.streams.behind or self.transport.behind):
+            self._draining = True
+            asyncio.get_running_loop().call_later(DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        self.transport.flush()
+        self.streams.catch_up()
+        self._drain_soon()

@@ -1,0 +1,172 @@
+"""Where slots come from: NVML (one slot a GPU), CPU cores, or a file that the administrator wrote.
+
+A source is asked at the start and every few seconds in a thread of its own. It is told which slots are held, so that it
+can tell a stranger's process from one of ours: on a slot that nobody holds, every process is a stranger's, and the slot
+is out until it has gone. Knows NVML and files; must not know the books. Other sources come by entry point
+(`jupyter_elastic.hosts`): a class whose instances have `hosts(held)`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import psutil
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.types import Host, Slot, SlotId
+
+SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
+
+
+class Source(Protocol):
+    """Tells which hosts there are."""
+
+    def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
+        """The hosts now; `held` are the slots that jobs hold. May block for a second; may raise."""
+        ...
+
+
+class Cpu:
+    """This machine's cores, a slot each: `slots`, else `$JUPYTER_ELASTIC_SLOTS`, else as many as we may use."""
+
+    def __init__(self, slots: int | None = None) -> None:
+        self._slots = slots if slots is not None else _slots_wanted()
+
+    def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:  # noqa: ARG002 - cores are shared with everybody
+        """One host."""
+        return (Host(name=host_name(), kind="cpu", slots=tuple(Slot(index=index) for index in range(self._slots))),)
+
+
+class Nvml:
+    """This machine's GPUs as the driver knows them, MIG instances as slots of their own."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as problem:
+            raise BadRequest(f"NVML does not answer ({problem}); is the NVIDIA driver loaded?") from problem
+        self._name = host_name()
+
+    def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
+        """One host with a slot for each GPU."""
+        slots: list[Slot] = []
+        for number in range(self._nvml.nvmlDeviceGetCount()):
+            gpu = self._nvml.nvmlDeviceGetHandleByIndex(number)
+            for device in self._instances(gpu):
+                index = len(slots)
+                ours = f"{self._name}:{index}" in held
+                out = "" if ours else self._stranger(device)
+                slots.append(Slot(index=index, device=_text(self._nvml.nvmlDeviceGetUUID(device)), out=out))
+        return (Host(name=self._name, kind="gpu", slots=tuple(slots)),)
+
+    def _instances(self, gpu: Any) -> list[Any]:
+        """The MIG instances of a GPU that is cut up; else the GPU itself."""
+        nvml = self._nvml
+        try:
+            current, _pending = nvml.nvmlDeviceGetMigMode(gpu)
+        except nvml.NVMLError:
+            return [gpu]
+        if current != nvml.NVML_DEVICE_MIG_ENABLE:
+            return [gpu]
+        found = []
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            try:
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
+            except nvml.NVMLError:  # this place is not used
+                continue
+        return found
+
+    def _stranger(self, device: Any) -> str:
+        """Whose process uses a device that nobody has leased; empty when there is none, or none that we may see."""
+        try:
+            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
+        except self._nvml.NVMLError:
+            return ""
+        return f"in use outside the pool by {', '.join(_who(p.pid) for p in processes[:3])}" if processes else ""
+
+
+class Static:
+    """Hosts as a JSON file says: `[{"name": "lab1", "kind": "gpu", "slots": 4}]`, or slots one by one.
+
+    `slots` is a number, or a list of `{"index": 0, "device": "GPU-…", "out": "why"}`. The file is read again each time,
+    so that the administrator can take a host or a slot out.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self.hosts(frozenset())
+
+    def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:  # noqa: ARG002 - the file is the truth
+        """What the file says; BadRequest names what is wrong with it."""
+        try:
+            entries = msgspec.json.decode(self._path.read_bytes(), type=list[dict[str, Any]])
+            return tuple(_host(entry) for entry in entries)
+        except (OSError, msgspec.MsgspecError, TypeError) as problem:
+            raise BadRequest(
+                f"{self._path}: {problem}; expected a list of hosts such as "
+                '[{"name": "lab1", "kind": "gpu", "slots": 4}]'
+            ) from problem
+
+
+def source(choice: str | None = None, *, slots: int | None = None) -> Source:
+    """The source of a pool: a file's path, an installed source's name, or what this machine has.
+
+    Without a choice: GPUs where NVML finds one (unless a number of CPU slots is asked for), else CPU cores.
+    """
+    if choice and choice not in plugins.names(plugins.HOSTS) and (os.sep in choice or Path(choice).exists()):
+        return Static(choice)
+    if choice == "cpu" or (not choice and (slots is not None or os.environ.get(SLOTS_VARIABLE))):
+        return Cpu(slots)
+    if choice:
+        made: Source = plugins.load(plugins.HOSTS, choice)()
+        return made
+    try:
+        gpus = Nvml()
+        return gpus if any(host.slots for host in gpus.hosts(frozenset())) else Cpu()
+    except Exception:  # no driver, no library, a driver that has lost its GPU: a machine without GPUs
+        return Cpu()
+
+
+def host_name() -> str:
+    """This machine's name as slots carry it; a colon would cut a slot's name in two."""
+    return re.sub(r"[:\s]", "-", socket.gethostname()) or "localhost"
+
+
+def _slots_wanted() -> int:
+    given = os.environ.get(SLOTS_VARIABLE, "")
+    if given:
+        if not given.isdigit() or not 1 <= int(given) <= 10_000:
+            raise BadRequest(f"${SLOTS_VARIABLE} is {given!r}; expected a number of slots from 1 to 10000")
+        return int(given)
+    return len(os.sched_getaffinity(0))
+
+
+def _host(entry: dict[str, Any]) -> Host:
+    slots = entry.get("slots")
+    if isinstance(slots, int) and not isinstance(slots, bool):
+        entry = {**entry, "slots": [{"index": index} for index in range(slots)]}
+    host = msgspec.convert({"kind": "cpu", **entry}, Host)
+    if re.search(r"[:\s]", host.name):
+        raise msgspec.ValidationError(f"the host name {host.name!r} holds a colon or a space")
+    return host
+
+
+def _who(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        return f"{process.username()} ({process.name()}, pid {pid})"
+    except psutil.Error:
+        return f"pid {pid}"
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,64 @@
+"""From the journal to the books and back: replay, and the snapshot that shortens it.
+
+Knows journal and core; must not know sockets or time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from jupyter_elastic import __version__
+from jupyter_elastic.scheduler import core as core_package
+from jupyter_elastic.scheduler.core import Core, State
+from jupyter_elastic.scheduler.journal import Journal
+
+LONG = 5_000
+"""Events after the last snapshot from which on a new one is worth its writing."""
+
+_decoder = msgspec.msgpack.Decoder(State)
+
+
+def restore(journal: Journal) -> tuple[Core, int]:
+    """The books as the journal tells them, and how many events had to be read for it.
+
+    JournalError where the journal is damaged. A snapshot that this version did not write is passed over.
+    """
+    core = _from_snapshot(journal) or Core()
+    read = 0
+    for event in journal.replay(core.state.seq):
+        core.fold(event)
+        read += 1
+    return core, read
+
+
+def save_snapshot(journal: Journal, core: Core) -> bool:
+    """Write the present books beside the events; False if that failed, which harms nothing."""
+    if core.state.seq != journal.last_seq:
+        return False
+    return journal.save_snapshot(core.state.seq, layout(), msgspec.msgpack.encode(core.state))
+
+
+@cache
+def layout() -> str:
+    """What a snapshot must have been written by to be read: this very version of the books' source."""
+    folder = Path(core_package.__file__).parent
+    sum_ = 0
+    for path in sorted(folder.glob("*.py")):
+        sum_ = zlib.crc32(path.read_bytes(), sum_)
+    return f"{__version__}:{sum_:08x}"
+
+
+def _from_snapshot(journal: Journal) -> Core | None:
+    found = journal.snapshot(layout())
+    if found is None:
+        return None
+    seq, body = found
+    try:
+        state = _decoder.decode(body)
+    except msgspec.DecodeError:
+        return None
+    return Core(state) if state.seq == seq else None
