@@ -82,6 +82,6 @@ def _check_slots(state: State) -> None:
         _that(book.job == owners.get(slot_id), f"{slot_id} says job {book.job}, the jobs say {owners.get(slot_id)}")
         _that(book.draining == (slot_id in draining), f"{slot_id} drains in one book only")
         _that(book.gone == (slot_id not in present), f"{slot_id} is gone in one book only")
-        _that(not book.gone or book.job is not None, f"{slot_id} is gone and nobody holds it")
+        _that(not book.gone or (book.job is not None and bool(book.out)), f"{slot_id} is gone and not given up")
         _that(not (book.out and slot_id in leased), f"{slot_id} is out ({book.out}) but leased and not draining")
         _that(book.job is not None or book.granted == 0, f"{slot_id} is free but granted")

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from jupyter_elastic.errors import BadRequest, NotFound
@@ -147,8 +146,8 @@ def _resize(state: State, wish: Resize) -> Facts:
 
 def _use_policy(state: State, wish: UsePolicy) -> Facts:
     try:
-        options: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(wish.options))
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        options: dict[str, Any] = plan.journaled(wish.options)[0]
+    except ValueError as problem:
         msg = f"the options of policy {wish.name} hold more than JSON values ({problem}); use numbers and texts"
         raise BadRequest(msg) from problem
     if (wish.name, options, wish.source) == (state.policy, state.policy_options, state.policy_source):

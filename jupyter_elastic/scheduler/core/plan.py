@@ -81,12 +81,23 @@ def _judge_size(job: Job, size: Size) -> str | None:
 def memo(plan: Plan) -> tuple[Any, str | None]:
     """(the memo as it comes back from the journal, None), or (None, why it can't be kept)."""
     try:
-        text = msgspec.json.encode(plan.memo)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        kept, size = journaled(plan.memo)
+    except ValueError as problem:
         return None, f"its memo holds more than JSON values: {problem}"
-    if len(text) > MEMO_BYTES:
-        return None, f"its memo has {len(text):,} bytes, {MEMO_BYTES:,} are allowed"
-    return msgspec.json.decode(text), None
+    if size > MEMO_BYTES:
+        return None, f"its memo has {size:,} bytes, {MEMO_BYTES:,} are allowed"
+    return kept, None
+
+
+def journaled(value: Any) -> tuple[Any, int]:
+    """A stranger's value as it comes back from the journal, and its bytes there; ValueError if it can't be kept."""
+    try:
+        text = msgspec.json.encode(value)
+        kept = msgspec.json.decode(text)
+        msgspec.msgpack.encode(kept)  # events also travel: no numbers of more than 64 bits
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as problem:
+        raise ValueError(str(problem)) from problem
+    return kept, len(text)
 
 
 def reasons(state: State, plan: Plan) -> dict[JobId, str]:
@@ -163,9 +174,9 @@ class _Difference:
     def _grant(self, job: Job) -> Size | None:
         """What the job gets of its wish now; None: nothing new. Slots are set aside for what it must wait for."""
         size = self._wanted[job.job]
-        need = size.slots - job.size.slots
+        need = _new(job.size, size)
         if need <= self._free:
-            self._free -= max(need, 0)
+            self._free -= need
             return size
         if job.phase == "queued":
             if need <= self._free + self._coming:  # a gang starts whole; what it waits for will come
@@ -178,8 +189,8 @@ class _Difference:
             self._free -= workers + servers
             return Size(workers=workers, servers=servers)
         given = self._grow(job, size)
-        taken = given.slots - job.size.slots
-        self._free -= max(taken, 0)
+        taken = _new(job.size, given)
+        self._free -= taken
         self._set_aside(need - taken)
         return given if given != job.size else None
 
@@ -223,6 +234,11 @@ class _Difference:
             else:
                 parts += (*held, *self._pool.take(count - len(held), near=hosts))
         return rescale(job, tuple(parts), size.servers, self._reasons.get(job.job, ""))
+
+
+def _new(held: Size, size: Size) -> int:
+    """Slots to lease for going from one size to the other. A server's slot that drains is no new worker's."""
+    return max(size.workers - held.workers, 0) + max(size.servers - held.servers, 0)
 
 
 def split(job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
