@@ -11,6 +11,7 @@ every process that was started in the pool is ended: it is known by the pool's f
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -106,6 +107,17 @@ class Pool:
         assert self.agent is not None
         self.agent.send_signal(how)
         self.agent.wait(LIMIT_S)
+
+    def mend(self) -> None:
+        """Start what was killed and end every job."""
+        if self.daemon is None or self.daemon.poll() is not None:
+            self.start_daemon()
+        if self.agent is None or self.agent.poll() is not None:
+            self.start_agent()
+        for info in self.active():
+            self.cancel(info.job)
+        for info in self.active():
+            self.ended(info.job)
 
     def stop(self) -> None:
         """End everything of this pool and remove its sockets."""
@@ -237,8 +249,7 @@ class Pool:
             with self._news:
                 self._news.wait(0.25)
             if time.monotonic() > limit:
-                told = "\n".join(str(event) for event in self.events[-40:])
-                pytest.fail(f"not within {limit_s:g} s: {what}\n{told}\nagent: {self.log('agent')}")
+                self._give_up(what, limit_s)
         return value
 
     def until(self, condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
@@ -246,11 +257,14 @@ class Pool:
         limit = time.monotonic() + limit_s
         while not (value := condition()):
             if time.monotonic() > limit:
-                pytest.fail(
-                    f"not within {limit_s:g} s: {what}\ndaemon: {self.log('daemon')}\nagent: {self.log('agent')}"
-                )
+                self._give_up(what, limit_s)
             time.sleep(0.01)
         return value
+
+    def _give_up(self, what: str, limit_s: float) -> None:
+        told = [f"{event.seq} {event.at:.3f} {event.fact}"[:300] for event in self.events[-30:]]
+        logs = [f"{name}: {self.log(name)}" for name in ("daemon", "agent")]
+        pytest.fail("\n".join([f"not within {limit_s:g} s: {what}", *told, *logs]))
 
     def wait_fact(self, job: int, kind: type, count: int = 1, **fields: Any) -> Any:
         """Wait for the `count`th fact of this kind with these fields; that fact."""
@@ -293,7 +307,7 @@ class Pool:
 
     def _collect(self) -> None:
         self._journal = Client(self.endpoint)
-        with contextlib.suppress(ElasticError):
+        with contextlib.suppress(ElasticError, concurrent.futures.CancelledError):
             for event in self._journal.events(0):
                 with self._news:
                     self.events.append(event)
@@ -307,3 +321,17 @@ def pool(tmp_path: Path) -> Any:
     """A pool of two CPU slots with daemon and agent; import it into a conftest to use it."""
     with Pool(tmp_path / "pool", slots=2) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def lasting_pool(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The pool that the tests of a module share."""
+    with Pool(tmp_path_factory.mktemp("lasting") / "pool", slots=2) as started:
+        yield started
+
+
+@pytest.fixture
+def shared_pool(lasting_pool: Pool) -> Any:
+    """The module's pool, whole again and without jobs after each test, whatever the test did to it."""
+    yield lasting_pool
+    lasting_pool.mend()

@@ -15,6 +15,9 @@ from jupyter_elastic.agent.folder import AttemptFolder, attempts
 from jupyter_elastic.agent.nursery import Nursery
 from jupyter_elastic.types import ExitSeen
 from tests.support import fake_engine
+from tests.support.pool import lasting_pool, shared_pool
+
+__all__ = ["lasting_pool", "shared_pool"]
 
 LIMIT_S = 60
 

@@ -1,0 +1,196 @@
+"""A whole pool with the engine `process`: jobs come to their end whoever dies, and nothing is left."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from jupyter_elastic.agent import processes
+from jupyter_elastic.types import JobStarted, SlotsReleased
+
+WAIT_FOR_FILE = """
+import pathlib, time
+print("rank", rank, "of", world_size, "begins", flush=True)
+with open(folder / f"began.{rank}", "a") as file:
+    file.write("x")
+while not (folder / "go").exists():
+    time.sleep(0.01)
+print("rank", rank, "ends", flush=True)
+"""
+
+
+@pytest.fixture
+def pool(shared_pool):
+    return shared_pool
+
+
+def submit(pool, tmp_path, *, slots=2):
+    """A job that runs until `release` is called."""
+    signals = tmp_path / "signals"
+    signals.mkdir(exist_ok=True)
+    return pool.submit(WAIT_FOR_FILE, slots=slots, names={"folder": signals}), signals
+
+
+def begun(signals, rank=0):
+    path = signals / f"began.{rank}"
+    return len(path.read_text()) if path.exists() else 0
+
+
+def all_begun(pool, job, signals, times=1, ranks=2):
+    pool.until(lambda: all(begun(signals, rank) >= times for rank in range(ranks)), f"job {job} begins {times} times")
+
+
+def all_recorded(pool, job, attempt=1, workers=2):
+    """All processes of the attempt, once its folder names them all."""
+    pool.until(lambda: len(pool.pids(job, attempt)) == 1 + workers, "driver.json names all workers")
+    return pool.pids(job, attempt)
+
+
+def test_a_job_runs_and_leaves_nothing(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    pids = all_recorded(pool, job)
+    assert processes.living(pids) == pids
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
+    assert pool.output(job, 1) == "rank 1 of 2 begins\nrank 1 ends\n"
+    pool.all_gone(pids)
+    assert not pool.active()
+
+
+def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    pids = all_recorded(pool, job)
+    pool.kill_agent()
+    pool.start_agent()
+    assert processes.living(pids) == pids
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
+    assert begun(signals, 0) == begun(signals, 1) == 1
+    assert len([fact for fact in pool.facts(job) if isinstance(fact, JobStarted)]) == 1
+
+
+def test_a_job_that_ended_while_no_agent_lived_is_told_by_the_next(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    pids = all_recorded(pool, job)
+    pool.kill_agent()
+    (signals / "go").touch()
+    pool.all_gone(pids)
+    pool.start_agent()
+    assert pool.ended(job).outcome == "completed"
+    assert begun(signals) == 1
+
+
+def test_a_killed_driver_costs_an_attempt_and_no_process_stays(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    driver, *workers = all_recorded(pool, job)
+    processes.send(driver, signal.SIGKILL)
+    requeued = pool.requeued(job)
+    assert requeued.cause == "lost"
+    assert processes.living(workers) == []
+    pool.running(job, attempt=2)
+    all_begun(pool, job, signals, times=2)
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
+    pool.all_gone(pool.pids(job, 2))
+
+
+def test_driver_and_agent_killed_together(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    driver, *workers = all_recorded(pool, job)
+    pool.kill_agent()
+    processes.send(driver, signal.SIGKILL)
+    pool.start_agent()
+    assert pool.requeued(job).cause == "lost"
+    assert processes.living(workers) == []
+    all_begun(pool, job, signals, times=2)
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
+
+
+def test_a_killed_daemon_finds_its_jobs_again(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    pids = all_recorded(pool, job)
+    pool.kill_daemon()
+    assert processes.living(pids) == pids
+    pool.start_daemon()
+    assert pool.info(job).phase == "running"
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
+    assert begun(signals) == 1
+
+
+def test_an_end_without_a_daemon_is_told_when_it_comes_back(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    pids = all_recorded(pool, job)
+    pool.kill_daemon()
+    (signals / "go").touch()
+    pool.all_gone(pids)
+    pool.start_daemon()
+    assert pool.ended(job).outcome == "completed"
+
+
+def test_a_cancel_ends_the_processes_before_the_slots_are_free(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    _, *workers = all_recorded(pool, job)
+    pool.cancel(job)
+    pool.wait_fact(job, SlotsReleased)
+    assert processes.living(workers) == []
+    assert pool.ended(job).outcome == "cancelled"
+
+
+def test_a_job_waits_for_the_slots_of_another(pool, tmp_path):
+    first, signals = submit(pool, tmp_path)
+    all_begun(pool, first, signals)
+    second = pool.submit("print('second')", slots=2)
+    assert pool.info(second).phase == "queued"
+    (signals / "go").touch()
+    assert pool.ended(second).outcome == "completed"
+    facts = [(type(event.fact), getattr(event.fact, "job", None)) for event in pool.events]
+    assert facts.index((SlotsReleased, first)) < facts.index((JobStarted, second))
+
+
+def test_an_engine_that_is_not_installed_fails_with_the_installed_ones(pool):
+    job = pool.submit("print()", engine="warp")
+    ended = pool.ended(job)
+    assert ended.outcome == "failed"
+    assert "process" in ended.reason
+    assert "warp" in ended.reason
+
+
+def test_an_interpreter_that_is_gone_fails_with_the_way_out(pool, tmp_path):
+    job = pool.submit("print()", python=str(tmp_path / "bin" / "python"))
+    ended = pool.ended(job)
+    assert ended.outcome == "failed"
+    assert "submit it again" in ended.reason
+
+
+def test_a_second_agent_leaves_at_once(pool):
+    first = pool.agent
+    second = pool._start("agent", "jupyter_elastic.agent")
+    assert second.wait(60) == 0
+    assert first.poll() is None
+    assert "runs already" in pool.log("agent")
+
+
+def test_an_agent_killed_at_any_moment_of_a_launch_launches_once(pool, tmp_path):
+    for number in range(6):
+        (tmp_path / str(number)).mkdir()
+        job, signals = submit(pool, tmp_path / str(number))
+        time.sleep(0.008 * number)  # somewhere between the order and the first line
+        pool.kill_agent()
+        pool.start_agent()
+        all_begun(pool, job, signals)
+        (signals / "go").touch()
+        assert pool.ended(job).outcome == "completed"
+        assert begun(signals, 0) == begun(signals, 1) == 1
+        assert pool.info(job).attempt == 1
