@@ -37,6 +37,7 @@ from jupyter_elastic.types import (
     Host,
     HostsSeen,
     JobId,
+    JobProgressed,
     Policy,
     PolicyFailed,
     ProgressSeen,
@@ -47,7 +48,7 @@ from jupyter_elastic.types import (
 )
 
 PLAN_EVERY_S = 0.02
-"""Shortest time between two questions to the policy; it also gets at most a fifth of the time."""
+"""Shortest pause between two questions to the policy; a slow one pauses four times its own time, 1 s at most."""
 HOUSEKEEPING_S = 1.0
 AGENT_SILENCE_S = 12.0
 """An agent that has said nothing for so long is gone (it says something every 3 s)."""
@@ -119,6 +120,9 @@ class Daemon:
         self._snapshot_seq = self.core.state.seq - self.replayed
         self._policy_made: tuple[str, Policy] | None = None
         self._plan_wanted = asyncio.Event()
+        self._news_seq = 0
+        """The last event that a policy may want to know of."""
+        self._plan_again = False
         self._news = 0
         """Counts what changed the books but plans and progress: news that came while a policy was thinking."""
         self._unseen = False
@@ -175,6 +179,8 @@ class Daemon:
         if not self._commit():
             raise JournalError(str(self.failing))
         self._plan_wanted.set()
+        with contextlib.suppress(ElasticError):
+            self._policy()  # now, not while the first job waits
         self.transport.start()
         log.info(
             "pool %s: %d events (%d read), %d unfinished jobs, %d slots, policy %s, at %s",
@@ -295,6 +301,8 @@ class Daemon:
         self.streams.publish(events)
         self._perform(effects, greeted)
         if events:
+            if any(not isinstance(event.fact, JobProgressed) for event in events):
+                self._news_seq = events[-1].seq
             self._arm()
             if self.core.wants_plan:
                 self._plan_wanted.set()
@@ -396,7 +404,9 @@ class Daemon:
             try:
                 policy = self._policy()
                 self._ask_again_at = None if policy.interval_s is None else began + policy.interval_s
+                seen = self.core.state.seq
                 plan = await adviser.ask(policy, self.core.view(self.now()), self.settings.deadline_s)
+                self._plan_again = self._news_seq > seen  # it could not know; the core will take the plan for an answer
                 stimulus = Propose(at=self.now(), by="daemon", id=self.next_id(), plan=plan, policy=name)
             except Exception as problem:  # whatever a stranger's class does, it costs a plan and nothing else
                 log.warning("policy %s: %s", name, problem)
@@ -408,9 +418,12 @@ class Daemon:
             if self._news != known:  # the core takes a plan for an answer to all that it knows; this one is not
                 self._unseen = True
                 self._plan_wanted.set()
-            await asyncio.sleep(max(PLAN_EVERY_S, 4 * (self.clock.monotonic() - began)))
+            await asyncio.sleep(min(max(PLAN_EVERY_S, 4 * (self.clock.monotonic() - began)), 1.0))
 
     async def _wait_for_reason(self) -> None:
+        if self._plan_again:
+            self._plan_again = False
+            return
         while True:
             timeout = None if self._ask_again_at is None else max(self._ask_again_at - self.clock.monotonic(), 0.0)
             try:
