@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest, EngineError
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.loop import WARM_STEP, here
 from jupyter_elastic.training.ring import Array, in_horovod_job
 from jupyter_elastic.training.state import Part
 
@@ -38,6 +38,7 @@ class TrainStep:
         self.variables = [raw(variable) for variable in model.trainable_variables]
         _build(optimizer, model)
         self.kept: list[Any] | None = None
+        self.steps = 0
         self._gradients: Any = None
         self._apply = tf.function(self._apply_eagerly, reduce_retracing=True)
         here.reducers += 1
@@ -84,7 +85,8 @@ class TrainStep:
         if ring is None or state is None:
             return gradients
         wanted = state.wanted()
-        if ring.size() > 1 or (here.rehearsing and ring.elastic):
+        self.steps += 1
+        if ring.size() > 1 or (ring.elastic and (here.rehearsing or self.steps == WARM_STEP)):
             gradients, wanted = _summed(gradients, wanted=wanted)
         here.change = bool(here.change) or wanted
         return gradients
@@ -298,8 +300,11 @@ class HorovodRing:
     def broadcast(self, data: bytes) -> bytes:
         """Rank 0's `data`, everywhere."""
         with tf.device("CPU:0"):
-            length = self.hvd.broadcast(tf.constant([len(data)], tf.int64), 0, name="elastic.length")
-            count = int(length.numpy()[0])
+            length = np.frombuffer(
+                len(data).to_bytes(8, "big"), np.uint8
+            )  # of one type: another is slow the first time
+            heard = self.hvd.broadcast(tf.constant(length), 0, name="elastic.length")
+            count = int.from_bytes(heard.numpy().tobytes(), "big")
             own = np.frombuffer(data, np.uint8) if self.rank() == 0 else np.zeros(count, np.uint8)
             content = self.hvd.broadcast(tf.constant(own), 0, name="elastic.content")
         return bytes(content.numpy().tobytes())

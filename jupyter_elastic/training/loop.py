@@ -18,6 +18,11 @@ class Rehearsed(BaseException):
     """The private first step is done. No `Exception`, so that a cell's own handlers let it through."""
 
 
+WARM_STEP = 2
+"""A member alone does its first collectives in this step of its own accord: a framework takes its time for the first of
+each kind, and later a whole ring would wait. Not in the very first step, for which a person waits."""
+
+
 @dataclass
 class Loop:
     """Set by `run` while the cell's function runs; the resting values are those of a program on its own."""
@@ -37,6 +42,8 @@ class Loop:
     """Whether the ring agreed in this step to go to the door; None: nobody asked yet."""
     epochs: int | None = None
     """How many epochs `state.epochs` was asked for."""
+    warm: bool = False
+    """Whether this process has used the ring's collectives before."""
     passes: list[int] = field(default_factory=list)
     """Samples in each pass of the present epoch, for the total."""
 

@@ -23,7 +23,7 @@ from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import Rehearsed, here
 from jupyter_elastic.training.report import reporter
 from jupyter_elastic.training.ring import Alone, Ring, choose, translated
-from jupyter_elastic.training.state import State, frameworks
+from jupyter_elastic.training.state import State, frameworks, warm_up
 
 _Result = TypeVar("_Result")
 
@@ -108,6 +108,7 @@ def rehearse(
     here.state, here.ring, here.rehearsing = state, ring, True
     try:
         with contextlib.redirect_stdout(io.StringIO()):
+            warm_up()
             function(state, *args, **kwargs)
     except Rehearsed:
         pass

@@ -20,7 +20,7 @@ import numpy as np
 
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import data, session
-from jupyter_elastic.training.loop import Rehearsed, here
+from jupyter_elastic.training.loop import WARM_STEP, Rehearsed, here
 
 FORMAT = 1
 _FRAMEWORKS = {"torch": ("torch",), "keras": ("keras", "tf_keras", "tensorflow")}
@@ -359,8 +359,19 @@ def _look(state: State, step: int, start: int) -> None:
         if step > start:
             raise Rehearsed
         return
+    if not here.warm and state.step == WARM_STEP:
+        warm_up()
     if here.change is not None or step == start or step % 8 == 0:
         state.check_host_updates()
+
+
+def warm_up() -> None:
+    """Use the collectives of a ring of one for the first time (see `WARM_STEP`)."""
+    ring = here.ring
+    if ring is not None and ring.elastic and ring.size() == 1:
+        ring.broadcast(b"warm")
+        ring.total(np.zeros(1))
+    here.warm = True
 
 
 def _is_keeper() -> bool:

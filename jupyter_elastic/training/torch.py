@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.loop import WARM_STEP, here
 from jupyter_elastic.training.ring import Array, in_horovod_job
 from jupyter_elastic.training.state import Part
 
@@ -41,6 +41,7 @@ class Reducer:
         self.number = len(_reducers)
         self.kept: dict[torch.Tensor, torch.Tensor] = {}
         self.reduced = False
+        self.steps = 0
         optimizer.register_step_pre_hook(self._before_step)
         here.reducers += 1
 
@@ -78,7 +79,8 @@ class Reducer:
         if here.ring is None or here.state is None:
             return
         wanted = here.state.wanted()
-        if here.ring.size() > 1 or (here.rehearsing and here.ring.elastic):
+        self.steps += 1
+        if here.ring.size() > 1 or (here.ring.elastic and (here.rehearsing or self.steps == WARM_STEP)):
             wanted = self._add_up(parameters, wanted=wanted)
         here.change = bool(here.change) or wanted
 

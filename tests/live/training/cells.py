@@ -1,0 +1,84 @@
+"""Cells that train, as a person would write them, and note each step in `FOLDER/steps`."""
+
+from __future__ import annotations
+
+NOTE = """
+import json, os, time
+import numpy as np
+from jupyter_elastic import training
+
+def note(state, loss, count):
+    mean = training.total(float(loss) * count) / BATCH     # of the whole global batch
+    if training.rank() == 0:
+        line = {"step": state.step, "epoch": state.epoch, "loss": mean, "size": training.size(), "at": time.time()}
+        with open(f"{FOLDER}/steps", "a") as file:
+            file.write(json.dumps(line) + "\\n")
+    time.sleep(PAUSE_S)
+
+BATCH = 24
+rng = np.random.default_rng(5)
+x_all = rng.normal(size=(96, 8)).astype("float32")
+y_all = (x_all @ rng.normal(size=(8, 3))).argmax(1)
+"""
+
+TORCH = (
+    NOTE
+    + """
+import torch
+torch.manual_seed(SEED + int(os.environ["RANK"]))       # every worker begins with other weights: rank 0's count
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+state = training.State(model=model, optimizer=optimizer, ended=[])
+
+@training.run
+def train(state):
+    for state.epoch in state.epochs(EPOCHS):
+        for x, y in training.batches((torch.from_numpy(x_all), torch.from_numpy(y_all)), BATCH, micro_batch=MICRO):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            training.report(loss=loss)
+            note(state, loss.detach(), len(x))
+            if state.step % 5 == 0:
+                state.commit()
+        state.ended = [*state.ended, state.epoch]
+        state.commit()
+    return [p.detach().numpy().tolist() for p in model.parameters()]
+
+weights = train(state)
+ended = state.ended
+"""
+)
+
+KERAS = (
+    NOTE
+    + """
+import keras
+keras.utils.set_random_seed(SEED + int(os.environ["RANK"]))
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(3)])
+optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+train_step = training.keras.train_step(model, optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+state = training.State(model=model, optimizer=optimizer, ended=[])
+
+@training.run
+def train(state):
+    for state.epoch in state.epochs(EPOCHS):
+        for x, y in training.batches((x_all, y_all), BATCH, micro_batch=MICRO):
+            loss = train_step(x, y)
+            training.report(loss=loss)
+            note(state, loss, len(x))
+            if state.step % 5 == 0:
+                state.commit()
+        state.ended = [*state.ended, state.epoch]
+        state.commit()
+    return [v.tolist() for v in model.get_weights()]
+
+weights = train(state)
+ended = state.ended
+"""
+)
+
+LEGACY_KERAS = "import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + KERAS.replace(
+    "import keras\n", "import tf_keras as keras\n"
+)
