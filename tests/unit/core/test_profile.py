@@ -1,0 +1,98 @@
+"""What is learned of a job: speeds, the fit, work to go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from jupyter_elastic.scheduler.core.profile import DEFAULT_COST_S, Learned, fit, remaining
+from jupyter_elastic.types import Progress
+
+
+def told(learned: Learned, at: float, **what: float) -> None:
+    learned.told(at, Progress(**what), 2, 0)  # type: ignore[arg-type]
+
+
+def test_the_first_report_after_a_rescale_is_no_measurement() -> None:
+    learned = Learned()
+    learned.settled(rescaled=False, pause_s=9.0)
+    told(learned, 1.0, samples_per_s=10.0)
+    assert learned.profile(Progress()).speeds == ()
+    told(learned, 2.0, samples_per_s=100.0)
+    learned.settled(rescaled=True, pause_s=0.5)
+    told(learned, 3.0, samples_per_s=10.0)
+    profile = learned.profile(Progress())
+    assert [speed.samples_per_s for speed in profile.speeds] == [100.0]
+    assert profile.rescale_cost_s == 0.5
+
+
+def test_the_price_of_a_rescale_is_the_mean_of_the_pauses_and_a_start_is_none() -> None:
+    learned = Learned()
+    learned.settled(rescaled=False, pause_s=30.0)
+    assert learned.profile(None).rescale_cost_s == DEFAULT_COST_S
+    learned.settled(rescaled=True, pause_s=1.0)
+    learned.settled(rescaled=True, pause_s=3.0)
+    assert learned.profile(None).rescale_cost_s == 2.0
+
+
+def test_speed_is_the_median_of_the_last_and_one_slow_step_does_not_show() -> None:
+    learned = Learned(warm=True)
+    for rate in (100.0, 101.0, 1.0, 99.0, 100.0):
+        told(learned, 1.0, samples_per_s=rate)
+    assert learned.profile(Progress()).rate(2) == 100.0
+    for _ in range(20):
+        told(learned, 1.0, samples_per_s=50.0)
+    assert learned.profile(Progress()).rate(2) == 50.0
+    assert len(learned.points[0].recent) < 20
+
+
+def test_speed_from_two_counts_of_samples() -> None:
+    learned = Learned()
+    told(learned, 10.0, samples=100.0)
+    told(learned, 12.0, samples=300.0)
+    assert learned.profile(Progress()).rate(2) == 100.0
+    told(learned, 12.0, samples=900.0)  # no time has passed
+    told(learned, 14.0, samples=500.0)  # rolled back to a commit
+    assert learned.profile(Progress()).rate(2) == 100.0
+
+
+def test_a_report_of_another_size_measures_nothing() -> None:
+    learned = Learned(warm=True)
+    told(learned, 1.0, samples_per_s=100.0, world_size=4)
+    assert not learned.points
+
+
+def test_remaining() -> None:
+    assert remaining(None) is None
+    assert remaining(Progress(samples=10.0)) is None
+    assert remaining(Progress(samples=10.0, total_samples=50.0)) == 40.0
+    assert remaining(Progress(samples=60.0, total_samples=50.0)) == 0.0
+    assert remaining(Progress(samples=30.0, epoch=3.0, epochs=5.0)) == 20.0
+    assert remaining(Progress(samples=30.0, epoch=0.0, epochs=5.0)) is None
+
+
+def test_one_point_says_perfect_scaling_and_two_say_amdahl() -> None:
+    assert fit({}) is None
+    assert fit({2: 0.5}) == pytest.approx((1.0, 0.0, 0.0))
+    assert fit({1: 1.0, 4: 0.4}) == pytest.approx((0.8, 0.2, 0.0))
+
+
+def test_a_known_law_is_found() -> None:
+    law = {n: 0.9 / n + 0.05 + 0.01 * n for n in (1, 2, 4, 8, 16)}
+    assert fit(law) == pytest.approx((0.9, 0.05, 0.01), rel=1e-6)
+
+
+sizes = st.dictionaries(st.integers(1, 64), st.floats(1e-5, 1e3), min_size=1, max_size=6)
+
+
+@given(sizes)
+def test_no_worse_than_scipy(seconds: dict[int, float]) -> None:
+    found = fit(seconds)
+    assert found is not None
+    assert min(found) >= 0
+    rows = [[1 / n / t, 1 / t, n / t] for n, t in seconds.items()]
+    _, best = nnls(rows, [1.0] * len(rows))
+    error = sum((sum(x * y for x, y in zip(row, found, strict=True)) - 1) ** 2 for row in rows)
+    assert error <= best**2 + 1e-6
