@@ -44,6 +44,8 @@ from jupyter_elastic.types import (
 )
 
 GROUP = "jupyter_elastic.engines"
+LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
+"""Level of `driver.log`: DEBUG tells every word between driver and workers."""
 LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitSeen`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
@@ -388,7 +390,8 @@ def ended_by(stop: Stop) -> Any:
 
 def prepare() -> asyncio.Runner:
     """What a driver needs before it knows its attempt: the log's form and a loop. Takes milliseconds, hence ahead."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    level = os.environ.get(LOG_VARIABLE, "INFO")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     runner = asyncio.Runner()
     runner.run(asyncio.sleep(0))
     processes.myself()
