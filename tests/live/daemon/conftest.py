@@ -1,0 +1,89 @@
+"""A real daemon process in a pool of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic import connection
+from jupyter_elastic.client import Client
+from jupyter_elastic.types import JobSpec
+
+WAIT_S = 60.0
+
+
+class Pool:
+    """The daemon of one pool folder: start, kill, stop, and clients for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = folder.parent / "daemon.log"
+        self._clients: list[Client] = []
+
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> Pool:
+        """Start the daemon and wait until it says where it is."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "4", *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **(env or {})},
+            )  # fmt: skip
+        limit = time.monotonic() + WAIT_S
+        while True:
+            found = connection.living_daemon()
+            if found is not None and found.pid == self.process.pid:
+                return self
+            assert self.process.poll() is None, f"the daemon ended:\n{self.log.read_text()[-2000:]}"
+            assert time.monotonic() < limit, "the daemon does not come up"
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(WAIT_S)
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(WAIT_S)
+
+    def client(self, **options: Any) -> Client:
+        """A client that is closed with the pool."""
+        client = Client(**options)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        """End everything."""
+        for client in self._clients:
+            client.close()
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def pool(pool_dir: Path) -> Iterator[Pool]:
+    """A pool whose daemon is not started yet."""
+    found = Pool(pool_dir)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def spec() -> JobSpec:
+    """A job that fits."""
+    return JobSpec(name="job", folder="/tmp/none", python=sys.executable, min_slots=1, max_slots=2)
