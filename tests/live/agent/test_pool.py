@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_elastic.agent import processes
 from jupyter_elastic.types import JobStarted, SlotsReleased
+from jupyter_elastic.wire import SwitchPolicy
 
 WAIT_FOR_FILE = """
 import pathlib, time
@@ -157,6 +158,30 @@ def test_a_job_waits_for_the_slots_of_another(pool, tmp_path):
     assert pool.ended(second).outcome == "completed"
     facts = [(type(event.fact), getattr(event.fact, "job", None)) for event in pool.events]
     assert facts.index((SlotsReleased, first)) < facts.index((JobStarted, second))
+
+
+def test_a_job_shrinks_for_another_and_grows_again(pool, tmp_path):
+    pool.client.ask(SwitchPolicy(name="elastic_fifo"))
+    try:
+        job, signals = submit(pool, tmp_path, slots=(1, 2))
+        all_begun(pool, job, signals)
+        _, *workers = all_recorded(pool, job)
+        other = tmp_path / "other"
+        other.mkdir()
+        second, other_signals = submit(pool, other, slots=1)
+        all_begun(pool, second, other_signals, ranks=1)
+        pool.running(job, generation=2)
+        assert len(processes.living(workers)) == 1
+        pool.kill_agent()  # a generation that was told stays told
+        pool.start_agent()
+        (other_signals / "go").touch()
+        assert pool.ended(second).outcome == "completed"
+        assert len(pool.running(job, generation=3).slots) == 2
+        assert len(processes.living(all_recorded(pool, job))) == 3
+        (signals / "go").touch()
+        assert pool.ended(job).outcome == "completed"
+    finally:
+        pool.client.ask(SwitchPolicy(name="fifo"))
 
 
 def test_an_engine_that_is_not_installed_fails_with_the_installed_ones(pool):
