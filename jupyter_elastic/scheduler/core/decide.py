@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.scheduler.core import placement, plan
+from jupyter_elastic.scheduler.core.explain import ENDED_AS
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State
 from jupyter_elastic.types import (
     ACTIVE,
@@ -134,7 +135,7 @@ def _cancel(state: State, wish: Cancel) -> Facts:
 def _resize(state: State, wish: Resize) -> Facts:
     job = _unfinished(state, wish.job)
     if job.job in state.ended:
-        msg = f"job {job.job} has {job.phase} and can't be resized; submit it again with another range"
+        msg = f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"
         raise BadRequest(msg)
     spec = replace(job.spec, min_slots=wish.min_slots, max_slots=wish.max_slots)
     _check_spec(spec)

@@ -6,14 +6,16 @@ Knows the books. Guesses nothing that it can't tell from them, and says "about" 
 from __future__ import annotations
 
 from jupyter_elastic.scheduler.core.state import Job, State
-from jupyter_elastic.types import JobId
+from jupyter_elastic.types import JobId, Phase
+
+ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
 def explain(state: State, job: Job, now: float) -> str:
     """A few lines for a person."""
-    now = max(now, state.at)
+    now = max(state.at, now)
     if job.ended_at is not None:
-        lines = [f"Job {job.job} has {job.phase}{_because(job.reason)}."]
+        lines = [f"Job {job.job} {ENDED_AS[job.phase]}{_because(job.reason)}."]
     elif job.phase == "queued":
         lines = _waits(state, job, now)
     elif job.phase == "stopping":

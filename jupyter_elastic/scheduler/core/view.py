@@ -51,7 +51,7 @@ class Views:
 
     def view(self, state: State, now: float) -> View:
         """All that a policy may know. A queued job whose owner's agent went away is left out until it is back."""
-        now = max(now, state.at)
+        now = max(state.at, now)  # in this order, NaN loses
         if self._hosts is None:
             self._hosts = tuple(_host_views(state))
         absent = {user for user, connected in state.agents.items() if not connected}

@@ -1,0 +1,474 @@
+"""Wishes and observations, one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_elastic.errors import BadRequest, NotFound
+from jupyter_elastic.types import (
+    AgentChanged,
+    AgentSeen,
+    Cancel,
+    ExitSeen,
+    Host,
+    HostsChanged,
+    HostsSeen,
+    JobEnded,
+    JobProgressed,
+    JobRequeued,
+    JobRunning,
+    Launch,
+    Progress,
+    ProgressSeen,
+    ReleaseSeen,
+    Rescale,
+    RescaleRequested,
+    Resize,
+    RunningSeen,
+    Size,
+    Slot,
+    SlotsReleased,
+    Stop,
+    StopRequested,
+    Submit,
+    Tick,
+    UsePolicy,
+)
+from tests.support.books import Books, host, job_spec
+
+
+def progress(books: Books, job: int, **what: Any) -> None:
+    books.step(ProgressSeen, job=job, attempt=books.job(job).attempt, progress=Progress(**what))
+
+
+# --- submit, cancel, resize, policy -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"min_slots": 3, "max_slots": 3}, "the pool has 2 CPU slots; ask for at most 2"),
+        ({"min_slots": 3, "max_slots": 8}, "ask for at most 2"),
+        ({"min_slots": 1, "max_slots": 8, "sizes": (4, 8)}, "ask for at most 2"),
+        ({"min_slots": 2, "max_slots": 8, "min_servers": 1, "max_servers": 1}, "you asked for 3"),
+        ({"min_slots": 3, "max_slots": 2}, "min:max"),
+        ({"sizes": (9,)}, "none of the sizes"),
+        ({"min_servers": 1}, "range of servers"),
+        ({"max_time_s": float("nan")}, "time limit"),
+        ({"max_time_s": 0.0}, "time limit"),
+        ({"estimate_s": float("inf")}, "estimated"),
+        ({"deadline_at": float("nan")}, "deadline"),
+    ],
+)
+def test_a_submit_that_can_not_be_is_refused_with_advice(changes: dict[str, Any], word: str) -> None:
+    books = Books(host("a", 2))
+    with pytest.raises(BadRequest, match=word):
+        books.step(Submit, spec=job_spec(**{"least": changes.pop("min_slots", 1), **_most(changes)}))
+    assert not books.core.jobs()
+    assert books.core.state.seq == 1
+
+
+def _most(changes: dict[str, Any]) -> dict[str, Any]:
+    return {"most": changes.pop("max_slots", 4), **changes}
+
+
+def test_an_elastic_job_may_ask_for_more_than_the_pool_has_and_slots_that_are_out_count() -> None:
+    gone = Host(name="a", kind="gpu", slots=(Slot(index=0, out="used by pid 7"), Slot(index=1)))
+    books = Books(gone)
+    assert books.submit(1, 64) == 1
+    assert books.submit(2, 2) == 2
+    with pytest.raises(BadRequest, match="2 GPU slots"):
+        books.submit(3, 3)
+
+
+def test_an_empty_pool_says_so() -> None:
+    with pytest.raises(BadRequest, match="no slots"):
+        Books().submit()
+
+
+def test_a_repeated_submit_makes_one_job() -> None:
+    books = Books(host("a", 2))
+    assert books.core.submitted("k") is None
+    books.step(Submit, key="k", spec=job_spec())
+    assert books.step(Submit, key="k", spec=job_spec()) == []
+    assert books.core.submitted("k") == 1
+    with pytest.raises(BadRequest, match="another user"):
+        books.step(Submit, by="eve", key="k", spec=job_spec())
+
+
+def test_cancel_in_every_phase() -> None:
+    books = Books(host("a", 2))
+    job = books.submit()
+    assert books.step(Cancel, job=job, by="bob") == [JobEnded(job=job, outcome="cancelled", reason="cancelled by bob")]
+    assert books.step(Cancel, job=job) == []
+    job = books.running(2)
+    books.plan({})
+    assert books.job(job).stop == "preempt"
+    [fact] = books.step(Cancel, job=job)
+    assert isinstance(fact, StopRequested)
+    assert [effect.how for effect in books.effects if isinstance(effect, Stop)] == ["cancel"]
+    assert books.step(Cancel, job=job) == []
+    _, ended = books.step(ExitSeen, job=job, attempt=1, outcome="preempted")
+    assert isinstance(ended, JobEnded)
+    assert ended.outcome == "cancelled"
+    with pytest.raises(NotFound, match="no job 7"):
+        books.step(Cancel, job=7)
+
+
+def test_a_job_that_completes_while_it_is_cancelled_has_completed() -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    books.step(Cancel, job=job)
+    books.step(ExitSeen, job=job, attempt=1, outcome="completed")
+    assert books.job(job).phase == "completed"
+
+
+def test_resize() -> None:
+    books = Books(host("a", 4))
+    job = books.submit(4, 4)
+    with pytest.raises(BadRequest, match="ask for at most 4"):
+        books.step(Resize, job=job, min_slots=5, max_slots=9)
+    with pytest.raises(BadRequest, match="min:max"):
+        books.step(Resize, job=job, min_slots=3, max_slots=2)
+    assert books.step(Resize, job=job, min_slots=4, max_slots=4) == []
+    assert len(books.step(Resize, job=job, min_slots=1, max_slots=2)) == 1
+    assert books.core.jobs(job=job)[0].spec.max_slots == 2
+    books.step(Cancel, job=job)
+    with pytest.raises(BadRequest, match="was cancelled and can't be resized; submit it again"):
+        books.step(Resize, job=job, min_slots=1, max_slots=3)
+    with pytest.raises(NotFound):
+        books.step(Resize, job=9, min_slots=1, max_slots=3)
+
+
+def test_use_policy_twice_is_one_event_and_options_must_be_json() -> None:
+    books = Books(host("a", 4))
+    assert len(books.step(UsePolicy, name="las", options={"quantum_s": 3})) == 1
+    assert books.step(UsePolicy, name="las", options={"quantum_s": 3}) == []
+    state = books.core.state
+    assert (state.policy, state.policy_options) == ("las", {"quantum_s": 3})
+    with pytest.raises(BadRequest, match="JSON"):
+        books.step(UsePolicy, name="las", options={"f": object()})
+
+
+# --- a job's life -----------------------------------------------------------------------------------------------------
+
+
+def test_a_life_from_submit_to_end() -> None:
+    books = Books(host("a", 4))
+    job = books.submit(by="bob")
+    books.plan({job: 2})
+    [launch] = books.effects
+    assert isinstance(launch, Launch)
+    assert (launch.owner, launch.attempt, launch.generation, launch.slots) == ("bob", 1, 1, ("a:0", "a:1"))
+    assert books.job(job).phase == "starting"
+    books.settle(job)
+    assert books.job(job).phase == "running"
+    books.plan({job: 3})
+    [order] = books.effects
+    assert isinstance(order, Rescale)
+    assert (order.generation, order.slots, order.draining) == (2, ("a:0", "a:1", "a:2"), ())
+    books.settle(job, pause_s=0.5)
+    facts = books.step(ExitSeen, job=job, attempt=1, outcome="completed")
+    assert [type(fact) for fact in facts] == [SlotsReleased, JobEnded]
+    info = books.core.jobs(job=job)[0]
+    assert (info.phase, info.slots, info.ended_at) == ("completed", (), books.now)
+    assert books.core.jobs() == []
+    assert [one.job for one in books.core.jobs(all=True)] == [job]
+    assert books.core.state.owner_of(job) == "bob"
+
+
+def test_an_older_generation_does_not_settle_the_newest() -> None:
+    books = Books(host("a", 4))
+    job = books.running(2)
+    books.plan({job: 3})
+    old = {"job": job, "attempt": 1, "generation": 1, "slots": ("a:0", "a:1")}
+    assert books.step(RunningSeen, **old) == []
+    assert books.job(job).phase == "rescaling"
+    assert books.step(RunningSeen, job=job, attempt=1, generation=3, slots=("a:0",)) == []
+    assert len(books.settle(job)) == 1
+    assert books.settle(job) == []  # a repeat is no news
+
+
+def test_members_are_those_of_the_leases() -> None:
+    books = Books(host("a", 4))
+    job = books.submit()
+    books.plan({job: 2})
+    facts = books.step(RunningSeen, job=job, attempt=1, generation=1, slots=("a:1", "a:3", "x:9"), pause_s=float("nan"))
+    assert facts == [JobRunning(job=job, attempt=1, generation=1, slots=("a:1",), pause_s=0.0)]
+
+
+def test_only_draining_slots_are_released_and_only_once() -> None:
+    books = Books(host("a", 4))
+    job = books.running(3)
+    release = {"job": job, "attempt": 1, "slots": ("a:0", "a:2", "nowhere:1")}
+    assert books.step(ReleaseSeen, **release) == []
+    books.plan({job: 2})
+    assert books.step(ReleaseSeen, **release) == [SlotsReleased(job=job, attempt=1, slots=("a:2",))]
+    assert books.step(ReleaseSeen, **release) == []
+
+
+def test_a_late_repeat_of_a_release_does_not_free_a_slot_that_was_given_again() -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    books.plan({job: 1})
+    old = {"job": job, "attempt": 1, "slots": ("a:1",), "generation": 2}
+    assert len(books.step(ReleaseSeen, **old)) == 1
+    books.plan({job: 2})
+    books.plan({job: 1})
+    assert books.job(job).draining == ("a:1",)
+    assert books.step(ReleaseSeen, **old) == []
+    assert len(books.step(ReleaseSeen, **{**old, "generation": 4})) == 1
+
+
+def test_reports_of_an_old_attempt_are_ignored() -> None:
+    books = Books(host("a", 4))
+    job = books.running(2)
+    books.plan({})
+    books.step(ExitSeen, job=job, attempt=1, outcome="preempted")
+    assert books.job(job).phase == "queued"
+    books.plan({job: 2})
+    assert books.job(job).attempt == 2
+    for kind, what in (
+        (RunningSeen, {"generation": 1, "slots": ("a:0", "a:1")}),
+        (ReleaseSeen, {"slots": ("a:0",)}),
+        (ProgressSeen, {"progress": Progress(step=1)}),
+        (ExitSeen, {"outcome": "completed"}),
+    ):
+        for attempt in (0, 1, 3):
+            assert books.step(kind, job=job, attempt=attempt, **what) == []
+        assert books.step(kind, job=99, attempt=1, **what) == []
+    assert books.core.view(books.now).jobs[0].preemptions == 1
+
+
+@pytest.mark.parametrize(
+    ("stop", "outcome", "phase"),
+    [
+        ("", "completed", "completed"),
+        ("", "failed", "failed"),
+        ("", "cancelled", "cancelled"),
+        ("", "preempted", "queued"),
+        ("", "lost", "queued"),
+        ("preempt", "completed", "completed"),
+        ("preempt", "failed", "failed"),
+        ("preempt", "preempted", "queued"),
+        ("preempt", "lost", "queued"),
+        ("cancel", "completed", "completed"),
+        ("cancel", "failed", "cancelled"),
+        ("cancel", "cancelled", "cancelled"),
+        ("cancel", "lost", "cancelled"),
+    ],
+)
+def test_every_way_out(stop: str, outcome: str, phase: str) -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    if stop == "preempt":
+        books.plan({})
+    elif stop == "cancel":
+        books.step(Cancel, job=job)
+    books.step(ExitSeen, job=job, attempt=1, outcome=outcome, reason="r")
+    assert books.job(job).phase == phase
+    assert {slot.state for slot in books.core.slots()} == {"free"}
+
+
+def test_the_fourth_loss_in_a_row_ends_the_job_and_progress_forgives() -> None:
+    books = Books(host("a", 2))
+    job = books.submit()
+
+    def lose() -> None:
+        books.plan({job: 1})
+        books.step(ExitSeen, job=job, attempt=books.job(job).attempt, outcome="lost", reason="driver killed")
+
+    for _ in range(3):
+        lose()
+    books.plan({job: 1})
+    progress(books, job, step=5)
+    books.step(ExitSeen, job=job, attempt=4, outcome="lost")
+    for _ in range(2):
+        lose()
+    books.plan({job: 1})
+    progress(books, job, step=5, samples_per_s=1.0)  # no further than before
+    assert books.job(job).phase == "starting"
+    books.step(ExitSeen, job=job, attempt=7, outcome="lost", reason="driver killed")
+    info = books.core.jobs(job=job)[0]
+    assert (info.phase, info.restarts) == ("failed", 6)
+    assert "lost 4 attempts in a row" in info.reason
+    assert "driver killed" in info.reason
+
+
+def test_a_preemption_is_no_loss() -> None:
+    books = Books(host("a", 2))
+    job = books.submit()
+    for attempt in range(1, 7):
+        books.plan({job: 1})
+        books.plan({})
+        facts = books.step(ExitSeen, job=job, attempt=attempt, outcome="lost")
+        assert isinstance(facts[-1], JobRequeued)
+        assert facts[-1].cause == "preempted"
+
+
+def test_progress_keeps_what_is_a_number_and_a_repeat_is_nothing() -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    seen = Progress(step=3, samples=float("nan"), epoch=-1.0, metrics={"loss": float("nan"), "acc": 0.5})
+    assert books.step(ProgressSeen, job=job, attempt=1, progress=seen) == [
+        JobProgressed(job=job, attempt=1, progress=Progress(step=3, metrics={"acc": 0.5}))
+    ]
+    assert books.step(ProgressSeen, job=job, attempt=1, progress=seen) == []
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_limit_counts_over_attempts_and_fails_with_a_reason() -> None:
+    books = Books(host("a", 2))
+    job = books.running(1, max_time_s=60.0)
+    started = books.now - 1
+    assert books.core.next_wakeup(books.now) == pytest.approx(started + 60)
+    books.now = started + 40
+    books.plan({})
+    ran = books.now - started
+    books.step(ExitSeen, job=job, attempt=1, outcome="preempted")
+    assert books.core.next_wakeup(books.now) is None
+    books.now += 1000
+    books.plan({job: 1})
+    due = books.core.next_wakeup(books.now)
+    assert due == pytest.approx(books.now + 60 - ran)
+    books.now = due - 2
+    assert books.step(Tick) == []
+    books.now = due
+    [fact] = books.step(Tick)
+    assert isinstance(fact, StopRequested)
+    assert fact.how == "time limit"
+    assert books.step(Tick) == []
+    books.step(ExitSeen, job=job, attempt=2, outcome="cancelled")
+    info = books.core.jobs(job=job)[0]
+    assert info.phase == "failed"
+    assert "time limit of 60 s" in info.reason
+
+
+@pytest.mark.parametrize("at", [-1e9, 0.0, float("nan"), float("-inf"), float("inf")])
+def test_a_clock_that_jumps_breaks_nothing(at: float) -> None:
+    books = Books(host("a", 2))
+    job = books.running(1, max_time_s=60.0)
+    before = books.now
+    books.step(ProgressSeen, job=job, attempt=1, progress=Progress(step=1), at=at)
+    assert books.events[-1].at == before
+    assert books.core.view(at).now >= before
+    assert books.core.view(before + 10).jobs[0].run_s == pytest.approx(11)
+
+
+def test_attained_service_counts_leased_slots() -> None:
+    books = Books(host("a", 4))
+    job = books.submit()
+    books.plan({job: 2})
+    books.now += 9
+    books.plan({job: 4})
+    books.now += 4
+    books.plan({})
+    books.now += 50
+    one = books.core.view(books.now).jobs[0]
+    assert (one.phase, one.size) == ("stopping", Size(0))
+    assert (one.attained_s, one.run_s) == (2 * 10 + 4 * 5, 15)
+
+
+# --- hosts and agents -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_goes_on_without_a_lost_host_if_it_can() -> None:
+    books = Books(host("a", 2), host("b", 2))
+    job = books.running(4)
+    facts = books.step(HostsSeen, hosts=(host("a", 2),))
+    assert [type(fact) for fact in facts] == [HostsChanged, RescaleRequested]
+    assert books.job(job).slots == ("a:0", "a:1")
+    states = {slot.slot: (slot.state, slot.job) for slot in books.core.slots()}
+    assert states["b:0"] == ("out", job)
+    books.step(ReleaseSeen, job=job, attempt=1, slots=("b:0", "b:1"))
+    assert [slot.slot for slot in books.core.slots()] == ["a:0", "a:1"]
+
+
+def test_it_goes_on_with_an_allowed_size() -> None:
+    books = Books(host("a", 3), host("b", 1))
+    job = books.running(4, 1, 4, sizes=(1, 2, 4))
+    books.step(HostsSeen, hosts=(host("a", 3),))
+    assert books.job(job).slots == ("a:0", "a:1")
+    assert set(books.job(job).draining) == {"a:2", "b:0"}
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_a_job_that_can_not_go_on_is_queued_again(preemptible: bool) -> None:
+    books = Books(host("a", 2), host("b", 2))
+    job = books.running(4, 3, 4, preemptible=preemptible)
+    _, fact = books.step(HostsSeen, hosts=(host("a", 2),))
+    assert isinstance(fact, StopRequested)
+    assert (fact.how, fact.reason) == ("preempt", "host lost: b:0, b:1")
+    books.step(ExitSeen, job=job, attempt=1, outcome="lost")
+    assert books.job(job).phase == "queued"
+
+
+def test_a_starting_job_that_loses_a_slot_starts_anew() -> None:
+    books = Books(host("a", 2), host("b", 2))
+    job = books.submit()
+    books.plan({job: 4})
+    _, fact = books.step(HostsSeen, hosts=(host("a", 2),))
+    assert isinstance(fact, StopRequested)
+
+
+def test_a_slot_used_by_a_stranger_is_given_up_and_comes_back() -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    books.step(HostsSeen, hosts=(host("a", 2, slots=(Slot(index=0), Slot(index=1, out="used by pid 7"))),))
+    assert books.job(job).slots == ("a:0",)
+    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:1",))
+    assert [slot.state for slot in books.core.slots()] == ["leased", "out"]
+    assert books.core.slots()[1].reason == "used by pid 7"
+    books.step(HostsSeen, hosts=(host("a", 2),))
+    assert [slot.state for slot in books.core.slots()] == ["leased", "free"]
+    assert books.step(HostsSeen, hosts=(host("a", 2),)) == []
+
+
+def test_a_host_that_comes_back_still_waits_for_its_old_tenant() -> None:
+    books = Books(host("a", 2), host("b", 2))
+    job = books.running(4)
+    books.step(HostsSeen, hosts=(host("a", 2),))
+    books.step(HostsSeen, hosts=(host("a", 2), host("b", 2)))
+    assert [slot.state for slot in books.core.slots()] == ["leased", "leased", "draining", "draining"]
+    books.step(ReleaseSeen, job=job, attempt=1, slots=("b:0", "b:1"))
+    assert sum(slot.state == "free" for slot in books.core.slots()) == 2
+
+
+def test_a_host_named_twice_counts_once() -> None:
+    books = Books(host("a", 2), host("a", 3), host("b", 1, slots=(Slot(index=0), Slot(index=0))))
+    assert [slot.slot for slot in books.core.slots()] == ["a:0", "a:1", "a:2", "b:0"]
+
+
+def test_an_agent_that_went_hides_queued_jobs_and_hears_everything_when_it_is_back() -> None:
+    books = Books(host("a", 4))
+    job, waiting = books.running(4), books.submit()
+    assert books.step(AgentSeen, by="ann", connected=False) == [AgentChanged(user="ann", connected=False)]
+    assert books.step(AgentSeen, by="ann", connected=False) == []
+    assert [one.job for one in books.core.view(books.now).jobs] == [job]
+    assert books.plan({job: 2, waiting: 2})[0].job == job  # type: ignore[union-attr]
+    assert books.job(waiting).phase == "queued"
+    books.step(AgentSeen, by="ann", connected=True)
+    launch, order = books.core.outstanding("ann")
+    assert isinstance(launch, Launch)
+    assert isinstance(order, Rescale)
+    assert (launch.generation, launch.slots) == (1, ("a:0", "a:1"))
+    assert (order.generation, order.slots, order.draining) == (2, ("a:0", "a:1"), ("a:2", "a:3"))
+    assert books.core.outstanding("bob") == []
+
+
+def test_outstanding_orders_of_a_settled_and_of_a_stopping_job() -> None:
+    books = Books(host("a", 4))
+    job = books.running(2)
+    [launch] = books.core.outstanding("ann")
+    assert isinstance(launch, Launch)
+    assert (launch.generation, launch.slots) == (1, ("a:0", "a:1"))
+    books.step(Cancel, job=job, reason="enough")
+    assert [type(order) for order in books.core.outstanding("ann")] == [Launch, Stop]
+    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:0", "a:1"))
+    [stop] = books.core.outstanding("ann")
+    assert isinstance(stop, Stop)
+    assert (stop.how, stop.reason) == ("cancel", "enough")

@@ -1,0 +1,297 @@
+"""Plans: what is illegal, and what a legal one does now, later, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_elastic.types import (
+    AgentSeen,
+    AnyFact,
+    Cancel,
+    ExitSeen,
+    HostsSeen,
+    JobStarted,
+    Plan,
+    PlanAccepted,
+    PlanRejected,
+    PolicyFailed,
+    PolicyUsed,
+    Propose,
+    ReleaseSeen,
+    RescaleRequested,
+    Resize,
+    Size,
+    StopRequested,
+    UsePolicy,
+)
+from tests.support.books import Books, host
+
+
+def moves(facts: list[AnyFact]) -> list[AnyFact]:
+    return [fact for fact in facts if not isinstance(fact, PlanAccepted)]
+
+
+# --- illegal ones -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "word"),
+    [
+        (Size(workers=-1), "negative"),
+        (Size(workers=float("nan")), "whole numbers"),  # type: ignore[arg-type]
+        (Size(workers=2.0), "whole numbers"),  # type: ignore[arg-type]
+        (Size(workers=True), "whole numbers"),
+        (Size(workers=5), "not allowed, it takes 1 to 4"),
+        (Size(workers=0, servers=1), "servers without workers"),
+        (Size(workers=1, servers=1), "servers are not allowed"),
+    ],
+)
+def test_an_illegal_size_is_refused_and_changes_nothing(size: Size, word: str) -> None:
+    books = Books(host("a", 8))
+    job = books.submit(1, 4)
+    [fact] = books.plan({job: size})
+    assert isinstance(fact, PlanRejected)
+    assert word in fact.reason
+    assert f"job {job}" in fact.reason
+    assert books.job(job).phase == "queued"
+
+
+def test_a_size_between_allowed_ones_is_refused() -> None:
+    books = Books(host("a", 8))
+    job = books.submit(1, 8, sizes=(1, 2, 4, 8))
+    [fact] = books.plan({job: 3})
+    assert "takes one of 1, 2, 4, 8" in fact.reason  # type: ignore[union-attr]
+
+
+def test_more_than_the_pool_has_is_refused_and_slots_that_are_out_do_not_count() -> None:
+    books = Books(host("a", 2), host("b", 2))
+    first, second = books.submit(), books.submit()
+    [fact] = books.plan({first: 4, second: 1})
+    assert fact.reason == "illegal plan: it gives away 5 slots, but the pool has 4"  # type: ignore[union-attr]
+    books.step(HostsSeen, hosts=(host("a", 2),))
+    [fact] = books.plan({first: 2, second: 1})
+    assert isinstance(fact, PlanRejected)
+
+
+@pytest.mark.parametrize("sizes", [{99: Size(1)}, {"1": Size(1)}, {1: 2}, [1], None])
+def test_what_is_no_plan_is_refused(sizes: Any) -> None:
+    books = Books(host("a", 2))
+    books.submit()
+    [fact] = books.step(Propose, policy="fifo", plan=Plan(sizes=sizes))
+    assert isinstance(fact, PlanRejected)
+    [fact] = books.step(Propose, policy="fifo", plan=sizes)
+    assert isinstance(fact, PlanRejected)
+
+
+def test_a_job_that_must_not_be_preempted_keeps_its_slots() -> None:
+    books = Books(host("a", 4))
+    job = books.running(3, 2, 4, preemptible=False)
+    for sizes in ({}, {job: 0}, {job: 1}):
+        [fact] = books.plan(sizes)
+        assert isinstance(fact, PlanRejected)
+        books.step(UsePolicy, name="fifo", options={"n": len(books.events)})
+    assert moves(books.plan({job: 2}))
+
+
+def test_jobs_that_ended_or_stop_while_the_policy_thought_are_passed_over() -> None:
+    books = Books(host("a", 4))
+    ended, stopping, job = books.running(1), books.running(1), books.submit()
+    books.step(ExitSeen, job=ended, attempt=1, outcome="completed")
+    books.step(Cancel, job=stopping)
+    [fact] = moves(books.plan({ended: 4, stopping: 4, job: 1}))
+    assert isinstance(fact, JobStarted)
+
+
+def test_keeping_what_one_holds_is_legal_even_after_a_resize() -> None:
+    books = Books(host("a", 4))
+    job = books.running(4)
+    books.step(Resize, job=job, min_slots=1, max_slots=2)
+    assert moves(books.plan({job: 4})) == []
+    assert isinstance(books.plan({job: 3})[0], PlanRejected)
+
+
+@pytest.mark.parametrize("memo", [object(), "x" * 70_000, 2**70])
+def test_a_memo_that_can_not_be_kept_is_refused(memo: object) -> None:
+    books = Books(host("a", 4))
+    [fact] = books.plan({}, memo=memo)
+    assert "its memo" in fact.reason  # type: ignore[union-attr]
+
+
+# --- memo, reasons, the policy that fails -----------------------------------------------------------------------------
+
+
+def test_the_memo_comes_back_and_is_written_only_when_it_changed() -> None:
+    books = Books(host("a", 4))
+    assert books.plan({}, memo={"turn": (1, 2)}) == [PlanAccepted(policy="fifo", memo={"turn": [1, 2]})]
+    assert books.core.view(books.now).memo == {"turn": [1, 2]}
+    assert books.plan({}, memo={"turn": (1, 2)}) == []
+    books.step(UsePolicy, name="las", options={})
+    assert books.core.view(books.now).memo is None
+    books.plan({}, memo=7)
+    books.step(UsePolicy, name="fifo", options={})
+    assert books.core.view(books.now).memo == {"turn": [1, 2]}
+
+
+def test_reasons_reach_events_and_screens() -> None:
+    books = Books(host("a", 2))
+    first, second = books.submit(2, 2), books.submit(2, 2)
+    reasons = {first: "the oldest", second: "waits for the oldest", 99: "who?"}
+    facts = books.plan({first: 2}, reasons=reasons)
+    assert facts[0] == PlanAccepted(policy="fifo", reasons={"1": "the oldest", "2": "waits for the oldest"})
+    assert isinstance(facts[1], JobStarted)
+    assert facts[1].reason == "the oldest"
+    assert books.core.jobs(job=second)[0].reason == "waits for the oldest"
+    assert "waits for the oldest" in books.core.explain(second, books.now)
+
+
+def test_three_refusals_in_a_row_bring_the_fallback_and_an_accepted_plan_forgives() -> None:
+    books = Books(host("a", 2))
+    books.step(UsePolicy, name="wild", options={})
+    books.step(PolicyFailed, policy="wild", reason="ZeroDivisionError")
+    assert books.core.wants_plan
+    books.plan({99: 1})
+    assert books.plan({}) == [PlanAccepted(policy="wild")]  # written, so that a replay forgives as well
+    assert not books.core.wants_plan
+    for _ in range(2):
+        assert len(books.step(PolicyFailed, policy="wild", reason="too slow")) == 1
+    rejected, used = books.step(PolicyFailed, policy="wild", reason="too slow")
+    assert isinstance(rejected, PlanRejected)
+    assert isinstance(used, PolicyUsed)
+    assert (used.name, used.previous) == ("fifo", "wild")
+    assert "3 times in a row: too slow" in used.reason
+    assert books.core.wants_plan
+
+
+def test_the_fallback_itself_is_not_asked_again_before_something_changes() -> None:
+    books = Books(host("a", 2))
+    for _ in range(5):
+        assert len(books.step(PolicyFailed, policy="fifo", reason="?")) == 1
+        assert not books.core.wants_plan
+    books.submit()
+    assert books.core.wants_plan
+
+
+def test_a_plan_of_a_policy_that_was_switched_off_is_nothing() -> None:
+    books = Books(host("a", 2))
+    job = books.submit()
+    books.step(UsePolicy, name="las", options={})
+    assert books.step(Propose, policy="fifo", plan=Plan(sizes={job: Size(1)})) == []
+    assert books.step(PolicyFailed, policy="fifo", reason="late") == []
+    assert books.core.wants_plan
+
+
+# --- what happens -----------------------------------------------------------------------------------------------------
+
+
+def test_growth_comes_from_free_slots_only_and_the_rest_after_the_release() -> None:
+    books = Books(host("a", 4))
+    first = books.running(3, 1, 4)
+    second = books.running(1, 1, 4)
+    facts = moves(books.plan({first: 1, second: 3}))
+    assert [(fact.job, fact.slots) for fact in facts] == [(first, ("a:0",))]  # type: ignore[union-attr]
+    assert not books.core.wants_plan
+    books.step(ReleaseSeen, job=first, attempt=1, slots=("a:2",))
+    assert books.core.wants_plan
+    facts = moves(books.plan({first: 1, second: 3}))
+    assert [(fact.job, fact.slots) for fact in facts] == [(second, ("a:3", "a:2"))]  # type: ignore[union-attr]
+    books.step(ReleaseSeen, job=first, attempt=1, slots=("a:1",))
+    [fact] = moves(books.plan({first: 1, second: 3}))
+    assert isinstance(fact, RescaleRequested)
+    assert (fact.generation, fact.slots) == (3, ("a:3", "a:2", "a:1"))
+
+
+def test_a_gang_waits_for_draining_slots_and_nobody_behind_it_takes_the_free_ones() -> None:
+    books = Books(host("a", 4))
+    holder = books.running(3)
+    gang, small = books.submit(2, 2), books.submit(1, 1)
+    facts = moves(books.plan({holder: 1, gang: 2, small: 1}))
+    assert [type(fact) for fact in facts] == [RescaleRequested]
+    books.step(ReleaseSeen, job=holder, attempt=1, slots=("a:1", "a:2"))
+    facts = moves(books.plan({holder: 1, gang: 2, small: 1}))
+    assert [fact.job for fact in facts] == [gang, small]  # type: ignore[union-attr]
+
+
+def test_a_later_job_starts_if_there_is_room_for_both() -> None:
+    books = Books(host("a", 5))
+    holder = books.running(3)
+    gang, small = books.submit(3, 3), books.submit(1, 1)
+    facts = moves(books.plan({holder: 1, gang: 3, small: 1}))
+    assert [type(fact) for fact in facts] == [RescaleRequested]  # two are free, and both are the gang's
+    books.step(ReleaseSeen, job=holder, attempt=1, slots=("a:1", "a:2"))
+    assert len(moves(books.plan({holder: 1, gang: 3, small: 1}))) == 2
+
+
+def test_a_gang_takes_less_when_nobody_is_there_to_release_the_rest() -> None:
+    books = Books(host("a", 4))
+    holder = books.running(3, by="bob")
+    books.plan({holder: 1})
+    books.step(AgentSeen, by="bob", connected=False)
+    elastic, rigid, small = books.submit(1, 3), books.submit(2, 2), books.submit(1, 1)
+    [fact] = moves(books.plan({holder: 1, elastic: 3}))
+    assert isinstance(fact, JobStarted)
+    assert len(fact.slots) == 1
+    books.step(ExitSeen, job=elastic, attempt=1, outcome="completed")
+    [fact] = moves(books.plan({holder: 1, rigid: 2, small: 1}))
+    assert (type(fact), fact.job) == (JobStarted, small)  # type: ignore[union-attr]
+
+
+def test_partial_growth_is_an_allowed_size() -> None:
+    books = Books(host("a", 8))
+    job = books.running(1, 1, 8, sizes=(1, 2, 4, 8))
+    other = books.running(4, 1, 4)
+    [_, fact] = moves(books.plan({job: 8}))
+    assert isinstance(fact, RescaleRequested)
+    assert len(fact.slots) == 4
+    assert books.job(other).phase == "stopping"
+
+
+def test_preempt_shrink_grow_in_this_order_and_the_oldest_grows_first() -> None:
+    books = Books(host("a", 6))
+    old, middle, young = books.running(1), books.running(2), books.running(2)
+    facts = moves(books.plan({old: 4, middle: 1}))
+    assert [(type(fact), fact.job) for fact in facts] == [  # type: ignore[union-attr]
+        (StopRequested, young),
+        (RescaleRequested, middle),
+        (RescaleRequested, old),
+    ]
+    assert len(books.job(old).slots) == 2
+
+
+def test_a_starting_job_can_be_rescaled_again() -> None:
+    books = Books(host("a", 4))
+    job = books.submit()
+    books.plan({job: 2})
+    [fact] = moves(books.plan({job: 4}))
+    assert isinstance(fact, RescaleRequested)
+    assert fact.generation == 2
+    [fact] = moves(books.plan({job: 1}))
+    assert isinstance(fact, RescaleRequested)
+    assert (fact.generation, fact.slots) == (3, ("a:0",))
+    assert books.job(job).phase == "starting"
+    assert books.job(job).draining == ("a:1", "a:2", "a:3")
+
+
+def test_servers_keep_their_own_slots() -> None:
+    books = Books(host("a", 4), host("b", 4))
+    job = books.submit(1, 4, max_servers=3, min_servers=1)
+    [fact] = moves(books.plan({job: Size(3, 1)}))
+    assert isinstance(fact, JobStarted)
+    assert (fact.slots, fact.servers) == (("a:0", "a:1", "a:2", "a:3"), 1)
+    [fact] = moves(books.plan({job: Size(2, 2)}))
+    assert isinstance(fact, RescaleRequested)
+    assert (fact.slots, fact.servers) == (("a:0", "a:1", "a:3", "b:0"), 2)
+
+
+def test_a_server_that_drains_is_no_new_worker() -> None:
+    books = Books(host("a", 4))
+    job = books.submit(1, 4, max_servers=3)
+    books.plan({job: Size(2, 2)})
+    [fact] = moves(books.plan({job: Size(4, 0)}))
+    assert isinstance(fact, RescaleRequested)
+    assert (fact.slots, fact.servers) == (("a:0", "a:1"), 0)
+    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:2", "a:3"))
+    [fact] = moves(books.plan({job: Size(4, 0)}))
+    assert isinstance(fact, RescaleRequested)
+    assert fact.slots == ("a:0", "a:1", "a:2", "a:3")
