@@ -8,10 +8,12 @@ Horovod's own, unmodified 0.28.1.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import socket
 import sys
 import time
 import types
@@ -42,6 +44,8 @@ class Doors:
         self._private: tuple[Any, Callable[..., Any]] | None = None
         """Of a newcomer: the framework's basics, and its real init, in a world of its own."""
         self._basics: Any = None
+        self._ring: frozenset[tuple[int, str]] = frozenset()
+        """The sockets of the present ring: descriptor and inode."""
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """Called when the driver removes this worker; must not return."""
         pipe.on_call = self._call
@@ -50,6 +54,7 @@ class Doors:
         """Replace the doors in what is loaded, and in what will be."""
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
         os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
+        patches: dict[str, Callable[[types.ModuleType], None]]
         patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic}
         for name in list(patches):
             if name in sys.modules:
@@ -92,6 +97,9 @@ class Doors:
         self._join(self._arrive("run"), real)
 
     def _arrive(self, door: str) -> dict[str, Any]:
+        if self._keeper.ring_broke:
+            _sever(self._ring)
+            self._keeper.ring_broke = False
         answer = self._pipe.arrive(door, seasoned=self._keeper.seasoned)
         if answer["k"] == "removed":
             if answer.get("keep"):
@@ -106,7 +114,9 @@ class Doors:
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
         self._keeper.begin(go["rank"], restore=bool(go["restore"]))
         self._follow(go["rank"], go["size"])
+        before = _sockets()
         value = real()
+        self._ring = _sockets() - before
         self._pipe.send("joined", round=go["round"], at=time.time())
         return value
 
@@ -174,6 +184,28 @@ class Doors:
                 pass
 
         module.notification_manager = NotificationManager()  # type: ignore[attr-defined]
+
+
+def _sockets() -> frozenset[tuple[int, str]]:
+    """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/self/fd/{name}")
+                if target.startswith("socket:"):
+                    found.add((int(name), target))
+    return frozenset(found)
+
+
+def _sever(ring: frozenset[tuple[int, str]]) -> None:
+    """Hang up on a broken ring. Horovod keeps its connections open until the next init, and a member that waits for this
+    one's data, and not for the dead one's, would wait for Gloo's time-out.
+    """
+    for descriptor, _ in ring & _sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
+            if connected.family == socket.AF_INET and connected.type == socket.SOCK_STREAM:
+                connected.shutdown(socket.SHUT_RDWR)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):

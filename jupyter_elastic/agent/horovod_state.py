@@ -20,7 +20,7 @@ MAGIC = b"horovod-state 1\n"
 _INTERNAL = frozenset({
     "_bcast_object", "_bcast_model", "_bcast_op", "_rank", "_host_messages", "_last_updated_timestamp",
     "_reset_callbacks", "_handlers", "_eval_fn", "_assign_fn", "model", "optimizer", "backend", "session", "variables",
-    "save", "sync",
+    "save", "sync", "restore",
 })  # fmt: skip
 """Attributes of Horovod's state classes that belong to the process and not to the training."""
 
@@ -30,6 +30,8 @@ class StateKeeper:
 
     def __init__(self, session: WorkerSession) -> None:
         self.seasoned = False
+        self.ring_broke = False
+        """A member died: the state went back to the last commit."""
         self._session = session
         self._rank = 0
         self._restore = False
@@ -48,7 +50,7 @@ class StateKeeper:
         self._ordinals[id(state)] = ordinal
         self._states.append(state)
         ours = type(state).__module__.startswith("jupyter_elastic.")
-        save, sync = state.save, state.sync
+        save, sync, restore = state.save, state.sync, state.restore
 
         def kept_save() -> None:
             save()
@@ -66,7 +68,11 @@ class StateKeeper:
             self.seasoned = True
             self._restore = False
 
-        state.save, state.sync = kept_save, seasoning_sync
+        def noticing_restore() -> None:
+            self.ring_broke = True
+            restore()
+
+        state.save, state.sync, state.restore = kept_save, seasoning_sync, noticing_restore
 
     def save_now(self) -> None:
         """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""
@@ -107,4 +113,4 @@ def _restore(state: Any, ordinal: int, blob: bytes | None) -> None:
         vars(state._handlers[name]).update(saved)
     for name, value in kept["own"].items():
         vars(state)[name] = pickle.loads(value)  # noqa: S301
-    state.restore()
+    type(state).restore(state)

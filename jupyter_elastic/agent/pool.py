@@ -33,6 +33,8 @@ from typing import Any, NoReturn
 
 import psutil
 
+import jupyter_elastic
+
 IDLE_S = 1800.0
 MAX_REQUEST = 4096
 FRAMEWORKS = ("tensorflow", "torch")
@@ -65,9 +67,10 @@ class Pool:
         self._poll.register(self._wake, select.POLLIN)
 
     def serve(self) -> None:
-        """Fork for whoever asks, until nobody has asked for `idle_s` and no child lives."""
+        """Fork for whoever asks, until no child lives and nobody has asked for `idle_s` or the package has changed."""
         last = time.monotonic()
-        while self._requesters or time.monotonic() - last < self._idle_s:
+        source = newest_source()
+        while self._requesters or (time.monotonic() - last < self._idle_s and newest_source() == source):
             for descriptor, _ in self._poll.poll(min(self._idle_s, 10.0) * 1000):
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -166,6 +169,13 @@ def import_frameworks(frameworks: list[str]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
+
+
+def newest_source() -> int:
+    """When the part of our package that workers use was last changed, in ns: a pool with an older one is stale."""
+    root = Path(jupyter_elastic.__file__).parent
+    files = [*root.glob("*.py"), *root.glob("agent/*.py"), *root.glob("training/*.py")]
+    return max(file.stat().st_mtime_ns for file in files)
 
 
 def listen(path: Path) -> socket.socket | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import jupyter_elastic
 from jupyter_elastic import connection
 from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.pool import FRAMEWORKS
+from jupyter_elastic.agent.pool import FRAMEWORKS, newest_source
 from jupyter_elastic.errors import EngineError
 
 WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
@@ -245,7 +245,7 @@ def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, 
 def socket_of(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> Path:
     """The socket of the pool for this interpreter, environment and set of frameworks."""
     counted = sorted((name, value) for name, value in environment.items() if name.startswith(_READ_BY_FRAMEWORKS))
-    text = json.dumps([python, jupyter_elastic.__version__, counted, sorted(frameworks)])
+    text = json.dumps([python, newest_source(), counted, sorted(frameworks)])
     return connection.runtime_dir() / f"pool-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
 
 
