@@ -1,7 +1,4 @@
-"""Runs the whole suite: first what shares one process, then the server and browser tests, each in a pytest of its own.
-
-pytest-playwright and pytest-jupyter each own an event loop and can't live in one process.
-"""
+"""Runs the whole suite: the browser tests in a pytest of their own, because Playwright holds an event loop open."""
 
 from __future__ import annotations
 
@@ -11,11 +8,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ADDOPTS = ["-o", "addopts=-ra --strict-markers --strict-config --import-mode=importlib"]
 PARTS: list[tuple[str, list[str]]] = [
-    ("everything but server and browser", ["--ignore=tests/server", "--ignore=tests/browser"]),
-    ("server extension", [*ADDOPTS, "-p", "no:playwright", "tests/server"]),
-    ("browser", [*ADDOPTS, "-p", "no:jupyter_server", "tests/browser"]),
+    ("everything but the browser", ["--ignore=tests/browser"]),
+    ("browser", ["tests/browser"]),
 ]
 
 
@@ -23,9 +18,6 @@ def main() -> int:
     """0 when every part passed."""
     failed = []
     for name, arguments in PARTS:
-        folder = ROOT / arguments[-1]
-        if not arguments[-1].startswith("-") and not list(folder.glob("test_*.py")):
-            continue
         begun = time.monotonic()
         print(f"== {name}", flush=True)
         command = [sys.executable, "-m", "pytest", "-q", "--durations=10", *arguments, *sys.argv[1:]]

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import here
 from jupyter_elastic.types import Progress
@@ -19,6 +21,16 @@ RECENT = 50
 """Steps over which a metric is averaged."""
 WINDOW_S = 5.0
 """Time over which samples per second are measured."""
+EXACT = {
+    "step": int,
+    "epoch": float,
+    "epochs": float,
+    "samples": float,
+    "total_samples": float,
+    "samples_per_s": float,
+    "noise_scale": float,
+}
+"""Names that are no metric but a figure of `Progress`, taken as the cell says them."""
 
 
 class Reporter:
@@ -26,6 +38,7 @@ class Reporter:
 
     def __init__(self) -> None:
         self.recent: dict[str, deque[Any]] = {}
+        self.exact: dict[str, float] = {}
         self.marks: deque[tuple[float, int, int]] = deque()
         self.sent_at = 0.0
         self.pending = False
@@ -35,6 +48,9 @@ class Reporter:
         """Take metrics; the progress that was sent, or None when it is not yet time."""
         self.calls += 1
         for name, value in metrics.items():
+            if name in EXACT:
+                self.exact[name] = EXACT[name](value)
+                continue
             self.recent.setdefault(name, deque(maxlen=RECENT)).append(_detached(value))
         if here.rehearsing:
             return None
@@ -49,7 +65,7 @@ class Reporter:
             return None
         self.pending = False
         self.sent_at = time.monotonic() if now is None else now
-        progress = self._progress()
+        progress = msgspec.structs.replace(self._progress(), **self.exact)
         if session.current is not None and here.rank == 0:
             session.current.report(progress)
         return progress
@@ -58,6 +74,7 @@ class Reporter:
         """Another ring has another speed, and a rollback makes recent values stale."""
         self.marks.clear()
         self.recent.clear()
+        self.exact.clear()
         self.pending = False
 
     def _mark(self, now: float) -> None:
@@ -97,8 +114,10 @@ class Reporter:
 def report(**metrics: Any) -> Progress | None:
     """Say how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
 
-    Step, epoch, samples, samples/s and world size are added. What is shown is rank 0's mean of recent values. Never
-    blocks; returns what was sent, or None when the last report was less than a tenth of a second ago.
+    Step, epoch, samples, samples/s and world size are added; a loop of your own says them itself by these names
+    (`step`, `epoch`, `epochs`, `samples`, `total_samples`, `samples_per_s`, `noise_scale`). What is shown is rank 0's
+    mean of recent values. Never blocks; returns what was sent, or None when the last report was less than a tenth of a
+    second ago.
     """
     return reporter.report(metrics)
 

@@ -45,6 +45,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
         job: page => {
           this.page = page;
           this.notice = '';
+          this.addClass('je-live');
           this.draw();
         },
         missing: (_job, message) => {

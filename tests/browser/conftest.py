@@ -1,0 +1,114 @@
+"""One pool, one JupyterLab and one Chromium for the folder; a notebook and a kernel of its own for every test.
+
+Driven by commands, not clicks, where a person would use a menu; by clicks on what is ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.lab import Lab, clean_environment
+from tests.support.pool import Pool
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+ARTEFACTS = Path(__file__).resolve().parents[2] / "artefacts"
+IDLE = """() => { const w = window.jupyterapp?.shell?.currentWidget;
+  return w?.sessionContext?.session?.kernel?.status === 'idle'; }"""
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with Pool(tmp_path_factory.mktemp("pool"), slots=2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
+def lab(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", OMP_NUM_THREADS="1")
+    with Lab(tmp_path_factory.mktemp("lab"), env) as lab:
+        yield lab
+
+
+class Notebook:
+    """A notebook open in the page."""
+
+    def __init__(self, page: Page, lab: Lab, name: str) -> None:
+        self.page, self.lab, self.name = page, lab, name
+        page.set_default_timeout(60_000)
+
+    def open(self) -> None:
+        """Open it (again) and wait for its kernel."""
+        self.page.goto(f"{self.lab.url}lab/tree/{self.name}?reset&token={self.lab.token}")
+        self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
+
+    def wait_idle(self) -> None:
+        """Wait until the kernel is idle."""
+        self.page.wait_for_function(IDLE)
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """Execute a command of JupyterLab; does not wait for what it starts."""
+        self.page.evaluate("([c, a]) => { window.jupyterapp.commands.execute(c, a); return null; }", [name, arguments])
+
+    def wait_command(self, name: str, **arguments: Any) -> None:
+        """Execute a command of JupyterLab and wait for it."""
+        self.page.evaluate("([c, a]) => window.jupyterapp.commands.execute(c, a).then(() => null)", [name, arguments])
+
+    def run_all(self) -> None:
+        """Run every cell; does not wait."""
+        self.command("notebook:run-all-cells")
+
+    def save(self) -> None:
+        """Save the file."""
+        self.wait_command("docmanager:save")
+
+    def picture(self, name: str) -> None:
+        """Keep a screenshot among the artefacts."""
+        ARTEFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=ARTEFACTS / f"{name}.png")
+
+
+@pytest.fixture
+def notebook(page: Page, lab: Lab, pool: Pool, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """`notebook(cell, ...)` writes a notebook, opens it and waits for its kernel."""
+    opened: list[Notebook] = []
+
+    def make(*cells: str) -> Notebook:
+        name = lab.notebook(f"{request.node.name.split('[')[0]}-{len(opened)}.ipynb", *cells)
+        made = Notebook(page, lab, name)
+        made.open()
+        made.wait_idle()
+        opened.append(made)
+        return made
+
+    yield make
+    for info in pool.client.jobs():
+        pool.cancel(info.job)
+        pool.ended(info.job)
+    for kernel in lab.api("api/sessions"):
+        lab.api(f"api/sessions/{kernel['id']}", "DELETE")

@@ -1,0 +1,127 @@
+"""A job under its cell in real JupyterLab: live with a busy kernel, after a reload, a restart, and without a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.lab import Lab
+from tests.support.pool import Pool
+
+LOAD = "%load_ext jupyter_elastic"
+STEPS = """%%distribute --gpus 2 --engine process --name steps {options}
+import time
+from jupyter_elastic import training
+for step in range({steps}):
+    print('rank', rank, 'step', step, flush=True)
+    training.report(loss=1.0 / (step + 1), step=step, samples=step + 1, total_samples={steps})
+    time.sleep(0.2)
+"""
+
+
+def steps(count: int, options: str = "") -> str:
+    return STEPS.format(steps=count, options=options)
+
+
+def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
+    book = notebook(LOAD, steps(20))
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible")
+    expect(view).to_have_count(1)
+    expect(view.locator(".je-state")).to_contain_text("running on 2 CPU slots")
+    bar = view.locator("[role=progressbar]")
+    expect(bar).to_have_attribute("aria-valuenow", "25")
+    expect(bar).to_have_attribute("aria-valuenow", "60")
+    view.get_by_role("tab", name="rank 1").click()
+    expect(view.locator(".je-output")).to_contain_text("rank 1 step 1")
+    expect(view.locator(".je-curve")).to_contain_text("loss")
+    book.picture("job-running")
+    expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
+    book.wait_idle()
+    book.picture("job-completed")
+
+
+def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: Any, page: Page, pool: Pool) -> None:
+    book = notebook(LOAD, steps(3000, "--detach"), "import time\ntime.sleep(600)")
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible")
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 10")
+    (info,) = pool.client.jobs()
+    view.get_by_role("button", name=f"Cancel job {info.job}").click()
+    expect(view.locator(".je-state")).to_contain_text("cancelled")
+    assert pool.ended(info.job).outcome == "cancelled"
+    book.command("notebook:interrupt-kernel")
+
+
+def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
+    book = notebook(LOAD, steps(3000, "--detach"))
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible")
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 3")
+    book.wait_idle()
+    book.save()
+
+    book.open()  # another page, the kernel lives
+    expect(view.locator(".je-state")).to_contain_text("running on 2 CPU slots")
+    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 5}")
+
+    (session,) = lab.api("api/sessions")
+    lab.api(f"api/kernels/{session['kernel']['id']}/restart", "POST")
+    book.open()  # the kernel knows nothing any more
+    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 5}")
+
+    for running in lab.api("api/sessions"):
+        lab.api(f"api/sessions/{running['id']}", "DELETE")
+    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 5}")
+    book.picture("job-without-kernel")
+    view.get_by_role("button", name="Cancel job").click()
+    expect(view.locator(".je-state")).to_contain_text("cancelled")
+
+
+def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
+    book = notebook(LOAD, steps(3000, "--detach"))
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible")
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 2")
+    book.wait_idle()
+    book.save()
+    lab.end()
+    expect(view.get_by_role("alert")).to_contain_text("has not answered since")
+    lab.begin()
+    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 5}", timeout=90_000)
+    expect(view.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_failing_cell_has_its_traceback_on_top(notebook: Any, page: Page) -> None:
+    book = notebook(LOAD, "%%distribute --gpus 2 --engine process\nnumber = rank\nif rank == 1:\n    number / 0\n")
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible")
+    expect(view.locator(".je-traceback")).to_contain_text("ZeroDivisionError")
+    expect(view.locator(".je-traceback")).to_contain_text("number / 0")
+    book.picture("job-failed")
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page, theme: str) -> None:
+    cell = steps(4, '--name "<b>bold</b>-💥"')
+    short = theme.rpartition(" ")[2].lower()
+    book = notebook(LOAD, cell)
+    book.wait_command("apputils:change-theme", theme=theme)
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible")
+    expect(view.locator(".je-head")).to_contain_text("<b>bold</b>-💥")
+    expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
+    book.picture(f"job-{short}")
+    page.set_viewport_size({"width": 400, "height": 800})
+    book.command("application:toggle-left-area")
+    expect(view).to_be_visible()
+    book.picture(f"job-{short}-400px")
+    page.set_viewport_size({"width": 1400, "height": 900})
+    book.wait_command("apputils:change-theme", theme="JupyterLab Light")

@@ -1,0 +1,79 @@
+"""The side panel in real JupyterLab: the pool, the queue, the policy picker with its what-if."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.support.pool import Pool
+
+WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+MANY = 5000 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 600
+
+
+@pytest.fixture
+def panel(notebook: Any, page: Page) -> Locator:
+    book = notebook("1")
+    book.wait_command("jupyter-elastic:open-pool")
+    found = page.locator("#jupyter-elastic-pool")
+    expect(found.locator(".je-map")).to_be_visible()
+    found.book = book  # type: ignore[attr-defined]
+    return found
+
+
+def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
+    first = pool.submit(WAITS, slots=2, name="holds both")
+    second = pool.submit(WAITS, slots=1, name="<i>waits</i>")
+    expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
+    row = panel.get_by_role("listitem", name=f"job {second} <i>waits</i> of")
+    expect(row).to_contain_text("1. in the queue")
+    expect(panel.locator(".je-shares")).to_contain_text("2 of 2.0")
+    panel.book.picture("panel")  # type: ignore[attr-defined]
+    panel.get_by_role("button", name=f"Cancel job {first}").click()
+    expect(row).to_contain_text("running")
+    expect(panel.locator(".je-slot.je-free")).to_have_count(1)
+
+
+def test_a_policy_is_picked_looked_at_and_applied(panel: Locator, pool: Pool) -> None:
+    pool.submit(WAITS, slots=2)
+    waiting = pool.submit(WAITS, slots=1)
+    expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
+    before = panel.locator(".je-policy-line strong").first.inner_text()
+    other = "las" if before != "las" else "srtf"
+    panel.get_by_role("button", name="Change…").click()
+    panel.get_by_role("combobox", name="policy").select_option(other)
+    table = panel.get_by_role("table", name="what the policy would change")
+    expect(table).to_contain_text("average turnaround")
+    expect(table).to_contain_text(f"job {waiting} ends in")
+    panel.get_by_role("textbox", name="reason").fill("to see <b>what</b> happens")
+    panel.book.picture("panel-what-if")  # type: ignore[attr-defined]
+    panel.get_by_role("button", name=f"Apply {other}").click()
+    expect(panel.locator(".je-policy-line strong").first).to_have_text(other)
+    expect(panel).to_contain_text("to see <b>what</b> happens")
+    pool.client.ask(__import__("jupyter_elastic.wire").wire.SwitchPolicy(name=before))
+
+
+def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:
+    jobs = [pool.submit(WAITS, slots=2) for _ in range(3)]
+    folder = pool.info(jobs[0]).spec
+    jobs += [pool.client.submit(folder) for _ in range(MANY - 3)]
+    expect(panel).to_contain_text(f"{MANY} jobs")
+    box = panel.get_by_label("jobs", exact=True)
+    assert panel.locator(".je-row").count() <= 200
+    box.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(panel.locator(".je-row").last).to_contain_text(f"{MANY - 1}. in the queue")
+    panel.book.picture("panel-long-queue")  # type: ignore[attr-defined]
+    for job in reversed(jobs):
+        pool.cancel(job)
+
+
+def test_the_daemon_goes_and_comes_back(panel: Locator, pool: Pool) -> None:
+    pool.kill_daemon()
+    expect(panel.get_by_role("alert")).to_contain_text("has not answered since")
+    pool.start_daemon()
+    expect(panel.get_by_role("alert")).to_have_count(0)
+    job = pool.submit("print('back')", name="after the return")
+    assert pool.ended(job).outcome == "completed"
