@@ -104,6 +104,7 @@ class Worker:
             _leave(INTERRUPTED)
         except BaseException as problem:
             self._failed(problem)
+        _send_last_report()
         self._session.flush()
         self._pipe.send("done", rank=self._rank)
         _finish()
@@ -213,6 +214,13 @@ def _traceback(problem: BaseException) -> str:
     while start is not None and start.tb_frame.f_code.co_filename == __file__:
         start = start.tb_next
     return "".join(traceback.format_exception(type(problem), problem, start or problem.__traceback__))
+
+
+def _send_last_report() -> None:
+    """The report that came too soon after the one before it; the cell may never have imported `training`."""
+    report = sys.modules.get("jupyter_elastic.training.report")
+    if report is not None:
+        report.reporter.flush()
 
 
 def _is_fine(wish: SystemExit) -> bool:
