@@ -94,9 +94,11 @@ class Agent:
     def carry_out(self, effect: AnyEffect) -> None:
         """Carry out an order; every order may come more than once."""
         key = (effect.job, effect.attempt)
-        if (seen := self._over.get(key)) is not None:
+        attempt = self._attempts.get(key)
+        seen = attempt.exit if attempt is not None else self._over.get(key)
+        if seen is not None:
             self._spawn(self._repeat(seen))
-        elif (attempt := self._attempts.get(key)) is not None:
+        elif attempt is not None:
             attempt.order(effect)
         elif isinstance(effect, Launch):
             folder = AttemptFolder.of(effect.spec.folder, effect.attempt)

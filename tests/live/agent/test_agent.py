@@ -1,0 +1,151 @@
+"""The agent's answers to orders that a healthy daemon seldom sends, and when it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+
+from jupyter_elastic import connection
+from jupyter_elastic.agent import agent, processes
+from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.errors import DaemonUnreachable
+from jupyter_elastic.types import ExitSeen, Launch, Rescale, RunningSeen, Stop
+from tests.support import fake_engine
+from tests.support.fake_engine import Script, launch
+
+
+class Daemon:
+    """The agent's client, with a daemon behind it that sends what the test says."""
+
+    welcome = None
+
+    def __init__(self):
+        self.sent = asyncio.Queue()
+        self.seen = []
+        self.news = asyncio.Event()
+
+    async def orders(self):
+        while True:
+            yield await self.sent.get()
+
+    async def ask(self, ask, timeout_s=None):
+        if hasattr(ask, "seen"):
+            self.seen.append(ask.seen)
+            self.news.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(60):
+            while not condition([one for one in self.seen if isinstance(one, ExitSeen | RunningSeen)]):
+                self.news.clear()
+                await self.news.wait()
+
+
+def with_agent(story):
+    async def live():
+        daemon = Daemon()
+        task = asyncio.create_task(agent.Agent(daemon).run())
+        try:
+            async with asyncio.timeout(120):
+                await story(daemon)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(live())
+
+
+def stop(how, job=5):
+    return Stop(job=job, attempt=1, owner="me", how=how, reason="r")
+
+
+def test_a_stop_for_an_attempt_that_left_no_trace_ends_it_at_once(pool_dir):
+    async def story(daemon):
+        for job, how in enumerate(("cancel", "preempt", "time limit"), 5):
+            daemon.sent.put_nowait(stop(how, job))
+        daemon.sent.put_nowait(Rescale(job=8, attempt=1, owner="me", generation=2, slots=("h:0",)))
+        await daemon.until(lambda seen: len(seen) == 4)
+        outcomes = {one.job: one.outcome for one in daemon.seen}
+        assert outcomes == {5: "cancelled", 6: "preempted", 7: "failed", 8: "lost"}
+
+    with_agent(story)
+
+
+def test_a_repeated_launch_of_an_attempt_that_is_over_repeats_its_end(pool_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
+    order = launch(connection.jobs_dir() / "job", Script(outcome="completed"), python=sys.executable)
+
+    async def first(daemon):
+        daemon.sent.put_nowait(order)
+        await daemon.until(lambda seen: any(isinstance(one, ExitSeen) for one in seen))
+        daemon.sent.put_nowait(order)
+        daemon.sent.put_nowait(stop("cancel", order.job))
+        await daemon.until(lambda seen: len([one for one in seen if isinstance(one, ExitSeen)]) == 3)
+        assert {one.outcome for one in daemon.seen if isinstance(one, ExitSeen)} == {"completed"}
+
+    async def next_agent(daemon):
+        daemon.sent.put_nowait(stop("cancel", order.job))  # it has only the folder to know the attempt by
+        await daemon.until(lambda seen: len(seen) == 1)
+        assert daemon.seen[0].outcome == "completed"
+
+    with_agent(first)
+    with_agent(next_agent)
+    assert len((connection.jobs_dir() / "job" / "calls").read_text().splitlines()) == 1
+
+
+def test_an_attempt_that_was_ordered_and_never_started_is_started_by_the_next_agent(pool_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
+    order = launch(connection.jobs_dir() / "job", Script(), python=sys.executable)
+    folder = AttemptFolder.of(order.spec.folder, 1)
+    folder.create(order)  # and then the agent died
+
+    async def story(daemon):
+        daemon.sent.put_nowait(order)
+        await daemon.until(lambda seen: any(isinstance(one, RunningSeen) for one in seen))
+        daemon.sent.put_nowait(stop("cancel", order.job))
+        await daemon.until(lambda seen: isinstance(seen[-1], ExitSeen))
+        assert daemon.seen[-1].outcome == "cancelled"
+        await processes.gone(folder.record().driver)
+
+    with_agent(story)
+
+
+def test_a_launch_and_its_stop_at_once_end_it(pool_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
+    order = launch(connection.jobs_dir() / "job", Script(), python=sys.executable)
+    assert isinstance(order, Launch)
+
+    async def story(daemon):
+        daemon.sent.put_nowait(order)
+        daemon.sent.put_nowait(stop("preempt", order.job))
+        await daemon.until(lambda seen: seen and isinstance(seen[-1], ExitSeen))
+        assert daemon.seen[-1].outcome == "preempted"
+
+    with_agent(story)
+
+
+def test_an_agent_without_daemon_and_jobs_leaves(pool_dir):
+    async def alone():
+        async with AsyncClient(f"ipc://{pool_dir}/nobody", role="agent") as client, asyncio.timeout(60):
+            await agent.Agent(client, alone_s=0.2, look_s=0.05).run()
+
+    connection.jobs_dir()
+    asyncio.run(alone())
+
+
+def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
+    class Gone(Daemon):
+        async def ask(self, ask, timeout_s=None):
+            raise DaemonUnreachable("away")
+
+    async def alone():
+        connection.jobs_dir()
+        watched = agent.Agent(Gone(), alone_s=10_000.0, look_s=0.05)
+        task = asyncio.create_task(watched.run())
+        await asyncio.sleep(0)
+        shutil.rmtree(pool_dir)
+        async with asyncio.timeout(60):
+            await task
+
+    asyncio.run(alone())
