@@ -123,7 +123,7 @@ def read_endpoint(path: Path) -> Endpoint | None:
     """What a connection file says; None when it is absent or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Endpoint)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -240,7 +240,9 @@ class Refused(Answer, frozen=True, kw_only=True):
     message: str
 
 
-AnyAnswer: TypeAlias = Welcome | Done | Submitted | Jobs | Hosts | Policies | PoolView | Explanation | Following | Refused
+AnyAnswer: TypeAlias = (
+    Welcome | Done | Submitted | Jobs | Hosts | Policies | PoolView | Explanation | Following | Refused
+)
 
 
 class Message(_Struct, tag=True, frozen=True, kw_only=True):
@@ -303,6 +305,6 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes | memoryview) ->
         raise ProtocolError(msg)
     try:
         return decoder.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         msg = f"not a message of protocol {VERSION}: {problem}"
         raise ProtocolError(msg) from problem

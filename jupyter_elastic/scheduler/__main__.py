@@ -138,11 +138,11 @@ def _announce(daemon: Daemon) -> None:
     found = connection.Endpoint(
         endpoint=daemon.endpoints[0], pid=os.getpid(), start_time=connection.start_time(), package=__version__
     )
-    connection.write_endpoint(connection.daemon_file(), found)
     if settings.curve is not None and len(daemon.endpoints) > 1:
         remote = connection.Endpoint(endpoint=daemon.endpoints[1], server_key=settings.curve.public.decode())
         connection.write_endpoint(settings.state_dir / "remote.json", remote)
         log.info("remote clients need %s", settings.state_dir / "remote.json")
+    connection.write_endpoint(connection.daemon_file(), found)  # last: who sees it finds everything
 
 
 if __name__ == "__main__":

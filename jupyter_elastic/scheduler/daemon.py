@@ -199,9 +199,10 @@ class Daemon:
             peer = received.peer
             try:
                 request = wire.decode_request(received.frame)
-            except ProtocolError as problem:
+            except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
                 self.transport.counts["refused"] += 1
-                answers.append((peer, 0, wire.Refused(code=problem.code, message=str(problem)[:500])))
+                refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
+                answers.append((peer, 0, refusal))
                 continue
             self._asking, self._deferred = _Ask(peer, request.id), False
             try:

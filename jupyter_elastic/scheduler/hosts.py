@@ -110,7 +110,7 @@ class Static:
         try:
             entries = msgspec.json.decode(self._path.read_bytes(), type=list[dict[str, Any]])
             return tuple(_host(entry) for entry in entries)
-        except (OSError, msgspec.MsgspecError, TypeError) as problem:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
             raise BadRequest(
                 f"{self._path}: {problem}; expected a list of hosts such as "
                 '[{"name": "lab1", "kind": "gpu", "slots": 4}]'

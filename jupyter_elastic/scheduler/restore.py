@@ -59,6 +59,6 @@ def _from_snapshot(journal: Journal) -> Core | None:
     seq, body = found
     try:
         state = _decoder.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return Core(state) if state.seq == seq else None
