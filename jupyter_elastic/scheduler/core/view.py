@@ -39,6 +39,8 @@ class Views:
         """Fair-share weights and quotas of users and groups are the pool's configuration, not history."""
         self._weights, self._quotas, self._seed = dict(weights), dict(quotas), seed
         self._jobs: dict[JobId, JobView] = {}
+        self._stale: set[JobId] | None = None
+        """Jobs to draw again; None before the first look: all."""
         self._hosts: tuple[HostView, ...] | None = None
 
     def touch(self, fact: AnyFact) -> None:
@@ -46,21 +48,19 @@ class Views:
         if isinstance(fact, _MOVES_SLOTS):
             self._hosts = None
         job: JobId | None = getattr(fact, "job", None)
-        if job is not None:
-            self._jobs.pop(job, None)
+        if job is not None and self._stale is not None:
+            self._stale.add(job)
 
     def view(self, state: State, now: float) -> View:
         """All that a policy may know. A queued job whose owner's agent went away is left out until it is back."""
         now = max(state.at, now)  # in this order, NaN loses
         if self._hosts is None:
             self._hosts = tuple(_host_views(state))
+        self._draw(state, now)
+        jobs = [self._jobs[job] for _, job in state.order]
         absent = {user for user, connected in state.agents.items() if not connected}
-        jobs = []
-        for _, job_id in state.order:
-            job = state.jobs[job_id]
-            if absent and job.owner in absent and job.phase == "queued":
-                continue
-            jobs.append(self._job_view(job, now))
+        if absent:
+            jobs = [job for job in jobs if job.phase != "queued" or job.owner not in absent]
         return View(
             now=now,
             seed=self._seed,
@@ -71,14 +71,24 @@ class Views:
             quotas=self._quotas,
         )
 
-    def _job_view(self, job: Job, now: float) -> JobView:
-        draft = self._jobs.get(job.job)
-        if draft is None:
-            draft = self._jobs[job.job] = _job_view(job)
-        if not job.slots:
-            return draft
-        passed = max(now - job.accounted_at, 0.0)
-        return replace(draft, attained_s=job.attained_s + passed * len(job.slots), run_s=job.run_s + passed)
+    def _draw(self, state: State, now: float) -> None:
+        """Bring the drafts up to date: what a fact touched, and what grows with time."""
+        for job_id in state.jobs if self._stale is None else self._stale:
+            job = state.jobs.get(job_id)
+            if job is None:
+                self._jobs.pop(job_id, None)
+            else:
+                self._jobs[job_id] = _job_view(job)
+        self._stale = set()
+        for job_id in state.active:
+            job = state.jobs[job_id]
+            if job.slots:
+                passed = max(now - job.accounted_at, 0.0)
+                self._jobs[job_id] = replace(
+                    self._jobs[job_id],
+                    attained_s=job.attained_s + passed * len(job.slots),
+                    run_s=job.run_s + passed,
+                )
 
 
 def _job_view(job: Job) -> JobView:
