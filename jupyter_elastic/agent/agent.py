@@ -177,7 +177,7 @@ class Agent:
             log.warning("no nursery: %s", problem)
         if os.environ.get(WARM_VARIABLE, "1") != "0":
             with contextlib.suppress(OSError):
-                warm_up(sys.executable, {}, ())
+                await asyncio.to_thread(warm_up, sys.executable, {}, ())
 
     async def _orders(self) -> None:
         async for effect in self.client.orders():

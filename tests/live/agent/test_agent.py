@@ -6,14 +6,23 @@ import asyncio
 import shutil
 import sys
 
+import pytest
+
 from jupyter_elastic import connection
 from jupyter_elastic.agent import agent, processes
 from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.agent.spawn import WARM_VARIABLE
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.types import ExitSeen, Launch, Rescale, RunningSeen, Stop
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch
+
+
+@pytest.fixture(autouse=True)
+def _no_warm_pool(monkeypatch):
+    """It would outlive the test: nobody needs it here."""
+    monkeypatch.setenv(WARM_VARIABLE, "0")
 
 
 class Daemon:

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from jupyter_elastic.agent import link, processes
+from jupyter_elastic.agent import attempt, link, processes
 from jupyter_elastic.agent.folder import AttemptFolder
 from jupyter_elastic.types import ExitSeen, ProgressSeen, ReleaseSeen, Rescale, RunningSeen, Stop
 from tests.support.fake_engine import Script, calls, launch
@@ -351,5 +351,37 @@ def test_twenty_drivers_at_once_leave_no_process_and_no_zombie(world, job):
             driver = AttemptFolder.of(order.spec.folder, 1).record().driver
             await processes.gone(driver)
             await until(lambda driver=driver: not psutil.pid_exists(driver[0]))  # the nursery leaves no zombies
+
+    world(story)
+
+
+def test_an_end_that_cannot_be_written_is_told_by_word(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        hold, life = here.attempt(order)
+        driver, *_ = await until_recorded(AttemptFolder.of(job, 1), 2)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        (AttemptFolder.of(job, 1).path / "exit.json" / "in the way").mkdir(parents=True)
+        hold, life = here.attempt(order)
+        hold.order(stop(order, "cancel"))
+        assert (await life).outcome == "cancelled"
+        await processes.gone(driver)
+
+    world(story)
+
+
+def test_a_driver_that_cannot_be_spoken_to_is_ended(world, job, monkeypatch):
+    monkeypatch.setattr(attempt, "UNREACHABLE_S", 0.3)
+
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        pids = await until_recorded(AttemptFolder.of(job, 1), 2)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        AttemptFolder.of(job, 1).clear_runtime()
+        assert (await here.attempt(order)[1]).outcome == "lost"
+        assert processes.living(pids) == []
 
     world(story)
