@@ -1,0 +1,80 @@
+"""Names, keys and rights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import zmq
+
+from jupyter_elastic.errors import BadRequest, NotAllowed, NotFound
+from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name, user_of_peer
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "127.0.0.1", "localhost:0:0", "localhost:-1:0:1", "localhost:0:0:1:0", "a:0:0:1\n", "localhost:x:0:1"],
+)
+def test_only_what_the_kernel_says_is_a_name(address: str) -> None:
+    assert user_of_peer(address) is None
+
+
+def test_a_peer_has_its_user() -> None:
+    assert user_of_peer(f"localhost:{os.getuid()}:{os.getgid()}:17") == user_name(os.getuid())
+    assert user_of_peer("localhost:4242424:0:17") == "#4242424"
+    assert user_name(2**40) == f"#{2**40}"
+
+
+def test_rights_of_a_shared_pool() -> None:
+    rights = Rights(owner="pool", admins=["ann"])
+    for user in ("bob", "ann", "pool", "root"):
+        rights.change_job(user, "bob", 1)
+    with pytest.raises(NotAllowed, match=r"belongs to bob; ask bob or an administrator \(ann, pool, root\)"):
+        rights.change_job("carl", "bob", 1)
+    with pytest.raises(NotFound, match="no job 7"):
+        rights.change_job("carl", None, 7)
+    rights.report("bob", "bob", 1)
+    for user in ("root", "pool", "carl"):
+        with pytest.raises(NotAllowed):
+            rights.report(user, "bob", 1)
+    rights.switch_policy("ann", source=True)
+    for source in (True, False):
+        with pytest.raises(NotAllowed, match="this pool is pool's"):
+            rights.switch_policy("bob", source=source)
+    rights.shut_down("pool")
+    with pytest.raises(NotAllowed):
+        rights.shut_down("ann")
+    assert [rights.sees_progress(user, "bob") for user in ("bob", "ann", "carl")] == [True, True, False]
+
+
+def test_the_owner_of_a_personal_pool_may_do_all() -> None:
+    me = user_name(os.getuid())
+    rights = Rights()
+    rights.switch_policy(me, source=False)
+    rights.shut_down(me)
+
+
+def test_the_table_of_keys_is_read_again_and_closed_when_broken(tmp_path: Path) -> None:
+    one, two = (zmq.curve_keypair()[0].decode() for _ in range(2))
+    table = tmp_path / "keys"
+    keys = Keys(table)
+    assert keys.user(one) is None
+    table.write_text(f"# a comment\n{one} ann\n")
+    assert (keys.user(one), keys.user(two)) == ("ann", None)
+    table.write_text(f"# a comment\n{one} ann\n{two} bob\n")
+    assert keys.user(two) == "bob"
+    table.write_text(f"{one} ann and others\n")
+    assert keys.user(one) is None
+    table.write_bytes(b"\xff\xfe")
+    assert keys.user(one) is None
+    table.write_text(f"{two} bob\n")
+    assert keys.user(two) == "bob"
+    table.unlink()
+    assert keys.user(two) is None
+
+
+def test_a_wrong_line_is_named() -> None:
+    with pytest.raises(BadRequest, match="line 2: expected a public key of 40"):
+        parse_keys("# x\nshort ann\n")
+    assert parse_keys("#" + "a" * 39 + " ann") == {"#" + "a" * 39: "ann"}, "Z85 has a # among its letters"

@@ -1,0 +1,126 @@
+"""Folders, connection files, locks."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic import connection
+from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed
+from jupyter_elastic.lock import Lock
+
+
+def test_folders_are_closed_to_others(pool_dir: Path) -> None:
+    pool_dir.mkdir(mode=0o755, parents=True)
+    for folder in (connection.state_dir(), connection.runtime_dir(), connection.jobs_dir()):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert connection.state_dir() == pool_dir
+    assert len(str(connection.socket_path())) < 60
+
+
+def test_a_file_where_a_folder_should_be_is_named(pool_dir: Path) -> None:
+    pool_dir.parent.mkdir(exist_ok=True)
+    pool_dir.write_text("")
+    with pytest.raises(BadRequest, match="JUPYTER_ELASTIC_DIR"):
+        connection.state_dir()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_somebody_elses_folder_is_refused(pool_dir: Path) -> None:
+    pool_dir.mkdir(parents=True)
+    os.chown(pool_dir, 65534, 65534)
+    with pytest.raises(NotAllowed, match="another user"):
+        connection.state_dir()
+
+
+def test_two_pools_have_two_sockets(tmp_path: Path) -> None:
+    assert connection.runtime_dir_of(tmp_path / "a") != connection.runtime_dir_of(tmp_path / "b")
+
+
+def test_find(pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connection.find().endpoint == f"ipc://{connection.socket_path()}"
+    assert connection.find("tcp://host:7").endpoint == "tcp://host:7"
+    connection.write_endpoint(connection.daemon_file(), connection.Endpoint(endpoint="ipc:///x", pid=1))
+    assert connection.find().endpoint == "ipc:///x"
+    assert stat.S_IMODE(connection.daemon_file().stat().st_mode) == 0o600
+    connection.write_endpoint(tmp_path / "remote.json", connection.Endpoint(endpoint="tcp://h:1", server_key="k"))
+    monkeypatch.setenv(connection.ENDPOINT_VARIABLE, str(tmp_path / "remote.json"))
+    assert connection.find().server_key == "k"
+    monkeypatch.setenv(connection.ENDPOINT_VARIABLE, str(tmp_path / "nothing"))
+    with pytest.raises(DaemonUnreachable, match="neither an endpoint"):
+        connection.find()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"endpoint": 3}', b"[" * 100_000])
+def test_a_broken_connection_file_is_no_file(pool_dir: Path, content: bytes) -> None:
+    connection.daemon_file().write_bytes(content)
+    assert connection.read_endpoint(connection.daemon_file()) is None
+    assert connection.living_daemon() is None
+
+
+def test_alive_is_about_the_very_process() -> None:
+    me = os.getpid()
+    assert connection.alive(me, connection.start_time())
+    assert not connection.alive(me, connection.start_time() - 100)
+    assert not connection.alive(0, 0.0)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = connection.start_time(process.pid)
+    assert connection.alive(process.pid, started)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not connection.alive(process.pid, started), "a zombie does not live"
+    process.communicate()
+    assert not connection.alive(process.pid, started)
+
+
+def test_a_lock_is_held_once_and_ends_with_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    one, two = Lock(path), Lock(path)
+    assert two.holder() is None
+    assert one.acquire()
+    assert not two.acquire()
+    assert two.holder() == os.getpid()
+    one.release()
+    one.release()
+    assert two.acquire()
+    two.release()
+    code = f"from jupyter_elastic.lock import Lock; l = Lock(__import__('pathlib').Path({str(path)!r})); l.acquire(); "
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + "print('held', flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout.readline() == b"held\n"
+    assert not one.acquire()
+    assert one.holder() == process.pid
+    process.kill()
+    process.communicate()
+    assert one.acquire()
+    one.release()
+
+
+def test_asking_who_holds_a_lock_never_makes_it_fail(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            Lock(path).holder()
+
+    asker = threading.Thread(target=ask)
+    Lock(path).acquire()
+    asker.start()
+    try:
+        for _ in range(100):
+            lock = Lock(path)
+            assert lock.acquire()
+            lock.release()
+    finally:
+        done.set()
+        asker.join()
