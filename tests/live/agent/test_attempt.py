@@ -224,7 +224,7 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         reader, writer = await asyncio.open_unix_connection(str(folder.runtime / link.SOCKET_NAME))
         writer.write(link.frame(stop(order, "preempt")))
         await writer.drain()
-        while await link.read_observation(reader) is not None:
+        while not isinstance(await link.read_observation(reader), ExitSeen):
             pass
         writer.close()
         await processes.gone(driver)
