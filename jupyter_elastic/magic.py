@@ -122,7 +122,7 @@ class ElasticMagics(Magics):
             if options.detach:
                 return job
             while not view.watched.ended.wait(WAIT_TICK_S):
-                if view.background.is_set():
+                if view.sent_away:
                     return job
                 view.refresh()
         except KeyboardInterrupt:

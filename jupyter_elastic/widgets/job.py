@@ -18,10 +18,8 @@ _BUILT = (_HERE / "static" / "job.js", _HERE / "static" / "elastic.css")
 _PLAIN = (_HERE / "static_src" / "job.js", _HERE / "static_src" / "job.css")
 _MODULE, _STYLE = _BUILT if all(path.exists() for path in _BUILT) else _PLAIN
 _STAND_IN = """
-/* While the live view is on the page, the static display of the same job below it is not shown. */
-.jp-OutputArea-child:has(.jupyter-widgets :is(.jelastic, .je-job)) + .jp-OutputArea-child:has(.jelastic-static),
-.jp-OutputArea-child:has(.jupyter-widgets :is(.jelastic, .je-job))
-  + .jp-OutputArea-child:has([data-mime-type='application/vnd.jupyter-elastic.job+json']) { display: none; }
+/* While the live view is on the page, the static HTML of the same job below it is not shown. */
+.jp-OutputArea-child:has(:is(.jelastic, .je-job)) + .jp-OutputArea-child:has(.jelastic-static) { display: none; }
 """
 
 Wish = Callable[[dict[str, Any]], None]

@@ -21,6 +21,8 @@ from jupyter_elastic.widgets.model import JobScreen
 
 STATIC_S = 1.0
 """The static display is renewed at most so often: each renewal is written into the notebook's file."""
+BACKGROUND = "background"
+"""File in a job's folder: the cell that waits for the job may go on."""
 Output = dict[str, list[list[str]]]
 MIME = "application/vnd.jupyter-elastic.job+json"
 
@@ -41,8 +43,7 @@ class Shown:
     def __init__(self, shell: Any, job: Job, kind: str, *, waits: bool = False) -> None:
         self.job = job
         self.surface = surface(shell)
-        self.background = threading.Event()
-        """Set when somebody sent the job to the background: the cell need not wait any longer."""
+        self._sent_away = threading.Event()
         self.watched: Watched = live().watch(job, kind=kind)
         self._output: Output = {}
         self._handle: Any = None
@@ -54,6 +55,14 @@ class Shown:
             self._draw_static()
         # The page keeps what it shows at the end, whether or not somebody waits for it.
         live().add(self.watched, self._at_end)
+
+    @property
+    def sent_away(self) -> bool:
+        """Whether somebody sent the job to the background, so that the cell need not wait any longer.
+
+        A front end that does not reach the kernel says so by a file in the job's folder.
+        """
+        return self._sent_away.is_set() or (self.job.folder / BACKGROUND).exists()
 
     def refresh(self, *, last: bool = False) -> None:
         """Renew what does not renew itself; called by the thread that waits."""
@@ -85,7 +94,7 @@ class Shown:
     def _wish(self, wish: dict[str, Any]) -> None:
         if wish["type"] == "background":
             self._widget.waits = False
-            self.background.set()
+            self._sent_away.set()
         elif wish["type"] == "cancel":
             live().cancel(self.job.id, "cancelled in the notebook")
         elif isinstance(wish.get("least"), int) and isinstance(wish.get("most"), int):

@@ -138,6 +138,20 @@ def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: 
     assert "free again" in notebook.widget["screen"]["state"]
 
 
+def test_a_job_is_sent_to_the_background(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run(f"go = {str(tmp_path / 'go')!r}")
+    request = notebook.start(
+        HEAD + "-o job --out v\nimport os, time\nwhile not os.path.exists(go): time.sleep(0.05)\nv = 3"
+    )
+    notebook.finish(request, until=lambda cell: any("running" in view for view in cell.views))
+    (info,) = notebook.pool.active()
+    (Path(info.spec.folder) / "background").touch()
+    cell = notebook.finish(request)
+    assert "<Job" in cell.result
+    (tmp_path / "go").touch()
+    assert notebook.run("print(job.result())").printed == "3\n"
+
+
 def test_a_job_outlives_its_kernel(notebook: Notebook, tmp_path: Path) -> None:
     go = tmp_path / "go"
     notebook.run(f"go = {str(go)!r}")
