@@ -17,7 +17,7 @@ from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitt
 
 
 class History:
-    """How long finished jobs were, in slot-seconds: of the same name where there are three, else of all."""
+    """How long finished jobs were, in seconds of one worker: of the same name where there are three, else of all."""
 
     ENOUGH = 3
 
@@ -25,13 +25,13 @@ class History:
         self._all: list[float] = []
         self._named: dict[str, list[float]] = {}
 
-    def ended(self, name: str, slot_seconds: float) -> None:
+    def ended(self, name: str, seconds: float) -> None:
         """One more job is over."""
-        self._all.append(slot_seconds)
-        self._named.setdefault(name, []).append(slot_seconds)
+        self._all.append(seconds)
+        self._named.setdefault(name, []).append(seconds)
 
     def __call__(self, job: JobView) -> float | None:
-        """Mean slot-seconds of jobs like this one; None as long as too few have ended."""
+        """Mean length of jobs like this one; None as long as too few have ended."""
         for past in (self._named.get(job.name, []), self._all):
             if len(past) >= self.ENOUGH:
                 return sum(past) / len(past)
@@ -70,7 +70,7 @@ def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Poli
         if isinstance(fact, JobEnded) and fact.outcome == "completed":
             for job in core.view(event.at).jobs:
                 if job.job == fact.job:
-                    history.ended(job.name, job.attained_s)
+                    history.ended(job.name, whatif.served(job))
         core.fold(event)
         if isinstance(fact, JobSubmitted) and fact.job in wanted:
             policy = _active(core, make, policies)
@@ -83,7 +83,7 @@ def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Poli
         elif isinstance(fact, JobStarted) and fact.job in open_:
             eta, since = open_.pop(fact.job)
             found.pairs.append((eta, event.at - since))
-            found.calibration = found.calibration.seen(eta.start_s, event.at - since)
+            found.calibration = found.calibration.seen(eta, event.at - since)
         elif isinstance(fact, JobEnded):
             open_.pop(fact.job, None)  # ended without a start: there is no wait to compare
     return found

@@ -5,17 +5,23 @@ Knows finished runs and matplotlib, which is imported when a picture is wanted.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim.metrics import Run
 
 COLOURS = ("#3b6fb6", "#e07b39", "#4a9d6e", "#b6486f", "#8a63b5", "#c2a53a", "#4aa3b8", "#7a7a7a")
 INK, PALE = "#2b2b2b", "#d9d9d9"
-ROWS = 400
-"""More jobs than this share rows of the Gantt: one row for each is thinner than a line."""
+ROWS = 45
+"""Up to this many jobs get a row each; more are shown on the slots that they hold."""
+MODELS = 16
+"""Models that the legend names."""
+TICKS = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 86_400, 3 * 86_400, 10 * 86_400)
+_Box: TypeAlias = list[tuple[float, float]]
+_Shade: TypeAlias = tuple[float, float, float]
 
 
 def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> Any:
@@ -36,12 +42,12 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
     for index, run in enumerate(runs):
         axes = figure.add_subplot(grid[index, 0], sharex=first)
         first = first or axes
-        _gantt(axes, run, unit, colour if len(models) <= len(COLOURS) else None)
+        _gantt(axes, run, unit, colour)
         axes.tick_params(labelbottom=index == len(runs) - 1)
     assert first is not None
     first.set_xlim(0, max(run.end - run.start for run in runs) / unit * 1.01)
     axes.set_xlabel(f"time since the first submission ({name})", color=INK)
-    if 1 < len(models) <= len(COLOURS):
+    if 1 < len(models) <= MODELS:
         _legend(figure, colour)
     _cdf(figure.add_subplot(grid[len(runs), 0]), runs)
     if title:
@@ -51,38 +57,76 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
     return figure
 
 
-def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str] | None) -> None:
+def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
     from matplotlib.collections import PolyCollection
 
-    start = run.start
-    courses = sorted(run.courses, key=lambda course: (course.submitted, course.name))
-    most = max((span.slots for course in courses for span in course.spans), default=1)
-    waits, bars, shades = [], [], []
-    step = max(1.0, len(courses) / ROWS)
-    for row, course in enumerate(courses):
-        y = row / step
-        first = course.spans[0].start if course.spans else run.end
-        waits.append(_box(course.submitted - start, first - start, y, 0.12, unit))
-        for before, after in zip(course.spans, course.spans[1:], strict=False):
-            if after.start > before.end:
-                waits.append(_box(before.end - start, after.start - start, y, 0.12, unit))
-        for span in course.spans:
-            bars.append(_box(span.start - start, span.end - start, y, 0.86, unit))
-            shades.append(_shade(colour[course.model] if colour else COLOURS[0], span.slots / most))
-    axes.add_collection(PolyCollection(waits, facecolors=PALE, edgecolors="none"))
-    axes.add_collection(PolyCollection(bars, facecolors=shades, edgecolors="none"))
-    axes.set_ylim(max(1.0, len(courses) / step), -0.5)
+    boxes, shades = _rows(run, unit, colour) if len(run.courses) <= ROWS else _lanes(run, unit, colour)
+    axes.add_collection(PolyCollection(boxes, facecolors=shades, edgecolors="white", linewidths=0.25))
+    axes.set_ylim(max(top for box in boxes for _, top in box) if boxes else 1.0, 0)
     axes.set_yticks([])
     axes.set_ylabel(run.policy, rotation=0, ha="right", va="center", fontweight="bold", color=INK)
-    done = [c.ended - c.submitted for c in courses if c.ended is not None]
+    done = [c.ended - c.submitted for c in run.courses if c.ended is not None]
     if done:
-        note = f"mean turnaround {_span(sum(done) / len(done))},  makespan {_span(run.end - start)}"
+        note = f"mean turnaround {_span(sum(done) / len(done))},  makespan {_span(run.end - run.start)}"
         axes.set_title(note, loc="right", fontsize=9, color=INK, pad=3)
     _quiet(axes)
 
 
+def _rows(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], list[_Shade]]:
+    """A row for each job, in order of submission: thin and grey while it waits, stronger with more slots."""
+    courses = sorted(run.courses, key=lambda course: (course.submitted, course.name))
+    most = max((span.slots for course in courses for span in course.spans), default=1)
+    boxes: list[_Box] = []
+    shades: list[_Shade] = []
+    for row, course in enumerate(courses):
+        waits = [course.submitted, *(time for span in course.spans for time in (span.start, span.end))]
+        waits.append(course.ended if course.ended is not None else run.end)
+        for left, right in zip(waits[::2], waits[1::2], strict=True):
+            if right > left:
+                boxes.append(_box(left - run.start, right - run.start, row + 0.42, row + 0.58, unit))
+                shades.append(_shade(PALE, 1.0))
+        for span in course.spans:
+            boxes.append(_box(span.start - run.start, span.end - run.start, row + 0.06, row + 0.94, unit))
+            shades.append(_shade(colour[course.model], 0.35 + 0.65 * (span.slots / most) ** 0.5))
+    return boxes, shades
+
+
+def _lanes(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], list[_Shade]]:
+    """A lane for each slot: who holds it. Which of equal slots is made up, so that a job's own stay together."""
+    spans = sorted((span, index) for index, course in enumerate(run.courses) for span in course.spans)
+    free, before = set(range(run.capacity)), dict[int, list[int]]()
+    ends: list[tuple[float, int, list[int]]] = []
+    boxes: list[_Box] = []
+    shades: list[_Shade] = []
+    for span, index in spans:
+        while ends and ends[0][0] <= span.start:
+            free.update(heapq.heappop(ends)[2])
+        mine = [lane for lane in before.get(index, []) if lane in free][: span.slots]
+        mine += sorted(free.difference(mine))[: span.slots - len(mine)]
+        free.difference_update(mine)
+        before[index] = mine
+        heapq.heappush(ends, (span.end, index, mine))
+        course = run.courses[index]
+        shade = _shade(colour[course.model], (1.0, 0.72, 0.5)[index % 3])
+        for low, high in _blocks(sorted(mine)):
+            boxes.append(_box(span.start - run.start, span.end - run.start, low, high + 1, unit))
+            shades.append(shade)
+    return boxes, shades
+
+
+def _blocks(lanes: list[int]) -> list[tuple[int, int]]:
+    """Neighbouring lanes as (first, last)."""
+    found: list[tuple[int, int]] = []
+    for lane in lanes:
+        if found and found[-1][1] == lane - 1:
+            found[-1] = (found[-1][0], lane)
+        else:
+            found.append((lane, lane))
+    return found
+
+
 def _cdf(axes: Any, runs: Sequence[Run]) -> None:
-    slowest = 1.0
+    slowest, fastest = 1.0, 1e9
     for index, run in enumerate(runs):
         jcts = sorted(c.ended - c.submitted for c in run.courses if c.ended is not None)
         if not jcts:
@@ -92,29 +136,27 @@ def _cdf(axes: Any, runs: Sequence[Run]) -> None:
             [jcts[0], *jcts], [0.0, *shares], where="post", color=COLOURS[index % len(COLOURS)], lw=1.8,
             ls=("-", "--", ":")[index // len(COLOURS) % 3], label=run.policy,
         )  # fmt: skip
-        slowest = max(slowest, jcts[-1])
+        slowest, fastest = max(slowest, jcts[-1]), min(fastest, max(jcts[0], 1.0))
     axes.set_xscale("log")
-    ticks = [at for at in (1, 10, 60, 600, 3600, 6 * 3600, 86_400, 7 * 86_400) if at <= 2 * slowest]
+    ticks = [at for at in TICKS if fastest / 2 <= at <= 2 * slowest]
+    axes.set_xlim(min([fastest / 1.3, *ticks]), slowest * 1.3)
     axes.set_xticks(ticks, [_span(at) for at in ticks])
     axes.minorticks_off()
     axes.set_ylim(0, 1.01)
     axes.set_xlabel("turnaround: finish minus first submission", color=INK)
     axes.set_ylabel("share of jobs", color=INK)
     axes.grid(color=PALE, lw=0.6)
-    axes.legend(frameon=False, loc="lower right", ncols=min(len(runs), 4))
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _quiet(axes)
 
 
-def _box(left: float, right: float, row: float, height: float, unit: float) -> list[tuple[float, float]]:
-    low, high = row + 0.5 - height / 2, row + 0.5 + height / 2
+def _box(left: float, right: float, low: float, high: float, unit: float) -> _Box:
     return [(left / unit, low), (right / unit, low), (right / unit, high), (left / unit, high)]
 
 
-def _shade(colour: str, share: float) -> tuple[float, float, float]:
-    """The colour, paler on few slots."""
-    strength = 0.35 + 0.65 * share**0.5
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    red, green, blue = (1 - strength * (1 - part) for part in (red, green, blue))
+def _shade(colour: str, strength: float) -> _Shade:
+    """The colour, mixed with white."""
+    red, green, blue = (1 - strength * (1 - int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
     return red, green, blue
 
 

@@ -1,0 +1,146 @@
+"""The daemon's core under a virtual clock: times that can be counted, and books that always balance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler.core import check
+from jupyter_elastic.scheduler.sim import metrics, shelf
+from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
+from jupyter_elastic.scheduler.sim.workload import Power, Task, synthetic
+from jupyter_elastic.types import JobEnded, JobStarted, Plan, RescaleRequested, Size, SlotsReleased, View
+
+COSTS = Costs(start=10.0, rescale=5.0, release=1.0, stop=2.0)
+
+
+def task(name: str, at: float, work: float, least: int = 1, most: int = 1, **more: object) -> Task:
+    return Task(name=name, submitted=at, work=work, speed=Power(1.0, 1.0), min_slots=least, max_slots=most, **more)  # type: ignore[arg-type]
+
+
+def simulate(tasks: list[Task], policy: str, slots: int, **options: object) -> Simulation:
+    made = Simulation(tasks, shelf.create(policy, options), policy, pool(1, slots), options=options, costs=COSTS,
+                      keep_events=True)  # fmt: skip
+    made.run()
+    return made
+
+
+def test_one_job_takes_its_start_and_its_work() -> None:
+    (course,) = simulate([task("a", 7, 100)], "fifo", 1).run_.courses
+    assert (course.started, course.ended) == (7, 117)
+    assert course.spans == [(7, 117, 1)]
+
+
+def test_fifo_waits_for_the_slots() -> None:
+    first, second = simulate([task("a", 0, 100), task("b", 0, 100)], "fifo", 1).run_.courses
+    assert first.ended == 110
+    assert second.started == 110
+    assert second.ended == 220
+
+
+def test_a_job_grows_when_another_ends_and_loses_only_the_rescale() -> None:
+    run = simulate([task("a", 0, 100), task("b", 0, 1000, 1, 4)], "elastic_fifo", 4).run_
+    long = run.courses[1]
+    assert long.restarts == 1
+    # 3 slots from 10 s on; a ends at 110 s; 5 s pause; the rest on 4
+    assert long.ended == pytest.approx(115 + (1000 - 3 * 100) / 4)
+
+
+def test_a_preempted_job_resumes_where_it_was() -> None:
+    tasks = [task("low", 0, 1000), task("high", 500, 100, priority=5)]
+    low, high = simulate(tasks, "srtf", 1).run_.courses
+    assert high.ended is not None
+    assert low.ended is not None
+    assert high.ended < low.ended
+    # work is never done twice: both works, both starts, one commit and one restart
+    assert low.ended == pytest.approx(1000 + 100 + 10 + 10 + 2 + 10, abs=1)
+    assert low.restarts == 1
+
+
+def test_books_balance_and_no_slot_is_leased_twice() -> None:
+    run = simulate(synthetic(40, slots=8, mean_s=200, seed=5), "elastic_fifo", 8)
+    check(run.core.state)
+    held: dict[str, int] = {}
+    for event in run.events:
+        fact = event.fact
+        if isinstance(fact, JobStarted | RescaleRequested):
+            for slot in fact.slots:
+                assert held.setdefault(slot, fact.job) == fact.job
+        elif isinstance(fact, SlotsReleased):
+            for slot in fact.slots:
+                assert held.pop(slot) == fact.job
+    assert not held
+    assert sum(isinstance(event.fact, JobEnded) for event in run.events) == 40
+
+
+def test_a_silent_job_ends_as_well() -> None:
+    (course,) = simulate([task("a", 0, 100, reports=False)], "elastic_fifo", 2).run_.courses
+    assert course.ended == 110
+
+
+def test_deadlines_and_rows() -> None:
+    run = simulate([task("a", 0, 100, deadline=105.0), task("b", 0, 100, deadline=500.0)], "fifo", 2).run_
+    row = metrics.summary(run)
+    assert row["deadlines_met"] == 0.5
+    assert row["utilisation"] == pytest.approx(1.0)
+
+
+class Odd:
+    """A policy that does something odd, once asked."""
+
+    name, summary, work_conserving, interval_s = "odd", "", False, None
+
+    def __init__(self, oddity: str) -> None:
+        self.oddity = oddity
+
+    def plan(self, view: View) -> Plan:
+        if self.oddity == "raises":
+            raise RuntimeError("no")
+        if self.oddity == "too many":
+            return Plan(sizes={job.job: Size(99) for job in view.jobs})
+        if self.oddity == "unknown job":
+            return Plan(sizes={12345: Size(1)})
+        return Plan(sizes={})
+
+
+@pytest.mark.parametrize("oddity", ["raises", "too many", "unknown job"])
+def test_a_policy_that_fails_is_replaced_as_in_the_daemon(oddity: str) -> None:
+    run = Simulation([task("a", 0, 100)], Odd(oddity), "odd", pool(1, 1), costs=COSTS).run()  # type: ignore[arg-type]
+    assert run.courses[0].ended == 110
+    assert run.rejected >= 1
+
+
+def test_a_policy_that_starts_nobody_is_told() -> None:
+    with pytest.raises(BadRequest, match="1 jobs never end"):
+        Simulation([task("a", 0, 100)], Odd("nobody"), "odd", pool(1, 1)).run()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("nodes", "slots"), [(0, 1), (1, 0)])
+def test_an_empty_pool_is_refused(nodes: int, slots: int) -> None:
+    with pytest.raises(BadRequest, match="give at least one of both"):
+        pool(nodes, slots)
+    with pytest.raises(BadRequest, match="without slots"):
+        Simulation([], shelf.create("fifo"), "fifo", ())
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 10_000),
+    jobs=st.integers(1, 25),
+    slots=st.integers(1, 9),
+    policy=st.sampled_from(["fifo", "elastic_fifo", "afs", "round_robin", "las"]),
+)
+def test_any_workload_comes_to_its_end(seed: int, jobs: int, slots: int, policy: str) -> None:
+    tasks = synthetic(jobs, slots=slots, mean_s=60, seed=seed)
+    tasks = [replace(one, max_slots=min(one.max_slots, slots), min_slots=min(one.min_slots, slots)) for one in tasks]
+    run = simulate(tasks, policy, slots)
+    check(run.core.state)
+    for one, course in zip(tasks, run.run_.courses, strict=True):
+        assert course.ended is not None
+        fastest = min(one.alone(size) for size in one.allowed())
+        assert course.ended >= one.submitted + fastest + COSTS.start - 1e-6
+        assert sum(span.end - span.start for span in course.spans) <= course.ended - one.submitted + 1e-6

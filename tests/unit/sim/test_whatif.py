@@ -1,0 +1,142 @@
+"""Forecasts: exact where the future is certain, honest where it isn't."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_elastic.scheduler.sim import shelf, whatif
+from jupyter_elastic.scheduler.sim.whatif import Calibration, Eta
+from jupyter_elastic.types import HostView, JobView, Plan, Profile, Size, Speed, View
+
+
+def job(number: int, *, workers: int = 0, least: int = 1, most: int = 1, work: float | None = 100.0) -> JobView:
+    profile = Profile()
+    if work is not None:
+        speeds = tuple(Speed(workers=n, samples_per_s=float(n)) for n in range(1, most + 1))
+        profile = Profile(speeds=speeds, fit=(1.0, 0.0, 0.0), done=0.0, remaining=work, rescale_cost_s=0.0)
+    started = 0.0 if workers else None
+    return JobView(
+        job=number, owner="ann", phase="running" if workers else "queued", submitted_at=float(number), queued_at=0.0,
+        started_at=started, changed_at=started, size=Size(workers), min_slots=least, max_slots=most, profile=profile,
+    )  # fmt: skip
+
+
+def view(slots: int, *jobs: JobView, now: float = 1000.0) -> View:
+    free = slots - sum(one.size.slots for one in jobs)
+    return View(now=now, hosts=(HostView(name="h", capacity=slots, free=free),), jobs=jobs)
+
+
+def test_fifo_on_one_slot_is_a_sum() -> None:
+    seen = view(1, job(1, workers=1, work=50.0), job(2), job(3))
+    found = whatif.forecast(seen, shelf.create("fifo"))
+    starts = [one.start_s for one in found.jobs]
+    finishes = [one.finish_s for one in found.jobs]
+    assert starts == pytest.approx([0, 50, 150], rel=0.05)
+    assert finishes == pytest.approx([50, 150, 250], rel=0.05)
+    assert found.makespan_s == pytest.approx(250, rel=0.05)
+    assert found.avg_jct_s == pytest.approx((50 + 150 + 250) / 3 + 1000 - 2, rel=0.05)
+
+
+def test_who_loses_by_a_switch_is_named() -> None:
+    seen = view(1, job(1, workers=1, work=1000.0), job(2, work=10.0))
+    fifo, srtf = whatif.compare(seen, {"fifo": shelf.create("fifo"), "srtf": shelf.create("srtf")}, first="fifo")
+    assert fifo.losers == fifo.winners == ()
+    assert srtf.winners == (2,)
+    assert srtf.avg_jct_s is not None
+    assert fifo.avg_jct_s is not None
+    assert srtf.avg_jct_s < fifo.avg_jct_s
+
+
+def test_growth_is_foreseen() -> None:
+    seen = view(4, job(1, workers=4, most=4, work=400.0))
+    assert whatif.forecast(seen, shelf.create("elastic_fifo")).jobs[0].finish_s == pytest.approx(100.0)
+
+
+def test_a_job_of_unknown_length_is_a_guess_that_history_sharpens() -> None:
+    seen = view(1, job(1, work=None), job(2, work=None))
+    blind = whatif.forecast(seen, shelf.create("fifo"))
+    assert all(one.guessed for one in blind.jobs)
+    known = whatif.forecast(seen, shelf.create("fifo"), usual=lambda _: 500.0)
+    assert known.jobs[0].finish_s == pytest.approx(500.0, rel=0.05)
+    assert known.jobs[1].start_s == pytest.approx(500.0, rel=0.05)
+
+
+def test_what_can_never_start_is_said() -> None:
+    found = whatif.forecast(view(2, job(1, least=4, most=4)), shelf.create("fifo"))
+    assert found.jobs[0].finish_s is None
+    assert "don't end within sight" in found.note
+    assert found.makespan_s is None
+
+
+class Odd:
+    name, summary, work_conserving, interval_s = "odd", "", False, None
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def plan(self, view: View) -> Plan:
+        if self.size < 0:
+            raise RuntimeError("no")
+        return Plan(sizes={one.job: Size(self.size) for one in view.jobs})
+
+
+def test_a_policy_that_fails_has_a_note_and_no_figures() -> None:
+    seen = view(2, job(1))
+    raised = whatif.forecast(seen, Odd(-1))  # type: ignore[arg-type]
+    assert raised.note == "the policy failed: RuntimeError: no"
+    illegal = whatif.forecast(seen, Odd(99))  # type: ignore[arg-type]
+    assert illegal.note.startswith("the policy proposed an illegal plan")
+    assert illegal.avg_jct_s is None
+
+
+def test_waits_have_a_range_around_the_guess() -> None:
+    (eta,) = whatif.waits(view(1, job(1, workers=1, work=100.0), job(2)), shelf.create("fifo"))
+    assert eta.start_s == pytest.approx(100, rel=0.05)
+    assert 70 < eta.low_s < eta.start_s < eta.high_s < 140  # the length is reported: it varies by little
+    (vague,) = whatif.waits(view(1, job(1, workers=1, work=None), job(2)), shelf.create("fifo"))
+    assert vague.high_s > 2 * vague.low_s  # nobody knows it
+    assert whatif.waits(view(1, job(1, workers=1)), shelf.create("fifo")) == []
+
+
+def test_calibration_learns_from_past_errors() -> None:
+    assert Calibration().range(10.0, 5.0, 20.0) == (5.0, 20.0)
+    past = Calibration()
+    for real in range(100, 201, 2):  # everything took 1 to 2 times as long as predicted
+        past = past.seen(Eta(job=1, start_s=100.0, low_s=50.0, high_s=300.0), float(real))
+    low, high = past.range(1000.0, 1000.0, 1000.0)
+    assert low == pytest.approx(1000.0, abs=100)
+    assert 1750 <= high <= 2000
+
+
+def test_misses_widen_the_range_and_hits_narrow_it() -> None:
+    eta = Eta(job=1, start_s=100.0, low_s=90.0, high_s=110.0)
+    missed = Calibration().seen(eta, 500.0).seen(eta, 500.0)
+    assert missed.width == pytest.approx(0.4)
+    assert missed.seen(eta, 100.0).width == pytest.approx(0.35)
+    low, high = missed.range(100.0, 100.0, 100.0)
+    assert low < 70
+    assert high > 145
+    at_once = Eta(job=1, start_s=0.0, low_s=0.0, high_s=0.0)
+    assert missed.seen(at_once, 0.0) == missed
+
+
+def test_coverage_counts_what_was_inside() -> None:
+    eta = Eta(job=1, start_s=10, low_s=5, high_s=20)
+    assert whatif.coverage([(eta, 5.0), (eta, 20.0), (eta, 21.0), (eta, 1.0)]) == 0.5
+    assert whatif.coverage([]) is None
+
+
+def test_two_hundred_jobs_under_every_policy_are_quick() -> None:
+    jobs = [job(n, workers=1 if n <= 64 else 0, most=4, work=50.0 * (1 + n % 17)) for n in range(1, 201)]
+    asked = 0
+
+    class Counting(Odd):
+        def plan(self, view: View) -> Plan:
+            nonlocal asked
+            asked += 1
+            return inner.plan(view)
+
+    inner = shelf.create("elastic_fifo")
+    found = whatif.forecast(view(64, *jobs), Counting(0))  # type: ignore[arg-type]
+    assert found.makespan_s is not None
+    assert asked < 200  # decisions are what a forecast costs
