@@ -179,7 +179,7 @@ def newest_source() -> int:
 
 
 def listen(path: Path) -> socket.socket | None:
-    """The pool's socket, listening; None when another process has the lock."""
+    """The pool's socket, listening; None when another process has the lock, whose file names its pid and start time."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,6 +188,8 @@ def listen(path: Path) -> socket.socket | None:
         if problem.errno not in {errno.EAGAIN, errno.EACCES}:
             raise
         return None
+    os.ftruncate(lock, 0)
+    os.write(lock, json.dumps([os.getpid(), psutil.Process().create_time()]).encode())
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))

@@ -107,12 +107,17 @@ class WorkersEngine:
         """Names of workers whose cell came to its end."""
         self._ran = False
         self._over = False
+        """No worker lives; what is left is to say so."""
+        self._ended = False
         self._unsaved_since: float | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._clearing: set[asyncio.Task[Any]] = set()
+        self._releasing: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._environment: dict[str, str] = {}
         self._oom_kills = _reading.oom_kills()
+        self._last_words: tuple[Member, int | None] | None = None
+        """The worker that left last without being asked, and its exit code."""
 
     # --- the engine's page
 
@@ -185,7 +190,7 @@ class WorkersEngine:
                 case membership.Kill(name):
                     self._kill(name)
                 case membership.Release(slot):
-                    self._spawn_task(self._release(slot))
+                    self._releasing.add(self._spawn_task(self._release(slot)))
                 case membership.GiveUp(name, why):
                     self._gave_up(name, why)
                 case _:
@@ -299,8 +304,6 @@ class WorkersEngine:
             self._last_words = (member, code)
         self._do(self.machine.gone(member.name))
 
-    _last_words: tuple[Member, int | None] | None = None
-
     def _cleared(self, task: asyncio.Task[Any]) -> None:
         self._clearing.discard(task)
         self._maybe_over()
@@ -350,7 +353,7 @@ class WorkersEngine:
     async def _release(self, slot: SlotId) -> None:
         if self._clearing:
             await asyncio.wait(set(self._clearing))
-        if not self._over:
+        if not self._ended:
             self.report(ReleaseSeen(job=self.task.job, attempt=self.task.attempt, slots=(slot,), **self._stamp()))
 
     def _maybe_over(self) -> None:
@@ -360,32 +363,27 @@ class WorkersEngine:
         self._spawn_task(self._finish())
 
     async def _finish(self) -> None:
-        if self._failing:
-            failure = min(self._failures, key=lambda f: (f.weight, f.rank))
-            if not self._stopping:
-                self._write_error(failure)
+        if self._failing and not self._stopping:
+            self._write_error(self._cause())
+        outcome, reason = self._outcome()
+        await asyncio.to_thread(self._put_commit_away, completed=outcome == "completed")
+        if self._releasing:
+            await asyncio.wait(self._releasing)
+        self._end(outcome, reason)
+
+    def _outcome(self) -> tuple[Outcome, str]:
         if self._stopping == "time limit":
-            self._end_later = ("failed", "the job ran longer than its time limit")
-        elif self._stopping == "cancel":
-            self._end_later = ("cancelled", "")
-        elif self._failing:
-            self._end_later = ("failed", failure.reason)
-        elif self._stopping and not self._through:
-            self._end_later = ("preempted", "")
-        else:
-            self._end_later = ("completed", "")
-        await asyncio.to_thread(self._put_commit_away, completed=self._end_later[0] == "completed")
-        await self._wait_for_reports()
-        self._end(*self._end_later)
+            return "failed", "the job ran longer than its time limit"
+        if self._stopping == "cancel":
+            return "cancelled", ""
+        if self._failing:
+            return "failed", self._cause().reason
+        if self._stopping and not self._through:
+            return "preempted", ""
+        return "completed", ""
 
-    _end_later: tuple[Outcome, str] = ("lost", "")
-
-    async def _wait_for_reports(self) -> None:
-        """Releases that wait for helpers of a dead worker come before the end."""
-        mine = asyncio.current_task()
-        waiting = [task for task in self._tasks if task is not mine and task.get_coro().__name__ == "_release"]  # type: ignore[union-attr]
-        if waiting:
-            await asyncio.wait(waiting)
+    def _cause(self) -> Failure:
+        return min(self._failures, key=lambda failure: (failure.weight, failure.rank))
 
     def _put_commit_away(self, *, completed: bool) -> None:
         if not completed:
@@ -394,7 +392,7 @@ class WorkersEngine:
         self._commits.drop_shared()
 
     def _end(self, outcome: Outcome, reason: str) -> None:
-        self._over = True
+        self._over = self._ended = True
         if self._ticker is not None:
             self._ticker.cancel()
             self._spawner.close()
@@ -423,7 +421,7 @@ class WorkersEngine:
 
     def report(self, seen: Observation) -> None:
         """Tell the driver."""
-        if not self._over or isinstance(seen, ReleaseSeen):
+        if not self._ended:
             self._report_to(seen)
 
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import importlib.util
 import json
-import os
 import signal
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pytest
 
 from jupyter_elastic import packaging
 from jupyter_elastic.agent import processes
@@ -36,6 +39,7 @@ class Bench:
         attempt: int = 1,
         min_slots: int = 1,
         warm: bool = True,
+        python: str = sys.executable,
     ) -> None:
         self.folder = folder
         self.reports: list[Observation] = []
@@ -54,7 +58,7 @@ class Bench:
         )
         (folder / packaging.PAYLOAD).write_bytes(packaging.encode(payload))
         task = Task(
-            job=1, attempt=attempt, owner="me", folder=folder, python=sys.executable, runtime=folder,
+            job=1, attempt=attempt, owner="me", folder=folder, python=python, runtime=folder,
             min_slots=min_slots, warm=warm,
         )  # fmt: skip
         self.engine = engine(task, self._report)
@@ -79,10 +83,8 @@ class Bench:
             if self.exit is not None:
                 assert what(), self.story()
             self.news.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.news.wait(), 0.005)
-            except TimeoutError:
-                pass
         return found
 
     async def running(self, generation: int | None = None) -> RunningSeen:
@@ -140,12 +142,49 @@ class Bench:
                     processes.send(known, signal.SIGKILL)
                 raise
 
+    def finish(self) -> None:
+        """Tell the cell to come to its end."""
+        (self.folder / "stop").touch()
+
+    async def __aenter__(self) -> Bench:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
     def story(self) -> str:
         parts = [f"{r}" for r in self.reports]
         for path in sorted(self.folder.glob("rank.*/*")):
             parts.append(f"--- {path.name} of {path.parent.name}\n{path.read_text()[-3000:]}")
         machine = getattr(self.engine, "machine", None)
         return "\n".join([*parts, f"machine: {machine}", f"steps: {self.steps()[-5:]}"])
+
+
+def check_training(bench: Bench) -> None:
+    """No step is missing, and all ranks came to the same end."""
+    steps = {step["step"] for step in bench.steps()}
+    assert steps == set(range(1, max(steps) + 1)), bench.story()
+    results = bench.results()
+    assert results
+    assert len({(result["steps"], result["weights"]) for result in results.values()}) == 1, results
+
+
+def asynchronous(test: Callable[..., Any]) -> Callable[..., None]:
+    """A test that is a coroutine."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+def needs(framework: str) -> pytest.MarkDecorator:
+    """Skip where Horovod isn't built for the framework."""
+    package = importlib.util.find_spec("horovod")
+    origin = Path(package.origin).parent if package is not None and package.origin else None
+    built = origin is not None and any((origin / framework).glob("*.so"))
+    return pytest.mark.skipif(not built, reason=f"Horovod isn't built for {framework} here")
 
 
 NOTE = """
@@ -187,4 +226,38 @@ weights = float(sum(p.double().sum() for p in model.parameters()))
 """
 )
 
-__all__ = ["NOTE", "TORCH", "Bench", "os"]
+TENSORFLOW = (
+    NOTE
+    + """
+import tensorflow as tf, numpy as np
+import horovod.tensorflow as hvd
+hvd.init()
+tf.random.set_seed(0)
+w = tf.Variable(tf.zeros([32, 4]))
+g = np.random.default_rng(1)
+def gradient():
+    x = tf.constant(g.standard_normal((64, 32)), tf.float32)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w - x[:, :4])**2)
+    return hvd.DistributedGradientTape(tape).gradient(loss, [w])[0]
+@hvd.elastic.run
+def train(state):
+    while not state.stop:
+        w.assign_sub(.01 * gradient())
+        stop = hvd.allreduce(tf.constant(float(stopped())), op=hvd.Sum, name="stop")
+        state.step += 1
+        note(rank=hvd.rank(), size=hvd.size(), step=state.step)
+        time.sleep(.02)
+        if float(stop) > 0: state.stop = True
+        if state.step % 5 == 0: state.commit()
+    return state.step
+gradient()  # a first step alone: a newcomer is ready when it has made one
+class Both(hvd.elastic.TensorFlowState):
+    def sync(self):  # Horovod's own does not broadcast the variables in TensorFlow 2
+        hvd.broadcast_variables(self.variables, root_rank=0)
+        super().sync()
+state = Both(variables=[w], step=0, stop=False)
+steps = train(state)
+weights = float(tf.reduce_sum(tf.cast(w, tf.float64)))
+"""
+)

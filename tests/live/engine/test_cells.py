@@ -1,0 +1,201 @@
+"""Cells as people write them, on both engines: what they get, how they end, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.agent.engines.process import Process
+from tests.live.engine.bench import Bench, asynchronous, needs
+
+INIT = "import torch, horovod.torch as hvd\nhvd.init()\n"
+SUM = "total = int(hvd.allreduce(torch.tensor(rank + x), op=hvd.Sum))\n"
+both = pytest.mark.parametrize("engine", [Horovod, Process])
+
+
+async def through(bench: Bench, *slots: str) -> Any:
+    await bench.launch(*slots)
+    return await bench.ended()
+
+
+def error(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "error.json").read_text())
+
+
+@needs("torch")
+@asynchronous
+async def test_plain_cell_all_reduces(folder: Path) -> None:
+    source = INIT + SUM + "assert (rank, world_size) == (hvd.rank(), hvd.size())\nprint('I am', rank)\n"
+    async with Bench(Horovod, folder, source, names={"x": 20}, out=("total",)) as bench:
+        assert (await through(bench, "h:0", "h:1")).outcome == "completed"
+        assert bench.results() == {0: {"total": 41}, 1: {"total": 41}}
+        assert [bench.text(0), bench.text(1)] == ["I am 0\n", "I am 1\n"]
+        assert (await bench.running()).slots == ("h:0", "h:1")
+
+
+@both
+@asynchronous
+async def test_cell_without_a_ring(folder: Path, engine: type) -> None:
+    source = (
+        "import os, sys\nmine = (rank, world_size, local_rank, device, os.environ['RANK'], x)\nsys.stderr.write('hm')"
+    )
+    async with Bench(engine, folder, source, names={"x": [1]}, out=("mine", "not_set")) as bench:
+        assert (await through(bench, "h:0", "h:1")).outcome == "completed"
+        assert bench.results() == {rank: {"mine": (rank, 2, 0, "cpu", str(rank), [1])} for rank in (0, 1)}
+        assert bench.text(1, "stderr").endswith("hm")
+        assert sorted(bench.released) == ["h:0", "h:1"]
+
+
+@both
+@asynchronous
+async def test_exception_on_one_rank(folder: Path, engine: type) -> None:
+    source = "def f():\n    return 1 / (1 - rank)\nimport time\nf()\ntime.sleep(60)\n"
+    async with Bench(engine, folder, source) as bench:
+        began = time.monotonic()
+        seen = await through(bench, "h:0", "h:1")
+        assert seen.outcome == "failed"
+        assert "rank 1: ZeroDivisionError" in seen.reason
+        assert time.monotonic() - began < 50
+        found = error(folder)
+        assert (found["rank"], found["type"]) == (1, "ZeroDivisionError")
+        assert 'File "<In[1]>", line 5, in <module>\n    f()' in found["traceback"]  # the magic stands in line 1
+        assert 'File "<In[1]>", line 3, in f\n    return 1 / (1 - rank)' in found["traceback"]
+        assert "jupyter_elastic" not in found["traceback"]
+
+
+@needs("torch")
+@asynchronous
+async def test_the_cause_is_named_and_not_its_echo(folder: Path) -> None:
+    """Rank 1 raises in the middle of a ring; what rank 0 then says of its ring is not the error."""
+    source = INIT + "x = 0\n" + SUM + "if rank == 1: raise KeyError('cause')\nwhile True: " + SUM
+    async with Bench(Horovod, folder, source) as bench:
+        assert (await through(bench, "h:0", "h:1")).outcome == "failed"
+        assert (error(folder)["rank"], error(folder)["type"]) == (1, "KeyError")
+
+
+@asynchronous
+async def test_exceptions_on_all_ranks_before_init(folder: Path) -> None:
+    async with Bench(Horovod, folder, "raise ValueError(f'hvd {rank}')") as bench:
+        assert (await through(bench, "h:0", "h:1")).outcome == "failed"
+        assert error(folder)["type"] == "ValueError"
+        assert sorted(bench.released) == ["h:0", "h:1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [("0", "completed"), ("", "completed"), ("3", "failed"), ("'no'", "failed")]
+)
+@asynchronous
+async def test_sys_exit(folder: Path, code: str, outcome: str) -> None:
+    async with Bench(Process, folder, f"import sys\na = 1\nsys.exit({code})", out=("a",)) as bench:
+        assert (await through(bench, "h:0")).outcome == outcome
+        assert bench.results() == ({0: {"a": 1}} if outcome == "completed" else {})
+
+
+@both
+@asynchronous
+async def test_killed_worker_of_a_plain_cell(folder: Path, engine: type) -> None:
+    source = "import os, time\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)"
+    async with Bench(engine, folder, source) as bench:
+        seen = await through(bench, "h:0", "h:1")
+        assert seen.outcome == "failed"
+        assert "rank 1" in seen.reason
+        assert "SIGKILL" in seen.reason
+        assert "memory" in seen.reason
+        assert error(folder)["rank"] == 1
+
+
+@needs("torch")
+@asynchronous
+async def test_killed_member_of_a_plain_ring(folder: Path) -> None:
+    source = INIT + "import os\nx = 0\n" + SUM + "if rank == 1: os.kill(os.getpid(), 9)\nwhile True: " + SUM
+    async with Bench(Horovod, folder, source) as bench:
+        seen = await through(bench, "h:0", "h:1")
+        assert seen.outcome == "failed"
+        assert "rank 1" in seen.reason
+        assert "SIGKILL" in seen.reason
+
+
+@asynchronous
+async def test_result_that_cannot_travel(folder: Path) -> None:
+    async with Bench(Process, folder, "import threading\nok = 1\nlock = threading.Lock()", out=("ok", "lock")) as bench:
+        seen = await through(bench, "h:0")
+        assert seen.outcome == "failed"
+        assert "--out lock" in seen.reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: time.sleep(1)",
+        "import signal\nfor s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)\nwhile True: pass",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import time; time.sleep(300)'])",
+    ],
+    ids=["polite", "stubborn", "with helpers"],
+)
+@asynchronous
+async def test_cancel(folder: Path, source: str) -> None:
+    async with Bench(Process, folder, "import os, time\nopen(f'at.{rank}', 'w').close()\n" + source) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.running()
+        await bench.until(lambda: len(list(folder.glob("at.*"))) == 2)
+        workers = bench.engine.pids()
+        family = processes.family(workers)
+        assert len(workers) == 2
+        await bench.engine.stop("cancel")
+        await bench.engine.stop("cancel")
+        seen = await bench.ended()
+        assert seen.outcome == "cancelled"
+        assert not processes.living(family)
+        assert sorted(bench.released) == ["h:0", "h:1"]
+        assert bench.engine.pids() == []
+
+
+@asynchronous
+async def test_cold_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_ELASTIC_WARM", "0")
+    async with Bench(Process, folder, "import os\nparent = os.getppid()", out=("parent",)) as bench:
+        assert (await through(bench, "h:0")).outcome == "completed"
+        import os
+
+        assert bench.results()[0]["parent"] == os.getpid()
+
+
+@asynchronous
+async def test_workers_end_with_their_driver(folder: Path) -> None:
+    async with Bench(Process, folder, "while True: pass") as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.running()
+        workers = bench.engine.pids()
+        for member in bench.engine._members.values():
+            member.writer.close()  # what the kernel does when a driver dies
+        await bench.until(lambda: not processes.living(workers))
+
+
+@asynchronous
+async def test_process_engine_rescales(folder: Path) -> None:
+    source = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.01)"
+    async with Bench(Process, folder, source, out=("rank",)) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.running()
+        await bench.rescale("h:1")
+        assert (await bench.running()).slots == ("h:1",)
+        await bench.until(lambda: bench.released == ["h:0"])
+        await bench.rescale("h:1", "h:2")
+        assert (await bench.running()).slots == ("h:1", "h:2")
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        assert bench.results() == {0: {"rank": 0}, 1: {"rank": 1}}
+
+
+@asynchronous
+async def test_python_that_is_not_there(folder: Path) -> None:
+    async with Bench(Process, folder, "pass", python="/nonexistent/python") as bench:
+        seen = await through(bench, "h:0")
+        assert seen.outcome == "failed"
+        assert "/nonexistent/python" in seen.reason

@@ -1,0 +1,140 @@
+"""Engine `horovod` with PyTorch and unmodified `hvd.elastic.run`: grow, shrink, deaths, preemption."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic.agent import membership, processes
+from jupyter_elastic.agent.commits import Commits
+from jupyter_elastic.agent.engines.horovod import Horovod
+from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
+
+pytestmark = needs("torch")
+OUT = ("steps", "weights")
+
+
+@asynchronous
+async def test_grows_and_shrinks(folder: Path) -> None:
+    async with Bench(Horovod, folder, TORCH + "print('rank', rank, 'of', world_size)", out=OUT) as bench:
+        await bench.launch("h:0")
+        await bench.step_at(1)
+        await bench.rescale("h:0", "h:1")
+        await bench.step_at(2)
+        grown = await bench.running()
+        assert grown.slots == ("h:0", "h:1")
+        assert 0 < grown.pause_s < 30
+        await bench.rescale("h:1")  # not the newest goes, but the one that holds rank 0
+        shrunk = await bench.running()
+        assert shrunk.slots == ("h:1",)
+        await bench.step_at(1, time.time())
+        await bench.until(lambda: bench.released == ["h:0"])
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        assert bench.released == ["h:0", "h:1"]
+        assert list(bench.results()) == [0]
+        check_training(bench)
+        assert bench.text(0) == "rank 0 of 1\n"
+        assert not Commits(folder).shared.exists()
+
+
+@asynchronous
+async def test_survivors_go_on_when_a_worker_is_killed(folder: Path) -> None:
+    async with Bench(Horovod, folder, TORCH, out=OUT) as bench:
+        await bench.launch("h:0", "h:1")
+        for rank in (1, 0):
+            await bench.step_at(2, time.time())
+            await bench.until(lambda: (folder / "commit").exists() or Commits(folder).load())
+            before = max(step["step"] for step in bench.steps())
+            killed = time.time()
+            bench.kill(rank)
+            first = await bench.until(
+                lambda: next((s for s in bench.steps() if s["at"] > killed and s["step"] <= before + 1), None)
+            )
+            assert before - first["step"] <= 6
+            await bench.step_at(2, time.time())  # the slot has a new worker
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        check_training(bench)
+        assert sorted(bench.released) == ["h:0", "h:1"]
+
+
+@asynchronous
+async def test_two_changes_ten_milliseconds_apart(folder: Path) -> None:
+    async with Bench(Horovod, folder, TORCH, out=OUT) as bench:
+        await bench.launch("h:0")
+        await bench.step_at(1)
+        await bench.rescale("h:0", "h:1")
+        await asyncio.sleep(0.01)
+        await bench.rescale("h:0", "h:1", "h:2")
+        await bench.step_at(3)
+        assert (await bench.running()).generation == 3
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        check_training(bench)
+
+
+@asynchronous
+async def test_preempted_job_goes_on_from_its_commit(folder: Path) -> None:
+    async with Bench(Horovod, folder, TORCH, out=OUT) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: any(step["step"] > 12 for step in bench.steps()))
+        await bench.engine.stop("preempt")
+        await bench.engine.stop("preempt")
+        assert (await bench.ended()).outcome == "preempted"
+        assert sorted(bench.released) == ["h:0", "h:1"]
+        last = max(step["step"] for step in bench.steps())
+    assert not Commits(folder).shared.exists()
+    async with Bench(Horovod, folder, TORCH, out=OUT, attempt=2) as bench:
+        resumed = time.time()
+        await bench.launch("h:3")
+        assert (await bench.step_at(1, resumed))["step"] == last + 1  # members save at the door: nothing is lost
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        check_training(bench)
+
+
+@asynchronous
+async def test_all_members_die(folder: Path) -> None:
+    async with Bench(Horovod, folder, TORCH, out=OUT) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: any(step["step"] > 12 for step in bench.steps()))
+        killed = time.time()
+        for process in bench.engine.pids():
+            processes.send(process, signal.SIGKILL)
+        again = await bench.step_at(2, killed + 0.1)
+        assert again["step"] > 10  # the commit of step 10, at least, outlived them
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        check_training(bench)
+
+
+@asynchronous
+async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newcomer dies between `go` and the end of its `hvd.init()`: the others can't form that ring."""
+    async with Bench(Horovod, folder, TORCH, out=OUT) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: any(step["step"] > 12 for step in bench.steps()))
+        killed: list[str] = []
+        perform = bench.engine._perform
+
+        def stab(action: Any) -> None:
+            perform(action)
+            if isinstance(action, membership.Go) and len(action.members) == 3 and not killed:
+                killed.append(action.members[-1])
+                bench.engine._kill(action.members[-1])
+                bench.engine._members[action.members[-1]].doomed = False
+
+        monkeypatch.setattr(bench.engine, "_perform", stab)
+        await bench.rescale("h:0", "h:1", "h:2")
+        step = await bench.step_at(3)
+        assert killed
+        assert step["step"] > 10
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        check_training(bench)
