@@ -10,6 +10,8 @@ its folder is enough for a successor to end its workers should it be killed.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import concurrent.futures.thread  # noqa: F401 - imported by the first `to_thread` otherwise
 import contextlib
 import logging
 import os
@@ -66,6 +68,7 @@ def preload() -> None:
     for entry in entry_points(group=GROUP):
         with contextlib.suppress(Exception):
             _preloaded[entry.name] = entry.load()
+    codecs.lookup("ascii")  # found by an import at the first use
 
 
 def load_engine(name: str) -> type[Engine]:
@@ -393,8 +396,7 @@ def prepare() -> asyncio.Runner:
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     runner = asyncio.Runner()
-    runner.run(asyncio.sleep(0))
-    processes.myself()
+    runner.run(asyncio.to_thread(processes.myself))
     return runner
 
 

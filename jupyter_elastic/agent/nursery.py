@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.agent import driver, spawn
+from jupyter_elastic.agent import driver
 from jupyter_elastic.agent.processes import Known, gone, known, myself
 from jupyter_elastic.errors import EngineError
 
@@ -213,7 +213,6 @@ def serve(ours: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies; their end is seen by pidfd
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     driver.preload()
-    spawn.socket_of(sys.executable, os.environ, ())  # what it looks up once is then known to every driver
     gc.collect()
     gc.freeze()
     spare = _spare(ours)
