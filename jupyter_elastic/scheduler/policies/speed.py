@@ -18,31 +18,29 @@ UNKNOWN_S = 60.0
 
 def rates(job: JobView) -> Callable[[int], float]:
     """The job's speed by number of workers: samples/s, or multiples of one worker's when nothing is measured."""
-    profile = job.profile
-    servers = job.min_servers
-    points = {point.workers: point.samples_per_s for point in profile.speeds if point.servers == servers}
-    if profile.fit is not None:
-        a, b, d = profile.fit
+    profile, servers = job.profile, job.min_servers
+    points, fit = profile.speeds, profile.fit
+    if not points and fit is None:
+        return _guess
+    first = points[0].workers if points else 0
 
-        def fitted(workers: int) -> float:
-            if workers <= 0:
-                return 0.0
-            known = points.get(workers)
-            if known is not None:
-                return known
+    def speed(workers: int) -> float:
+        if workers <= 0:
+            return 0.0
+        at = workers - first  # where it is if every size is measured, as in a simulator
+        if 0 <= at < len(points) and points[at].workers == workers and points[at].servers == servers:
+            return points[at].samples_per_s
+        for point in points:
+            if point.workers == workers and point.servers == servers:
+                return point.samples_per_s
+        if fit is not None:
+            a, b, d = fit
             seconds = a / workers + b + d * workers
             return 1.0 / seconds if seconds > 0 else 0.0
+        near = min(points, key=lambda point: (abs(point.workers - workers), point.workers))
+        return near.samples_per_s * (float(workers) / near.workers) ** GUESS if near.workers else 0.0
 
-        return fitted
-    if not points:
-        return _guess
-    at = min(points, key=lambda workers: (abs(workers - job.size.workers), workers))
-    unit = points[at] / float(at) ** GUESS
-
-    def scaled(workers: int) -> float:
-        return points[workers] if workers in points else unit * float(max(workers, 0)) ** GUESS
-
-    return scaled
+    return speed
 
 
 def _guess(workers: int) -> float:
