@@ -83,7 +83,7 @@ class Job:
             raise BadRequest(f"there is no stream {stream!r}; ask for 'stdout' or 'stderr'")
         path = self.folder / f"rank.{rank}" / stream
         try:
-            return path.read_text(errors="replace")
+            return path.read_bytes().decode(errors="replace")  # as bytes: carriage returns stay what they are
         except FileNotFoundError:
             ranks = self.ranks
             if rank in ranks or not ranks:
@@ -94,8 +94,12 @@ class Job:
         """Wait for the job's end, at most `timeout` seconds (TimeoutError); how it ended."""
         from jupyter_elastic.widgets.live import live
 
-        if not live().watch(self).ended.wait(timeout):
+        watched = live().watch(self)
+        if not watched.ended.wait(timeout):
             raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
+        # nbclient and papermill only heed what the running cell says: a view of a detached job is finished from here.
+        for finish in watched.finishers:
+            finish()
         return self._settled()
 
     @property

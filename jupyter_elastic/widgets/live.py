@@ -51,6 +51,8 @@ class Watched:
         self.problem = ""
         """Why the story does not go on (daemon gone); empty while it does."""
         self.sinks: list[Sink] = []
+        self.finishers: list[Callable[[], None]] = []
+        """Draw the end once more, from the thread of whoever waited for it."""
         self.changed = True
         self._next_output = 0.0
 

@@ -55,6 +55,8 @@ class Shown:
             self._draw_static()
         # The page keeps what it shows at the end, whether or not somebody waits for it.
         live().add(self.watched, self._at_end)
+        if self.surface == "static":
+            self.watched.finishers.append(self._draw_static)
 
     @property
     def sent_away(self) -> bool:

@@ -64,9 +64,11 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook) -> None:
         notebook.run("print(later.status in ('queued', 'starting', 'running'), later.progress)").printed
         == "True None\n"
     )
-    assert "later" in notebook.run("print('later' in later.explain() or later.explain())").printed + "later"
+    assert notebook.run("print(later.explain())").printed
     assert notebook.run("later.wait(0.01)").ename == "TimeoutError"
-    assert notebook.run("print(later.result(), [p.slots for p in later.size_history()])").printed == "7 [1, 0]\n"
+    cell = notebook.run("print(later.result(), [p.slots for p in later.size_history()])")
+    assert cell.printed == "7 [1, 0]\n"
+    assert "completed in" in cell.views[0]  # said by the cell that waited: nbclient heeds no other
     assert "&lt;i&gt;" in notebook.run("later._repr_html_()").result
 
 
@@ -112,7 +114,6 @@ def test_the_line_magic_shows_the_pool(notebook: Notebook) -> None:
     assert "2 CPU slots (no GPUs here): 2 free" in notebook.run("%elastic").views[0]
     assert "First come, first served" in notebook.run("%elastic policy").views[0]
     assert '"kind": "cpu"' in notebook.run("%elastic hosts --json").printed
-    assert "--gpus" in notebook.run("%%distribute?").printed or True
 
 
 def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: Notebook) -> None:

@@ -1,0 +1,95 @@
+"""The handle, as far as it goes without a pool."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
+from jupyter_elastic.job import Job, slot_range
+from jupyter_elastic.types import JobInfo, JobSpec
+
+
+def job(folder: Path, **what: Any) -> Job:
+    """A handle whose daemon said this last: an ended job is not asked for again."""
+    spec = JobSpec(name="<b>n</b>", folder=str(folder), python="/p", min_slots=1, max_slots=2)
+    handle = Job(None, 7)  # type: ignore[arg-type]
+    handle._known = JobInfo(
+        **{"job": 7, "owner": "ann", "spec": spec, "phase": "completed", "submitted_at": 1.0, **what}
+    )
+    return handle
+
+
+def leave(folder: Path, rank: int, data: bytes) -> None:
+    (folder / "results").mkdir(exist_ok=True)
+    (folder / "results" / f"rank.{rank}.pickle").write_bytes(data)
+
+
+def test_results_by_rank(tmp_path: Path) -> None:
+    handle = job(tmp_path)
+    assert handle.results == {}
+    assert handle.result() is None
+    leave(tmp_path, 10, pickle.dumps({"a": 10}))
+    leave(tmp_path, 2, pickle.dumps({"a": 2}))
+    (tmp_path / "results" / "rank.0.pickle.tmp").write_bytes(b"half")
+    assert list(handle.results) == [2, 10]
+    assert handle.result() == 2
+    assert handle.result(rank=10) == 10
+    with pytest.raises(NotFound, match=r"rank 3 .* left no result; there are \[2, 10\]"):
+        handle.result(rank=3)
+    leave(tmp_path, 2, pickle.dumps({"a": 2, "b": 3}))
+    assert handle.result() == {"a": 2, "b": 3}
+    leave(tmp_path, 2, b"not a pickle")
+    with pytest.raises(ElasticError, match="can't be read here"):
+        handle.result()
+
+
+def test_logs(tmp_path: Path) -> None:
+    handle = job(tmp_path)
+    assert handle.logs() == ""
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / "stdout").write_bytes(b"1%\r2%\n\xff")
+    assert handle.logs(1) == "1%\r2%\n\ufffd"
+    assert handle.logs(1, "stderr") == ""
+    assert handle.ranks == [1]
+    with pytest.raises(NotFound, match=r"no rank 0; there are \[1\]"):
+        handle.logs(0)
+    with pytest.raises(BadRequest, match="stdout"):
+        handle.logs(1, "both")
+
+
+def test_a_failed_job_opens_with_the_traceback(tmp_path: Path) -> None:
+    handle = job(tmp_path, phase="failed", reason="rank 1 ended")
+    with pytest.raises(JobFailed, match="failed: rank 1 ended"):
+        handle.result()
+    (tmp_path / "error.json").write_text(
+        json.dumps({"rank": 1, "type": "ValueError", "message": "x", "traceback": "Traceback ...\nValueError: x\n"})
+    )
+    with pytest.raises(JobFailed) as caught:
+        handle.result()
+    assert str(caught.value).startswith("Traceback ...\nValueError: x\n\nThat was rank 1 of job 7")
+    (tmp_path / "error.json").write_text("{half")
+    assert handle.error is None
+    with pytest.raises(JobCancelled, match="slots are free again"):
+        job(tmp_path, phase="cancelled").result()
+
+
+def test_its_looks_are_escaped(tmp_path: Path) -> None:
+    handle = job(tmp_path)
+    assert repr(handle) == "<Job 7 '<b>n</b>': completed>"
+    assert "<b>n" not in handle._repr_html_()
+
+
+@pytest.mark.parametrize(("given", "meant"), [(2, (2, 2)), ("1:4", (1, 4)), ((2, 3), (2, 3)), (" 2 : 3 ", (2, 3))])
+def test_ranges(given: Any, meant: tuple[int, int]) -> None:
+    assert slot_range(given) == meant
+
+
+@pytest.mark.parametrize("given", [0, -1, "", "a", "3:2", "1:", ":2", (1, 2, 3), "0:3"])
+def test_no_ranges(given: Any) -> None:
+    with pytest.raises(BadRequest, match="--gpus"):
+        slot_range(given)
