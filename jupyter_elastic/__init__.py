@@ -12,9 +12,3 @@ def load_ipython_extension(ipython: Any) -> None:
     from jupyter_elastic.magic import load
 
     load(ipython)
-
-
-def _jupyter_server_extension_points() -> list[dict[str, Any]]:
-    from jupyter_elastic.server_ext.app import ElasticApp
-
-    return [{"module": "jupyter_elastic.server_ext", "app": ElasticApp}]

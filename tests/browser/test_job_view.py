@@ -11,6 +11,10 @@ from tests.support.lab import Lab
 from tests.support.pool import Pool
 
 LOAD = "%load_ext jupyter_elastic"
+VIEW = ".jp-OutputArea .je-renderer .je-job"
+BAR_BETWEEN = """([low, high]) => { const bar = document.querySelector('.je-renderer [role=progressbar]');
+  const value = Number(bar?.getAttribute('aria-valuenow') ?? NaN);
+  return low <= value && value <= high; }"""
 STEPS = """%%distribute --gpus 2 --engine process --name steps {options}
 import time
 from jupyter_elastic import training
@@ -26,14 +30,13 @@ def steps(count: int, options: str = "") -> str:
 
 
 def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
-    book = notebook(LOAD, steps(20))
+    book = notebook(LOAD, steps(60))
     book.run_all()
-    view = page.locator(".jp-OutputArea .je-job:visible")
+    view = page.locator(VIEW)
     expect(view).to_have_count(1)
     expect(view.locator(".je-state")).to_contain_text("running on 2 CPU slots")
-    bar = view.locator("[role=progressbar]")
-    expect(bar).to_have_attribute("aria-valuenow", "25")
-    expect(bar).to_have_attribute("aria-valuenow", "60")
+    page.wait_for_function(BAR_BETWEEN, arg=[5, 45])
+    page.wait_for_function(BAR_BETWEEN, arg=[50, 95])
     view.get_by_role("tab", name="rank 1").click()
     expect(view.locator(".je-output")).to_contain_text("rank 1 step 1")
     expect(view.locator(".je-curve")).to_contain_text("loss")
@@ -46,7 +49,7 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
 def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: Any, page: Page, pool: Pool) -> None:
     book = notebook(LOAD, steps(3000, "--detach"), "import time\ntime.sleep(600)")
     book.run_all()
-    view = page.locator(".jp-OutputArea .je-job:visible")
+    view = page.locator(VIEW)
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 10")
     (info,) = pool.client.jobs()
@@ -59,7 +62,7 @@ def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: A
 def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     book = notebook(LOAD, steps(3000, "--detach"))
     book.run_all()
-    view = page.locator(".jp-OutputArea .je-job:visible")
+    view = page.locator(VIEW)
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 3")
     book.wait_idle()
     book.save()
@@ -87,7 +90,7 @@ def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Po
 def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     book = notebook(LOAD, steps(3000, "--detach"))
     book.run_all()
-    view = page.locator(".jp-OutputArea .je-job:visible")
+    view = page.locator(VIEW)
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 2")
     book.wait_idle()
     book.save()
@@ -102,7 +105,7 @@ def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Poo
 def test_a_failing_cell_has_its_traceback_on_top(notebook: Any, page: Page) -> None:
     book = notebook(LOAD, "%%distribute --gpus 2 --engine process\nnumber = rank\nif rank == 1:\n    number / 0\n")
     book.run_all()
-    view = page.locator(".jp-OutputArea .je-job:visible")
+    view = page.locator(VIEW)
     expect(view.locator(".je-traceback")).to_contain_text("ZeroDivisionError")
     expect(view.locator(".je-traceback")).to_contain_text("number / 0")
     book.picture("job-failed")
@@ -115,7 +118,7 @@ def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page, 
     book = notebook(LOAD, cell)
     book.wait_command("apputils:change-theme", theme=theme)
     book.run_all()
-    view = page.locator(".jp-OutputArea .je-job:visible")
+    view = page.locator(VIEW)
     expect(view.locator(".je-head")).to_contain_text("<b>bold</b>-💥")
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
     book.picture(f"job-{short}")

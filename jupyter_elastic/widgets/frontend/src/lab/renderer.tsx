@@ -19,6 +19,13 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private home = findHome();
   private job = 0;
 
+  constructor() {
+    super();
+    this.addClass('je-renderer');
+    // Until the server is known not to answer, the widget above steps back.
+    this.toggleClass('je-live', this.home !== null);
+  }
+
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const saved = model.data[MIME] as unknown as Saved;
     if (saved.page && !this.page) this.page = saved.page;
@@ -53,6 +60,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           this.draw();
         },
         down: since => {
+          this.toggleClass('je-live', since === null);
           if (since === null) this.notice = '';
           else this.notice = `The Jupyter server has not answered since ${new Date(since * 1000).toLocaleTimeString()}. The job goes on; this view comes back by itself.`;
           this.draw();
