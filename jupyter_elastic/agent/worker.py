@@ -34,6 +34,7 @@ from jupyter_elastic import packaging
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.training import guards
 from jupyter_elastic.training import session as training_session
 
 FAILED = 1
@@ -128,6 +129,7 @@ class Worker:
         training_session.current = self._session
         if self._engine == "horovod":
             self._doors.install()
+            guards.install()
         self._namespace = packaging.restore(payload)
         self._namespace.update(
             __name__="__main__",

@@ -1,0 +1,184 @@
+"""Real rings: whatever happens to the workers, the learning curve is that of a run that nothing happened to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from jupyter_elastic.agent.engines.horovod import Horovod
+from tests.live.engine.bench import Bench
+from tests.live.training import cells
+
+EPOCHS, STEPS = 25, 100
+FRAMEWORKS = {"torch": cells.TORCH, "keras": cells.KERAS, "legacy keras": cells.LEGACY_KERAS}
+
+
+@pytest.fixture(scope="module")
+def static(warm_workers, tmp_path_factory):
+    """The curve and the weights of one worker that nothing happens to, by framework."""
+    known = {}
+
+    async def alone(framework):
+        bench = make(framework, tmp_path_factory.mktemp("static"), seed=0)
+        try:
+            hurry(bench)
+            await bench.launch("h:0")
+            assert (await bench.ended()).outcome == "completed", bench.story()
+            assert [s["step"] for s in bench.steps()] == list(range(1, STEPS + 1))
+            return [s["loss"] for s in bench.steps()], bench.results()[0]["weights"]
+        finally:
+            await bench.close()
+
+    def of(framework):
+        if framework not in known:
+            known[framework] = asyncio.run(alone(framework))
+        return known[framework]
+
+    return of
+
+
+def make(framework, folder, *, micro=None, seed=0, attempt=1):
+    pytest.importorskip({"torch": "torch", "keras": "keras", "legacy keras": "tf_keras"}[framework])
+    names = {"SEED": seed, "EPOCHS": EPOCHS, "MICRO": micro}
+    return Bench(Horovod, folder / "job", FRAMEWORKS[framework], names=names, out=("weights", "ended"), attempt=attempt)
+
+
+def hurry(bench):
+    (bench.folder / "hurry").touch()
+
+
+def check(bench, static):
+    """The last time that each step was trained, it was trained as the static run did."""
+    losses, weights = static
+    assert bench.exit.outcome == "completed", bench.story()
+    curve = {s["step"]: s["loss"] for s in bench.steps()}
+    assert sorted(curve) == list(range(1, STEPS + 1))
+    np.testing.assert_allclose([curve[step] for step in sorted(curve)], losses, rtol=2e-3, atol=1e-4)
+    assert losses[-1] < losses[0] / 2
+    for values in bench.results().values():
+        assert values["ended"] == list(range(EPOCHS))
+        for mine, theirs in zip(values["weights"], weights, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-3, atol=2e-4)
+
+
+def once(bench):
+    """No step was trained twice: nothing was lost."""
+    return [s["step"] for s in bench.steps()] == list(range(1, STEPS + 1))
+
+
+def run(story, bench):
+    async def live():
+        try:
+            await story(bench)
+        finally:
+            await bench.close()
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
+    expected = static(framework)
+
+    async def story(bench):
+        await bench.launch("h:0")
+        first = await bench.step_at(1)
+        await bench.rescale("h:0", "h:1")
+        grown = await bench.step_at(2, first["at"])
+        await bench.rescale("h:0")
+        await bench.step_at(1, grown["at"])
+        hurry(bench)
+        await bench.ended()
+        check(bench, expected)
+        assert once(bench)
+        assert bench.released[0] == "h:1"
+
+    run(story, make(framework, tmp_path))
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_micro_batches_on_two_workers_are_exact(framework, static, tmp_path):
+    expected = static(framework)
+
+    async def story(bench):
+        hurry(bench)
+        await bench.launch("h:0", "h:1")
+        await bench.ended()
+        check(bench, expected)
+        assert once(bench)
+        assert len(bench.results()) == 2
+
+    run(story, make(framework, tmp_path, micro=5))
+
+
+@pytest.mark.parametrize(("framework", "victim"), [("torch", 0), ("torch", 1), ("keras", 0)])
+def test_a_killed_worker_costs_no_more_than_the_steps_since_the_last_commit(framework, victim, static, tmp_path):
+    expected = static(framework)
+
+    async def story(bench):
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        await bench.until(lambda: bench.steps()[-1]["step"] > 12)
+        bench.kill(victim)
+        killed = bench.steps()[-1]
+        await bench.step_at(1, killed["at"])
+        hurry(bench)
+        await bench.ended()
+        check(bench, expected)
+        assert len(bench.steps()) - STEPS <= 6  # five between commits, and the one that was under way
+
+    run(story, make(framework, tmp_path))
+
+
+def test_when_all_die_the_job_comes_back_from_its_last_commit(static, tmp_path):
+    expected = static("torch")
+
+    async def story(bench):
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: bench.steps() and bench.steps()[-1]["step"] > 12)
+        bench.kill(0)
+        bench.kill(1)
+        hurry(bench)
+        await bench.ended()
+        check(bench, expected)
+        repeated = [s["step"] for s in bench.steps()]
+        assert len(repeated) - STEPS <= 6  # five between commits, and the one that was under way
+
+    run(story, make("torch", tmp_path))
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_a_preempted_job_goes_on_in_the_next_attempt_without_losing_a_step(framework, static, tmp_path):
+    expected = static(framework)
+
+    async def story(bench):
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: bench.steps() and bench.steps()[-1]["step"] > 7)
+        await bench.engine.stop("preempt")
+        assert (await bench.ended()).outcome == "preempted", bench.story()
+
+    run(story, make(framework, tmp_path))
+
+    async def second(bench):
+        hurry(bench)
+        await bench.launch("h:0")
+        await bench.ended()
+        check(bench, expected)
+        assert once(bench)
+
+    run(second, make(framework, tmp_path, attempt=2))
+
+
+def test_keras_3_with_horovods_optimizer_is_refused(warm_workers, tmp_path):
+    pytest.importorskip("keras")
+    bench = Bench(Horovod, tmp_path / "job", cells.REFUSED)
+
+    async def story(bench):
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "failed"
+        assert "does nothing on Keras 3" in bench.text(0, "stderr") + bench.text(1, "stderr")
+        assert "trained apart" not in bench.text(0) + bench.text(1)
+
+    run(story, bench)
