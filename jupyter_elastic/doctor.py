@@ -153,7 +153,8 @@ def check_keras() -> Finding:
 
 def check_engines() -> Finding:
     """Which engines a job can name."""
-    found, lacking = [], []
+    found: list[str] = []
+    lacking: list[str] = []
     for entry in sorted(importlib.metadata.entry_points(group="jupyter_elastic.engines"), key=lambda e: e.name):
         probe = subprocess.run(
             [sys.executable, "-c", f"from {entry.module} import {entry.attr} as e; print(e.missing())"],

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from jupyter_elastic import connection
+from tests.support.pool import Pool
 
 
 @pytest.fixture(scope="module")
@@ -22,19 +19,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("JUPYTER_ELASTIC_DIR", str(folder))
         patch.setenv("JUPYTER_ELASTIC_SLOTS", "2")
         yield folder
-        end_pool()
-
-
-def end_pool() -> None:
-    """End the daemon and the agent of the pool that the environment names, by pid and start time."""
-    for name in ("daemon.json", "agent.json"):
-        with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
-            said = json.loads((connection.runtime_dir() / name).read_text())
-            process = psutil.Process(said["pid"])
-            if abs(process.create_time() - said["start_time"]) < 0.01:
-                process.terminate()
-                with contextlib.suppress(psutil.TimeoutExpired):
-                    process.wait(20)
+        Pool(folder).stop()
 
 
 @pytest.fixture(autouse=True)
