@@ -184,7 +184,7 @@ class Job:
         since = time.strftime("%H:%M:%S", time.localtime(info.submitted_at))
         return (
             f"<b>Job {self.id}</b> {html.escape(info.spec.name)}: {html.escape(info.phase)}, "
-            f"{len(info.slots)} of {info.spec.min_slots}:{info.spec.max_slots} slots, submitted {since}"
+            f"{len(info.slots)} of at most {info.spec.max_slots} slots, submitted {since}"
             + (f"<br>{html.escape(info.reason)}" if info.reason else "")
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import uuid
@@ -20,7 +21,7 @@ from jupyter_elastic import connection, keeper, packaging, wire
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, PackagingError
 from jupyter_elastic.job import Job
-from jupyter_elastic.magic_options import Options, distribute_line, parse
+from jupyter_elastic.magic_options import Options, distribute_line, long_options, parse
 from jupyter_elastic.types import JobSpec
 
 WAIT_TICK_S = 0.25
@@ -31,9 +32,23 @@ CANCEL_S = 60.0
 def load(shell: Any) -> None:
     """Register the magics, and begin to look for the pool so that the first cell need not wait for it."""
     shell.register_magics(ElasticMagics(shell))
+    with contextlib.suppress(Exception):  # an interface of IPython's own; without it there is no completion
+        shell.set_hook("complete_command", _complete, re_key=re.compile(r"%%distribute"))
+        shell.set_hook("complete_command", _complete_elastic, re_key=re.compile(r"%?elastic"))
     if "distributed" in shell.magics_manager.magics["cell"]:
         print("note: %%distributed is nbdistributed's, %%distribute is jupyter-elastic's", file=sys.stderr)  # noqa: T201
     threading.Thread(target=_warm, name="jupyter-elastic start", daemon=True).start()
+
+
+def _complete(_shell: Any, event: Any) -> list[str]:
+    """Options of `%%distribute`, and names of the notebook after --in."""
+    if event.line.split()[-1:] == ["--in"] or event.line.split()[-2:-1] == ["--in"]:
+        return sorted(name for name in _shell.user_ns if not name.startswith("_"))
+    return long_options()
+
+
+def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
+    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "status"]
 
 
 def _warm() -> None:
@@ -98,11 +113,10 @@ class ElasticMagics(Magics):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _package(self, options: Options, cell: str) -> packaging.Package:
-        count = getattr(self.shell, "execution_count", 0)
         return packaging.package(
             cell,
             self.shell.user_ns,
-            filename=f"<In[{count}]>",
+            filename=f"<In[{_number(self.shell)}]>",
             first_line=2,
             only=options.only,
             out=options.out,
@@ -136,7 +150,7 @@ class ElasticMagics(Magics):
         folder = packaging.create_folder(package, connection.jobs_dir())
         notebook, cell = _place(self.shell)
         spec = JobSpec(
-            name=options.name or f"cell-{getattr(self.shell, 'execution_count', 0)}",
+            name=options.name or f"cell-{_number(self.shell)}",
             folder=str(folder),
             python=sys.executable,
             min_slots=options.min_slots,
@@ -232,6 +246,11 @@ def _returned(job: Job) -> dict[str, Any]:
     """The --out values of the lowest rank that finished."""
     results = job.results
     return results[min(results)] if results else {}
+
+
+def _number(shell: Any) -> int:
+    """The number in the brackets beside this cell."""
+    return max(0, len(shell.user_ns.get("In", ())) - 1)
 
 
 def _place(shell: Any) -> tuple[str, str]:

@@ -83,6 +83,11 @@ def distribute_line(line: str) -> None:
     del line
 
 
+def long_options() -> list[str]:
+    """The options as one writes them out, for completion."""
+    return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
+
+
 def parse(line: str, environ: dict[str, str] | None = None) -> Options:
     """The options of a magic line; BadRequest says what to change."""
     try:

@@ -175,3 +175,14 @@ def test_out_values_survive_elsewhere_than_rank_0(notebook: Notebook) -> None:
     assert not cell.error
     printed: Any = notebook.run("print(job.results, job.result())").printed
     assert "only here" in printed
+
+
+def test_options_are_completed(notebook: Notebook) -> None:
+    def completed(text: str) -> list[str]:
+        request = notebook.client.complete(text)
+        while (reply := notebook.client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != request:
+            pass
+        return list(reply["content"]["matches"])
+
+    assert any("--gpus" in match for match in completed("%%distribute --g"))
+    assert "explain" in completed("%elastic exp")
