@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import cloudpickle
 import pytest
@@ -146,7 +146,7 @@ class Bench:
         """Tell the cell to come to its end."""
         (self.folder / "stop").touch()
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -154,8 +154,8 @@ class Bench:
 
     def story(self) -> str:
         parts = [f"{r}" for r in self.reports]
-        for path in sorted(self.folder.glob("rank.*/*")):
-            parts.append(f"--- {path.name} of {path.parent.name}\n{path.read_text()[-3000:]}")
+        files = sorted(self.folder.glob("rank.*/*"))
+        parts += [f"--- {path.name} of {path.parent.name}\n{path.read_text()[-3000:]}" for path in files]
         machine = getattr(self.engine, "machine", None)
         return "\n".join([*parts, f"machine: {machine}", f"steps: {self.steps()[-5:]}"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -161,8 +162,6 @@ async def test_cold_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("JUPYTER_ELASTIC_WARM", "0")
     async with Bench(Process, folder, "import os\nparent = os.getppid()", out=("parent",)) as bench:
         assert (await through(bench, "h:0")).outcome == "completed"
-        import os
-
         assert bench.results()[0]["parent"] == os.getpid()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pickle
@@ -91,13 +92,12 @@ async def test_another_user_is_not_served() -> None:
     store = Store({"/secret": b"mine"})
     await store.start()
     ask = (
-        "import os, socket, sys\n"
+        "import encodings.idna, os, socket, sys\n"
         "if len(sys.argv) > 2: os.setuid(65534)\n"
         "s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
         "try:\n    s.sendall(b'GET /secret HTTP/1.0\\r\\n\\r\\n'); sys.stdout.write(s.recv(999).decode())\n"
         "except ConnectionError: pass\n"
     )
-    import asyncio
 
     async def ask_as(*other: str) -> str:
         done = await asyncio.to_thread(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,10 @@ from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, 
 
 pytestmark = needs("torch")
 OUT = ("steps", "weights")
+
+
+def first_step(bench: Bench, after: float, up_to: int) -> dict[str, Any] | None:
+    return next((s for s in bench.steps() if s["at"] > after and s["step"] <= up_to), None)
 
 
 @asynchronous
@@ -53,9 +58,7 @@ async def test_survivors_go_on_when_a_worker_is_killed(folder: Path) -> None:
             before = max(step["step"] for step in bench.steps())
             killed = time.time()
             bench.kill(rank)
-            first = await bench.until(
-                lambda: next((s for s in bench.steps() if s["at"] > killed and s["step"] <= before + 1), None)
-            )
+            first = await bench.until(functools.partial(first_step, bench, killed, before + 1))
             assert before - first["step"] <= 6
             await bench.step_at(2, time.time())  # the slot has a new worker
         bench.finish()

@@ -1,0 +1,206 @@
+"""Membership under any order of events: workers that behave, die at any moment, and wishes that change at any moment.
+
+The model plays the workers of an elastic cell: each walks from door to door, as `horovod_doors` does, and what it does
+next is chosen by hypothesis. Some events come late, as they do over a pipe.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from jupyter_elastic.agent.membership import (
+    Action,
+    Fork,
+    GiveUp,
+    Go,
+    Kill,
+    Membership,
+    Private,
+    Release,
+    Removed,
+    Settled,
+    Update,
+)
+
+SLOTS = tuple(f"h:{number}" for number in range(4))
+
+
+class Worker:
+    def __init__(self, name: str, slot: str) -> None:
+        self.name, self.slot = name, slot
+        self.place = "cell"  # cell, init, private, run, joining, ring, door, leaving, dead
+        self.entered = False
+        self.seasoned = False
+        self.round = 0
+        self.updated = False
+
+
+class Rings(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = Membership(elastic=True)
+        self.workers: dict[str, Worker] = {}
+        self.released: list[str] = []
+        self.wanted: tuple[str, ...] = ()
+        self.generation = 0
+        self.rounds: list[Go] = []
+        self.gave_up = False
+        self.settled: list[Settled] = []
+
+    # the world does what it is told
+
+    def do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Fork(name, slot):
+                    assert slot in self.wanted
+                    assert all(w.slot != slot for w in self.living()), "two workers on one slot"
+                    self.workers[name] = Worker(name, slot)
+                case Go():
+                    self.go(action)
+                case Private(name):
+                    assert self.workers[name].place == "init"
+                    self.workers[name].place = "private"
+                case Removed(name):
+                    assert self.workers[name].place in {"init", "run", "door"}
+                    self.workers[name].place = "leaving"
+                case Kill(name):
+                    assert self.workers[name].place not in {"door", "ring"}, "members are removed at the door"
+                    self.workers[name].place = "leaving"
+                case Update(name):
+                    assert self.workers[name].place in {"ring", "joining", "cell"}
+                    self.workers[name].updated = True
+                case Release(slot):
+                    assert all(w.slot != slot for w in self.living())
+                    self.released.append(slot)
+                case Settled():
+                    assert all(self.workers[n].place != "joining" for n in self.rounds[-1].members if n in self.workers)
+                    self.settled.append(action)
+                case GiveUp():
+                    self.gave_up = True
+
+    def go(self, go: Go) -> None:
+        assert go.members
+        assert len(set(go.members)) == len(go.members)
+        for name in go.members:
+            worker = self.workers[name]
+            assert worker.place in {"init", "run", "door"}, f"{name} is let in from {worker.place}"
+            assert worker.slot in self.wanted, "let in although not wanted"
+        for worker in self.living():
+            if self.rounds and worker.round == self.rounds[-1].round and worker.name not in go.members:
+                assert worker.place == "leaving", "a living member is left behind"
+        assert go.round == len(self.rounds) + 1
+        assert not (go.restore and any(self.workers[n].seasoned for n in go.members))
+        if any(self.workers[n].seasoned for n in go.members):
+            assert self.workers[go.members[0]].seasoned, "rank 0 holds no state although somebody does"
+        doors = {self.workers[n].place for n in go.members}
+        assert not {"init", "run"} <= doors, "some are before elastic.run and some in it"
+        self.rounds.append(go)
+        for name in go.members:
+            self.workers[name].place, self.workers[name].round = "joining", go.round
+            self.workers[name].updated = False
+
+    def living(self) -> list[Worker]:
+        return [w for w in self.workers.values() if w.place != "dead"]
+
+    def those(self, *places: str) -> list[Worker]:
+        return [w for w in self.workers.values() if w.place in places]
+
+    def pick(self, data: st.DataObject, *places: str) -> Worker:
+        return data.draw(st.sampled_from(sorted(self.those(*places), key=lambda w: int(w.name[1:]))))
+
+    # what can happen
+
+    @precondition(lambda self: not self.gave_up)
+    @rule(slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=4, unique=True))
+    def wish(self, slots: list[str]) -> None:
+        self.generation += 1
+        self.wanted = tuple(slots)
+        self.do(self.machine.want(self.generation, slots))
+
+    @precondition(lambda self: self.those("cell", "private", "joining", "ring"))
+    @rule(data=st.data())
+    def walk(self, data: st.DataObject) -> None:
+        self.step(self.pick(data, "cell", "private", "joining", "ring"))
+
+    def step(self, worker: Worker) -> None:
+        """A worker goes on to where it is heard of next."""
+        if worker.place == "cell" and worker.round:  # between a common hvd.init() and elastic.run
+            worker.place, worker.entered = "ring", True
+            self.do(self.machine.entered(worker.name))
+            worker.seasoned = worker.seasoned or self.whole(worker)
+        elif worker.place == "cell":
+            worker.place = "init"
+            self.do(self.machine.ready(worker.name, "init"))
+        elif worker.place == "private":
+            worker.place, worker.entered = "run", True
+            self.do(self.machine.ready(worker.name, "run"))
+        elif worker.place == "joining":
+            if not self.whole(worker):
+                return  # a member is missing: the join never ends by itself
+            worker.place = "ring" if worker.entered else "cell"
+            self.do(self.machine.joined(worker.name, worker.round))
+            worker.seasoned = worker.entered
+        elif worker.place == "ring" and (worker.updated or not self.whole(worker)):
+            worker.place = "door"
+            self.do(self.machine.ready(worker.name, "init", seasoned=worker.seasoned))
+
+    def whole(self, worker: Worker) -> bool:
+        """Whether all members of the worker's round live in it."""
+        members = self.rounds[worker.round - 1].members
+        return all(
+            self.workers[n].place in {"joining", "ring", "cell"} and self.workers[n].round == worker.round
+            for n in members
+        )
+
+    @precondition(lambda self: any(w.place != "dead" for w in self.workers.values()) and not self.gave_up)
+    @rule(data=st.data())
+    def death(self, data: st.DataObject) -> None:
+        self.die(self.pick(data, "cell", "init", "private", "run", "joining", "ring", "door", "leaving"))
+
+    def die(self, worker: Worker) -> None:
+        worker.place = "dead"
+        self.do(self.machine.gone(worker.name))
+
+    @rule()
+    def tick(self) -> None:
+        self.do(self.machine.tick())
+
+    @rule()
+    def commit(self) -> None:
+        self.machine.committed()
+
+    # what must hold
+
+    @invariant()
+    def agrees_about_who_lives(self) -> None:
+        assert {w.name for w in self.living()} == set(self.machine.living)
+
+    @rule()
+    def comes_to_rest(self) -> None:
+        """From any state, when nobody dies any more and calls are repeated, the wish is fulfilled."""
+        if self.gave_up or not self.wanted:
+            return
+        for _ in range(60):
+            for worker in list(self.workers.values()):
+                if worker.place == "leaving" or (worker.place == "cell" and worker.round and not self.whole(worker)):
+                    self.die(worker)  # outside of elastic.run a broken ring ends the process
+                elif worker.place != "dead":
+                    self.step(worker)
+            if self.gave_up:
+                return
+            self.tick()
+        if self.gave_up:
+            return
+        last = self.rounds[-1]
+        assert {self.workers[n].slot for n in last.members} == set(self.wanted)
+        assert all(self.workers[n].place == "ring" for n in last.members), self.machine
+        assert len(self.living()) == len(self.wanted)
+        assert self.settled[-1].complete
+        assert self.settled[-1].generation == self.generation
+
+
+Rings.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestRings = Rings.TestCase

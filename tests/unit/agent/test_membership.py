@@ -1,0 +1,200 @@
+"""The machine that settles rounds: each rule once."""
+
+from __future__ import annotations
+
+from jupyter_elastic.agent.membership import (
+    DEATHS,
+    PATIENCE,
+    Action,
+    Fork,
+    GiveUp,
+    Go,
+    Kill,
+    Membership,
+    Private,
+    Release,
+    Removed,
+    Settled,
+    Update,
+)
+
+
+def ring(*slots: str, elastic: bool = True, min_slots: int = 1) -> Membership:
+    """A ring that trains on these slots; workers are w0, w1, ..."""
+    machine = Membership(elastic=elastic, min_slots=min_slots)
+    machine.want(1, slots)
+    names = [f"w{number}" for number in range(len(slots))]
+    for name in names:
+        machine.ready(name, "init")
+    for name in names:
+        machine.joined(name, 1)
+    if elastic:
+        for name in names:
+            machine.entered(name)
+    return machine
+
+
+def join(machine: Membership) -> list[Action]:
+    """Everybody who was let in comes out of `hvd.init()`."""
+    actions: list[Action] = []
+    for name in machine.rank_order():
+        actions += machine.joined(name, machine.round)
+    return actions
+
+
+def test_first_round_waits_for_all() -> None:
+    machine = Membership()
+    assert machine.want(1, ("h:0", "h:1")) == [Fork("w0", "h:0", 0, 2), Fork("w1", "h:1", 1, 2)]
+    assert machine.ready("w1", "init") == []
+    assert machine.ready("w0", "init") == [Go(1, 1, ("w0", "w1"), restore=True)]
+    assert machine.joined("w1", 1) == []
+    assert machine.joined("w0", 1) == [Settled(1, 1, ("h:0", "h:1"), complete=True)]
+
+
+def test_newcomer_is_private_until_the_door_of_run_and_only_then_members_are_called() -> None:
+    machine = ring("h:0")
+    assert machine.want(2, ("h:0", "h:1")) == [Fork("w1", "h:1", 1, 2)]
+    assert machine.ready("w1", "init") == [Private("w1")]
+    assert machine.tick() == []
+    assert machine.ready("w1", "run") == [Update("w0")]
+    assert machine.ready("w0", "init", seasoned=True) == [Go(2, 2, ("w0", "w1"), restore=False)]
+    assert join(machine) == [Settled(2, 2, ("h:0", "h:1"), complete=True)]
+
+
+def test_calls_are_repeated_at_ticks_only() -> None:
+    machine = ring("h:0", "h:1")
+    assert machine.want(2, ("h:0",)) == [Update("w0"), Update("w1")]
+    assert machine.entered("w0") == []
+    assert machine.tick() == [Update("w0"), Update("w1")]
+    assert machine.ready("w0", "init", seasoned=True) == []
+    assert machine.tick() == [Update("w1")]
+
+
+def test_shrink_removes_at_the_door_and_the_slot_is_released_when_the_process_is_gone() -> None:
+    machine = ring("h:0", "h:1")
+    machine.want(2, ("h:1",))
+    machine.ready("w0", "init", seasoned=True)
+    actions = machine.ready("w1", "init", seasoned=True)
+    assert actions == [Removed("w0"), Go(2, 2, ("w1",), restore=False)]
+    assert machine.gone("w0") == [Release("h:0")]
+    assert join(machine) == [Settled(2, 2, ("h:1",), complete=True)]
+
+
+def test_survivors_go_on_at_once_and_the_dead_are_replaced() -> None:
+    machine = ring("h:0", "h:1", "h:2")
+    assert machine.gone("w0") == [Fork("w3", "h:0", 2, 3)]  # the others notice by themselves
+    machine.ready("w1", "init", seasoned=True)
+    assert machine.ready("w2", "init", seasoned=True) == [Go(2, 1, ("w1", "w2"), restore=False)]
+    assert join(machine) == [Settled(2, 1, ("h:1", "h:2"), complete=False)]
+    machine.ready("w3", "init")
+    assert machine.ready("w3", "run") == [Update("w1"), Update("w2")]
+
+
+def test_too_few_survivors_wait_for_the_replacement() -> None:
+    machine = ring("h:0", "h:1", min_slots=2)
+    assert machine.gone("w1") == [Fork("w2", "h:1", 1, 2)]
+    assert machine.ready("w0", "init", seasoned=True) == []
+    machine.ready("w2", "init")
+    assert machine.ready("w2", "run") == [Go(2, 1, ("w0", "w2"), restore=False)]
+
+
+def test_when_all_members_died_the_new_ones_restore_together() -> None:
+    machine = ring("h:0", "h:1")
+    machine.gone("w0")
+    machine.gone("w1")
+    for name in ("w2", "w3"):
+        assert machine.ready(name, "init") == [Private(name)]
+    assert machine.ready("w2", "run") == []
+    assert machine.ready("w3", "run") == [Go(2, 1, ("w2", "w3"), restore=True)]
+
+
+def test_rank_0_goes_to_who_holds_state() -> None:
+    """w2 is older than w3 but died out of its first sync: it knows nothing."""
+    machine = ring("h:0", "h:1")
+    machine.ready("w0", "init", seasoned=False)
+    assert machine.ready("w1", "init", seasoned=True) == [Go(2, 1, ("w1", "w0"), restore=False)]
+
+
+def test_plain_cell_gives_up_when_a_worker_dies() -> None:
+    machine = ring("h:0", "h:1", elastic=False)
+    assert machine.gone("w1") == [GiveUp("w1", "not elastic"), Release("h:1")]
+    assert machine.gone("w0") == [Release("h:0")]
+    assert machine.over
+
+
+def test_workers_that_die_again_and_again() -> None:
+    machine = Membership(elastic=True)
+    machine.want(1, ("h:0",))
+    for number in range(DEATHS + 2):
+        assert machine.gone(f"w{number}") == [Fork(f"w{number + 1}", "h:0", 0, 1)]
+    assert machine.gone(f"w{DEATHS + 2}")[0] == GiveUp(f"w{DEATHS + 2}", "too often")
+    machine = Membership(elastic=True)
+    machine.want(1, ("h:0",))
+    for number in range(3 * DEATHS):
+        assert machine.gone(f"w{number}") == [Fork(f"w{number + 1}", "h:0", 0, 1)]
+        machine.committed()
+
+
+def test_a_broken_join_is_given_up_after_a_while() -> None:
+    machine = Membership(elastic=True)
+    machine.want(1, ("h:0", "h:1", "h:2"))
+    for name in ("w0", "w1", "w2"):
+        machine.ready(name, "init")
+    machine.joined("w0", 1)
+    machine.gone("w2")
+    assert machine.joined("w1", 1) == []  # never settled
+    machine = Membership(elastic=True)
+    machine.want(1, ("h:0", "h:1", "h:2"))
+    for name in ("w0", "w1", "w2"):
+        machine.ready(name, "init")
+    machine.joined("w0", 1)
+    machine.gone("w2")
+    for _ in range(PATIENCE):
+        assert Kill("w1") not in machine.tick()
+    assert Kill("w1") in machine.tick()
+
+
+def test_a_wish_taken_back() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:0", "h:1"))
+    assert machine.want(3, ("h:0",)) == [Settled(1, 3, ("h:0",), complete=True), Kill("w1")]
+    assert machine.gone("w1") == [Release("h:1")]
+    assert machine.want(2, ("h:0", "h:1")) == []  # an old wish
+
+
+def test_preemption_lets_one_of_those_who_hold_state_save_it() -> None:
+    machine = ring("h:0", "h:1")
+    assert machine.want(1, ()) == [Update("w0"), Update("w1")]
+    machine.ready("w1", "init", seasoned=True)
+    assert machine.ready("w0", "init", seasoned=True) == [Removed("w0", keep=True), Removed("w1")]
+    machine.gone("w0")
+    machine.gone("w1")
+    assert machine.over
+
+
+def test_all_slots_change() -> None:
+    """Nobody stays: the state goes by the commit."""
+    machine = ring("h:0")
+    assert machine.want(2, ("h:1",)) == [Fork("w1", "h:1", 0, 1)]
+    machine.ready("w1", "init")
+    assert machine.ready("w1", "run") == [Update("w0")]
+    assert machine.ready("w0", "init", seasoned=True) == [Removed("w0", keep=True), Go(2, 2, ("w1",), restore=True)]
+
+
+def test_the_end() -> None:
+    machine = ring("h:0", "h:1")
+    machine.want(2, ("h:0", "h:1", "h:2"))
+    machine.ready("w2", "init")
+    assert machine.done("w0") == [Kill("w2")]
+    assert machine.gone("w0") == [Release("h:0")]
+    assert machine.gone("w2") == [Release("h:2")]
+    assert not machine.over
+    machine.done("w1")
+    assert machine.gone("w1") == [Release("h:1")]
+    assert machine.over
+
+
+def test_who_is_left_behind_at_the_end_goes_on_alone() -> None:
+    machine = ring("h:0", "h:1")
+    machine.done("w0")
+    assert machine.ready("w1", "init", seasoned=True) == [Go(2, 1, ("w1",), restore=False)]
