@@ -232,7 +232,7 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
     if options.dry_run:
         wants = f"{options.min_slots}" + ("" if options.max_slots == options.min_slots else f" to {options.max_slots}")
         back = ", ".join(options.out) or "nothing"
-        lines.append(f"dry run: engine {engine}, {wants} slots, back comes {back}; nothing was queued")
+        lines.append(f"dry run: engine {engine}, {wants} slot(s), back comes {back}; nothing was queued")
         lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
     return lines
 

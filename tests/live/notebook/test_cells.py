@@ -106,7 +106,7 @@ def test_a_dry_run_shows_and_queues_nothing(notebook: Notebook) -> None:
     cell = notebook.run("data = list(range(1000))\n%load_ext jupyter_elastic")
     cell = notebook.run("%%distribute --gpus 1:2 --dry-run --out n --engine process\nn = len(data)")
     assert "data (list" in cell.printed
-    assert "dry run: engine process, 1 to 2 slots, back comes n; nothing was queued" in cell.printed
+    assert "dry run: engine process, 1 to 2 slot(s), back comes n; nothing was queued" in cell.printed
     assert len(notebook.pool.client.jobs(all=True)) == before
 
 
