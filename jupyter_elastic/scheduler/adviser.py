@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import threading
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
+from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler.policy_host import HostedPolicy
 from jupyter_elastic.types import Plan, Policy, View
 
 DEADLINE_S = 5.0
+
+AnyPolicy: TypeAlias = Policy | HostedPolicy
 
 
 class PolicyProblem(Exception):
@@ -26,7 +31,47 @@ class _TooSlow(BaseException):
     """Put into a thread that has used up its time; no Exception, so that a policy's own `except` lets it through."""
 
 
-async def ask(policy: Policy, view: View, deadline_s: float = DEADLINE_S) -> Plan:
+class Adviser:
+    """Keeps the active policy, makes it again when name, options or text change, and asks it."""
+
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
+        self._made: tuple[str, AnyPolicy] | None = None
+
+    def make(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
+        """A policy, by its name or from its text. NotFound or BadRequest where that can't be done. May block."""
+        if source:
+            return HostedPolicy(name, options, source, self._deadline_s)
+        return plugins.make_policy(name, options)
+
+    def check(self, name: str, options: dict[str, Any], source: str) -> None:
+        """Whether such a policy can be made; raises as `make`."""
+        made = self.make(name, options, source)
+        if isinstance(made, HostedPolicy):
+            made.close()
+
+    async def policy(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
+        """The policy, the same object as long as nothing of it changes."""
+        key = json.dumps([name, options, source], sort_keys=True, default=str)
+        if self._made is None or self._made[0] != key:
+            self.close()
+            made = await asyncio.get_running_loop().run_in_executor(None, self.make, name, options, source)
+            self._made = (key, made)
+        return self._made[1]
+
+    async def plan(self, policy: AnyPolicy, view: View) -> Plan:
+        """The policy's plan for this view; PolicyProblem when there is none in time."""
+        spare = 1.0 if isinstance(policy, HostedPolicy) else 0.0  # that one keeps the deadline by itself
+        return await ask(policy, view, self._deadline_s, spare)
+
+    def close(self) -> None:
+        """Forget the policy, and end its process if it has one."""
+        if self._made is not None and isinstance(self._made[1], HostedPolicy):
+            self._made[1].close()
+        self._made = None
+
+
+async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spare_s: float = 0.0) -> Plan:
     """The policy's plan for this view; PolicyProblem when there is none within `deadline_s` seconds."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Plan] = loop.create_future()
@@ -54,7 +99,7 @@ async def ask(policy: Policy, view: View, deadline_s: float = DEADLINE_S) -> Pla
     thread = threading.Thread(target=think, name=f"policy {policy.name}", daemon=True)
     thread.start()
     try:
-        return await asyncio.wait_for(answer, deadline_s)
+        return await asyncio.wait_for(answer, deadline_s + spare_s)
     except TimeoutError:
         _interrupt(thread)
         raise PolicyProblem(f"it gave no plan within {deadline_s:g} s") from None

@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from jupyter_elastic import wire
 from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, ProtocolError
-from jupyter_elastic.scheduler import adviser, desk, plugins
+from jupyter_elastic.scheduler import desk
+from jupyter_elastic.scheduler.adviser import DEADLINE_S, Adviser
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.clock import Clock
-from jupyter_elastic.scheduler.hosts import Source
+from jupyter_elastic.scheduler.hosts import Source, without_own
 from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
 from jupyter_elastic.scheduler.streams import Streams
 from jupyter_elastic.scheduler.transport import Curve, Peer, Received, Transport
@@ -38,17 +38,11 @@ from jupyter_elastic.types import (
     HostsSeen,
     JobId,
     JobProgressed,
-    Policy,
-    PolicyFailed,
-    ProgressSeen,
-    Propose,
     Stimulus,
     Tick,
     UsePolicy,
 )
 
-PLAN_EVERY_S = 0.02
-"""Shortest pause between two questions to the policy; a slow one pauses four times its own time, 1 s at most."""
 HOUSEKEEPING_S = 1.0
 AGENT_SILENCE_S = 12.0
 """An agent that has said nothing for so long is gone (it says something every 3 s)."""
@@ -75,7 +69,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     curve: Curve | None = None
     policy: str = ""
     """Policy to switch to at the start; empty: the one of last time."""
-    deadline_s: float = adviser.DEADLINE_S
+    deadline_s: float = DEADLINE_S
     agent_silence_s: float = AGENT_SILENCE_S
     scan_s: float = SCAN_S
 
@@ -118,18 +112,12 @@ class Daemon:
         self._agent_limit: dict[str, float] = {}
         self._greeted: list[Peer] = []
         self._snapshot_seq = self.core.state.seq - self.replayed
-        self._policy_made: tuple[str, Policy] | None = None
-        self._plan_wanted = asyncio.Event()
-        self._news_seq = 0
-        """The last event that a policy may want to know of."""
-        self._plan_again = False
-        self._news = 0
-        """Counts what changed the books but plans and progress: news that came while a policy was thinking."""
-        self._unseen = False
+        self._adviser = Adviser(settings.deadline_s)
+        self._planner = Planner(self, self._adviser, self.clock.monotonic)
+        self._errands: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         self._draining = False
-        self._ask_again_at: float | None = None
         self._fatal: JournalError | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -140,7 +128,7 @@ class Daemon:
             self._start()
             if ready is not None:
                 ready()
-            tasks = [asyncio.create_task(job()) for job in (self._plan, self._keep_house, self._watch_hosts)]
+            tasks = [asyncio.create_task(job()) for job in (self._planner.run, self._keep_house, self._watch_hosts)]
             stopping = asyncio.create_task(self._stopping.wait())
             done, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in [stopping, *tasks]:
@@ -151,6 +139,7 @@ class Daemon:
             if self._fatal is not None:
                 raise self._fatal
         finally:
+            self._adviser.close()
             self.transport.close()
             if self.failing is None and self.core.state.seq - self._snapshot_seq > LONG:
                 save_snapshot(self.journal, self.core)
@@ -171,16 +160,14 @@ class Daemon:
                 self._agents[user], self._agent_limit[user] = None, limit
         self._see_hosts(settings.source.hosts(self._slots_held()))
         if settings.policy and settings.policy != self.core.state.policy:
-            plugins.make_policy(settings.policy, {})
+            self._adviser.check(settings.policy, {}, "")
             reason = "the daemon was started with it"
             self.wish(
                 UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=settings.policy, reason=reason),
             )
-        if not self._commit():
+        if not self.commit():
             raise JournalError(str(self.failing))
-        self._plan_wanted.set()
-        with contextlib.suppress(ElasticError):
-            self._policy()  # now, not while the first job waits
+        self._planner.news(0)
         self.transport.start()
         log.info(
             "pool %s: %d events (%d read), %d unfinished jobs, %d slots, policy %s, at %s",
@@ -215,7 +202,7 @@ class Daemon:
             self._asking = None
             if not self._deferred:
                 answers.append((peer, request.id, answer))
-        self._commit(answers)
+        self.commit(answers)
 
     # --- step ---------------------------------------------------------------------------------------------------------
 
@@ -259,8 +246,6 @@ class Daemon:
             raise BadRequest("an error in the daemon; its log has the details") from None
         self._events += events
         self._effects += effects
-        if events and not isinstance(stimulus, Propose | PolicyFailed | ProgressSeen):
-            self._news += 1
 
     def greet(self, peer: Peer) -> None:
         """An agent said Hello: it is its user's agent from now on."""
@@ -283,7 +268,7 @@ class Daemon:
 
     # --- journal, publish, perform ------------------------------------------------------------------------------------
 
-    def _commit(self, answers: Sequence[tuple[Peer, int, wire.AnyAnswer]] = ()) -> bool:
+    def commit(self, answers: Sequence[tuple[Peer, int, wire.AnyAnswer]] = ()) -> bool:
         """Put the batch on disk, then tell of it. False when that failed; then every answer is the reason."""
         events, effects, greeted = self._events, self._effects, self._greeted
         self._events, self._effects, self._greeted = [], [], []
@@ -302,11 +287,10 @@ class Daemon:
         self.streams.publish(events)
         self._perform(effects, greeted)
         if events:
-            if any(not isinstance(event.fact, JobProgressed) for event in events):
-                self._news_seq = events[-1].seq
             self._arm()
             if self.core.wants_plan:
-                self._plan_wanted.set()
+                told = any(not isinstance(event.fact, JobProgressed) for event in events)
+                self._planner.news(events[-1].seq if told else 0)
         self._drain_soon()
         return True
 
@@ -371,73 +355,31 @@ class Daemon:
         for user, peer in self._agents.items():
             if peer is not None:
                 self._see_agent(user, connected=True)
-        self._commit(answers)
+        self.commit(answers)
 
-    # --- the policy ---------------------------------------------------------------------------------------------------
-
-    def check_policy(self, name: str, options: dict[str, Any], source: str) -> None:
-        """Whether such a policy can be made; NotFound or BadRequest where not."""
-        if source:
-            raise BadRequest("this daemon takes no policies as source text; install it as a package, or shadow it")
-        plugins.make_policy(name, options)
-
-    def _policy(self) -> Policy:
-        """The active policy; made again only when name or options change."""
-        state = self.core.state
-        key = json.dumps([state.policy, state.policy_options, state.policy_source], sort_keys=True)
-        if self._policy_made is None or self._policy_made[0] != key:
-            self.check_policy(state.policy, state.policy_options, state.policy_source)
-            self._policy_made = (key, plugins.make_policy(state.policy, state.policy_options))
-        return self._policy_made[1]
-
-    async def _plan(self) -> None:
-        """Ask the policy whenever something happened that it should see, or its interval is over."""
-        while True:
-            await self._wait_for_reason()
-            if self.failing is not None:
-                await asyncio.sleep(HOUSEKEEPING_S)
-                self._plan_wanted.set()
-                continue
-            began = self.clock.monotonic()
-            name = self.core.state.policy
-            stimulus: Stimulus
-            known = self._news
-            try:
-                policy = self._policy()
-                self._ask_again_at = None if policy.interval_s is None else began + policy.interval_s
-                seen = self.core.state.seq
-                plan = await adviser.ask(policy, self.core.view(self.now()), self.settings.deadline_s)
-                self._plan_again = self._news_seq > seen  # it could not know; the core will take the plan for an answer
-                stimulus = Propose(at=self.now(), by="daemon", id=self.next_id(), plan=plan, policy=name)
-            except Exception as problem:  # whatever a stranger's class does, it costs a plan and nothing else
-                log.warning("policy %s: %s", name, problem)
-                reason = str(problem)[:2000] or type(problem).__name__
-                stimulus = PolicyFailed(at=self.now(), by="daemon", id=self.next_id(), policy=name, reason=reason)
-            with contextlib.suppress(ElasticError):
-                self.wish(stimulus)
-                self._commit()
-            if self._news != known:  # the core takes a plan for an answer to all that it knows; this one is not
-                self._unseen = True
-                self._plan_wanted.set()
-            await asyncio.sleep(min(max(PLAN_EVERY_S, 4 * (self.clock.monotonic() - began)), 1.0))
-
-    async def _wait_for_reason(self) -> None:
-        if self._plan_again:
-            self._plan_again = False
+    def switch_policy(self, stimulus: UsePolicy) -> None:
+        """Step the switch if such a policy can be made; a text is tried in a child first, and answered when it ran."""
+        if not stimulus.source:
+            self._adviser.check(stimulus.name, stimulus.options, "")
+            self.wish(stimulus)
             return
-        while True:
-            timeout = None if self._ask_again_at is None else max(self._ask_again_at - self.clock.monotonic(), 0.0)
-            try:
-                await asyncio.wait_for(self._plan_wanted.wait(), timeout)
-            except TimeoutError:
-                if self.core.state.active or self.core.state.jobs:
-                    return
-                self._ask_again_at = None  # nobody is there to plan for; the next submit is a reason of its own
-                continue
-            self._plan_wanted.clear()
-            if self.core.wants_plan or self._unseen:
-                self._unseen = False
-                return
+        if self.failing is not None:
+            raise self.failing
+        task = asyncio.create_task(self._switch_to_source(stimulus, self._asking))
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+        self._deferred = True
+
+    async def _switch_to_source(self, stimulus: UsePolicy, asking: _Ask | None) -> None:
+        check = self._adviser.check
+        answer: wire.AnyAnswer = wire.Done()
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, check, stimulus.name, stimulus.options, stimulus.source)
+            self.wish(stimulus)
+        except ElasticError as problem:
+            answer = wire.Refused(code=problem.code, message=str(problem))
+        self.commit([(asking.peer, asking.id, answer)] if asking is not None else [])
 
     # --- time, hosts, agents ------------------------------------------------------------------------------------------
 
@@ -456,7 +398,7 @@ class Daemon:
         if self.failing is None:
             with contextlib.suppress(ElasticError):
                 self._step(Tick(at=self.now(), by="daemon", id=self.next_id()))
-            self._commit()
+            self.commit()
         self._arm()
 
     async def _keep_house(self) -> None:
@@ -466,7 +408,7 @@ class Daemon:
             self._miss_agents()
             self.transport.prune(PEER_SILENCE_S)
             if self.failing is None:
-                self._commit()
+                self.commit()
                 if self.core.state.seq - self._snapshot_seq > 4 * LONG:
                     self._snapshot_seq = self.core.state.seq
                     save_snapshot(self.journal, self.core)
@@ -493,24 +435,12 @@ class Daemon:
                 continue
             if self.failing is None:
                 self._see_hosts(hosts)
-                self._commit()
+                self.commit()
 
     def _see_hosts(self, hosts: tuple[Host, ...]) -> None:
-        held = self._slots_held()  # a job may have come while the source looked: its process is no stranger's
-        seen = tuple(
-            replace(
-                host,
-                slots=tuple(
-                    replace(slot, out="")
-                    if slot.out.startswith("in use") and host.slot_id(slot.index) in held
-                    else slot
-                    for slot in host.slots
-                ),
-            )
-            for host in hosts
-        )
+        hosts = without_own(hosts, self._slots_held())
         with contextlib.suppress(ElasticError):
-            self._step(HostsSeen(at=self.now(), by="daemon", id=self.next_id(), hosts=seen))
+            self._step(HostsSeen(at=self.now(), by="daemon", id=self.next_id(), hosts=hosts))
 
     def _slots_held(self) -> frozenset[str]:
         return frozenset(slot for slot, book in self.core.state.slots.items() if book.job is not None)

@@ -78,8 +78,8 @@ class House(Protocol):
         """End the daemon after this answer."""
         ...
 
-    def check_policy(self, name: str, options: dict[str, Any], source: str) -> None:
-        """Try to make this policy; NotFound or BadRequest when that can't be done."""
+    def switch_policy(self, stimulus: UsePolicy) -> None:
+        """Carry out this wish if the policy can be made; NotFound or BadRequest when not."""
         ...
 
 
@@ -200,8 +200,7 @@ def _switch_policy(house: House, peer: Peer, ask: wire.SwitchPolicy) -> wire.Any
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
     if len(msgspec.json.encode(ask.options)) > OPTION_BYTES:
         raise BadRequest(f"a policy's options may take {OPTION_BYTES:,} bytes as JSON at most")
-    house.check_policy(ask.name, ask.options, ask.source)
-    house.wish(
+    house.switch_policy(
         UsePolicy(
             at=house.now(),
             by=peer.user,

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.types import Host, Slot, SlotId
 
 SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
+STRANGER = "in use outside the pool"
 
 
 class Source(Protocol):
@@ -91,7 +93,7 @@ class Nvml:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         except self._nvml.NVMLError:
             return ""
-        return f"in use outside the pool by {', '.join(_who(p.pid) for p in processes[:3])}" if processes else ""
+        return f"{STRANGER} by {', '.join(_who(p.pid) for p in processes[:3])}" if processes else ""
 
 
 class Static:
@@ -170,3 +172,20 @@ def _who(pid: int) -> str:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def without_own(hosts: tuple[Host, ...], held: frozenset[SlotId]) -> tuple[Host, ...]:
+    """The hosts as seen, but no slot out for a process on it that is held now.
+
+    A job may have come while the source was looking: its process is no stranger's.
+    """
+    return tuple(
+        replace(
+            host,
+            slots=tuple(
+                replace(slot, out="") if slot.out.startswith(STRANGER) and host.slot_id(slot.index) in held else slot
+                for slot in host.slots
+            ),
+        )
+        for host in hosts
+    )

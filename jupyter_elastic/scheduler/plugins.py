@@ -82,7 +82,11 @@ def policy_infos(active: str, options: dict[str, Any]) -> tuple[PolicyInfo, ...]
         chosen = {**defaults, **options} if name == active else defaults
         infos.append(PolicyInfo(name=name, summary=summary, active=name == active, options=chosen, schema=schema))
     if active not in {info.name for info in infos}:
-        infos.append(PolicyInfo(name=active, summary="not installed here", active=True, options=options))
+        infos.append(
+            PolicyInfo(
+                name=active, summary="Given as source text, or no longer installed.", active=True, options=options
+            )
+        )
     return tuple(infos)
 
 

@@ -1,0 +1,110 @@
+"""A policy given as source text: a cell of some ten lines becomes what every other policy is.
+
+The text defines `plan(view)`, which gives back a Plan or a dictionary of workers by job, or a class with such a method.
+The words of `jupyter_elastic.types` that a policy needs are there without an import. Runs the text: only to be called
+where that is wanted (the limited child of the daemon, or the author's own kernel).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types import HostView, JobView, Plan, Policy, Profile, Size, Speed, View
+
+
+class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """A bare function has none."""
+
+
+def from_source(name: str, source: str, options: dict[str, Any] | None = None) -> Policy:
+    """The policy that the text defines; BadRequest says what is wrong with it, with the cell's own line number."""
+    space: dict[str, Any] = {
+        "__name__": f"policy_{name}",
+        **{word.__name__: word for word in (HostView, JobView, Plan, Profile, Size, Speed, View)},
+    }
+    try:
+        exec(compile(source, f"<policy {name}>", "exec"), space)  # noqa: S102 - what this module is for
+    except Exception as problem:
+        raise BadRequest(f"policy {name}: {_where(problem, name)}{type(problem).__name__}: {problem}") from problem
+    rule = space.get("plan")
+    if callable(rule):
+        _options(name, NoOptions, options)
+        return _function(name, rule)
+    kinds = [
+        found
+        for found in space.values()
+        if isinstance(found, type) and found.__module__ == f"policy_{name}" and callable(getattr(found, "plan", None))
+    ]
+    if len(kinds) != 1:
+        what = "more than one class with a method plan" if kinds else "neither a function nor a method plan(view)"
+        raise BadRequest(f"policy {name}: there is {what}; define plan(view), giving back {{job.job: workers}}")
+    return _instance(name, kinds[0], options)
+
+
+class _Function:
+    """A bare `plan(view)` as a policy."""
+
+    summary: ClassVar[str] = "Given from a cell."
+    Options: ClassVar[type[Struct]] = NoOptions
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = None
+    name: ClassVar[str] = ""
+    rule: ClassVar[Any] = None
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def plan(self, view: View) -> Plan:
+        """What the function says; a dictionary holds workers by job."""
+        said = type(self).rule(view)
+        if not isinstance(said, dict):
+            return said  # type: ignore[no-any-return]  # whatever it is, the asker looks at it
+        sizes = {job: size if isinstance(size, Size) else Size(workers=size) for job, size in said.items()}
+        return Plan(sizes={job: size for job, size in sizes.items() if size.slots})
+
+
+def _function(name: str, rule: Any) -> Policy:
+    kind = type("Rule", (_Function,), {"name": name, "rule": staticmethod(rule)})
+    made: Policy = kind(NoOptions())
+    return made
+
+
+def _instance(name: str, kind: Any, options: dict[str, Any] | None) -> Policy:
+    typed = _options(name, getattr(kind, "Options", NoOptions), options)
+    for attribute, default in (("work_conserving", False), ("interval_s", None), ("summary", "Given from a cell.")):
+        if not hasattr(kind, attribute):
+            setattr(kind, attribute, default)
+    try:
+        made: Policy = kind(typed) if kind.__init__ is not object.__init__ else kind()
+    except Exception as problem:
+        raise BadRequest(f"policy {name}: {_where(problem, name)}{type(problem).__name__}: {problem}") from problem
+    return made
+
+
+def _options(name: str, kind: type[Struct], options: dict[str, Any] | None) -> Struct:
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    unknown = sorted(set(options or {}) - set(known))
+    try:
+        if not unknown:
+            typed: Struct = msgspec.convert(options or {}, kind, strict=False)
+            return typed
+        problem = f"there is no option {', '.join(unknown)}"
+    except (msgspec.ValidationError, TypeError) as error:
+        problem = str(error)
+    raise BadRequest(f"policy {name}: {problem}; its options are {', '.join(known) or 'none'}")
+
+
+def _where(problem: Exception, name: str) -> str:
+    """`line 3: `, where the text's own line is known."""
+    if isinstance(problem, SyntaxError):
+        return f"line {problem.lineno}: " if problem.lineno else ""
+    line, trace = 0, problem.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == f"<policy {name}>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"line {line}: " if line else ""

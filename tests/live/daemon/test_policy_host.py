@@ -1,0 +1,139 @@
+"""A policy given as source text: real children, the real daemon."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from jupyter_elastic import wire
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler.policies.source import from_source
+from jupyter_elastic.scheduler.policy_host import HostedPolicy
+from jupyter_elastic.types import HostView, JobStarted, JobView, PlanRejected, PolicyUsed, Size, View
+
+from .test_service import until
+
+LARGEST = """
+# the largest first
+def plan(view):
+    free, sizes = view.capacity, {}
+    for job in sorted(view.jobs, key=lambda job: -job.max_slots):
+        workers = min(job.max_slots, free)
+        if job.allows(workers):
+            sizes[job.job], free = workers, free - workers
+    return sizes
+"""
+VIEW = View(
+    now=1.0,
+    hosts=(HostView(name="a", capacity=4, free=4),),
+    jobs=tuple(
+        JobView(job=n, owner="ann", phase="queued", submitted_at=n, queued_at=n, min_slots=1, max_slots=n)
+        for n in (1, 3, 2)
+    ),
+)
+
+
+def test_a_function_of_ten_lines_is_a_policy() -> None:
+    rule = HostedPolicy("largest", {}, LARGEST, 5.0)
+    try:
+        assert rule.plan(VIEW).sizes == {3: Size(3), 2: Size(1)}
+        assert rule.plan(VIEW).sizes == from_source("largest", LARGEST).plan(VIEW).sizes
+    finally:
+        rule.close()
+
+
+def test_a_class_with_options_and_memory_is_one_too() -> None:
+    text = """
+import msgspec
+class Mine:
+    interval_s = 7.5
+    class Options(msgspec.Struct):
+        most: int = 1
+    def __init__(self, options):
+        self.options = options
+    def plan(self, view):
+        count = (view.memo or 0) + 1
+        first = view.jobs[0].job
+        return Plan(sizes={first: Size(self.options.most)}, memo=count, reasons={first: "why not"})
+"""
+    rule = HostedPolicy("mine", {"most": 2}, text, 5.0)
+    try:
+        plan = rule.plan(VIEW)
+        assert (plan.sizes, plan.memo, plan.reasons) == ({1: Size(2)}, 1, {1: "why not"})
+        assert rule.interval_s == 7.5
+    finally:
+        rule.close()
+    with pytest.raises(BadRequest, match="its options are most"):
+        HostedPolicy("mine", {"least": 2}, text, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def plan(view:\n  pass", "line 1: SyntaxError"),
+        ("x = 1\ny = 1 / 0", "line 2: ZeroDivisionError"),
+        ("x = 1", "define plan"),
+        ("import nosuchmodule", "line 1: ModuleNotFoundError"),
+        ("import sys; sys.exit(3)", "3"),
+        ("import os; os._exit(3)", "its process ended"),
+        ("while True: pass", "within 1 s"),
+        ("f = open('/dev/shm/je-none', 'w'); f.write('x'); f.flush()", "line 1: OSError: .*File too large"),
+        ("x = bytearray(2 * 1024**3)", "MemoryError"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_said(text: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        HostedPolicy("wrong", {}, text, 0.5)
+
+
+def test_a_child_that_hangs_or_dies_is_replaced() -> None:
+    text = """
+import os, time
+def plan(view):
+    if view.seed == 1: time.sleep(60)
+    if view.seed == 2: os.abort()
+    return {}
+"""
+    rule = HostedPolicy("moody", {}, text, 0.5)
+    try:
+        for seed, problem in ((1, TimeoutError), (2, OSError)):
+            started = time.monotonic()
+            with pytest.raises(problem):
+                rule.plan(View(now=0.0, seed=seed, hosts=(), jobs=()))
+            assert time.monotonic() - started < 30
+            assert rule.plan(View(now=0.0, hosts=(), jobs=())).sizes == {}
+    finally:
+        rule.close()
+
+
+def test_a_print_is_not_an_answer() -> None:
+    rule = HostedPolicy("loud", {}, "def plan(view):\n    print('{\"plan\": 1}', flush=True)\n    return {}", 5.0)
+    try:
+        assert rule.plan(VIEW).sizes == {}
+    finally:
+        rule.close()
+
+
+def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
+    client = pool.start("--deadline", "0.5").client()
+    with pytest.raises(BadRequest, match="line 3: ZeroDivisionError"):
+        client.ask(wire.SwitchPolicy(name="mine", source="\n\n1/0"))
+    assert isinstance(client.ask(wire.SwitchPolicy(name="mine", source=LARGEST)), wire.Done)
+    job = client.submit(spec)
+    assert len(until(client, job, JobStarted).fact.slots) == 2, "largest first gives it its maximum"
+    pool.kill()
+    pool.start("--deadline", "0.5")
+    second = client.submit(spec)
+    assert len(until(client, second, JobStarted).fact.slots) == 2, "the text is in the journal"
+    since = client.ask(wire.ListJobs(limit=1)).seq
+    bad = "import time\ndef plan(view):\n    time.sleep(60)"
+    assert isinstance(client.ask(wire.SwitchPolicy(name="bad", source=bad)), wire.Done)
+    reasons = []
+    for event in client.events(since):
+        if isinstance(event.fact, PlanRejected):
+            reasons.append(event.fact.reason)
+        if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
+            break
+    assert len(reasons) == 3
+    assert all("within 0.5 s" in reason for reason in reasons)
