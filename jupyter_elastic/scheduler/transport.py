@@ -73,7 +73,8 @@ class Transport:
         self._handler = handler
         self._monotonic = monotonic
         self._context = zmq.Context()
-        self._sockets: list[zmq.Socket[bytes]] = []
+        self._sockets: dict[zmq.Socket[bytes], bool] = {}
+        """All sockets, and whether CURVE guards them."""
         self._zap: zmq.Socket[bytes] | None = None
         self._curve: Curve | None = None
         self._peers: dict[tuple[int, bytes], Peer] = {}
@@ -96,6 +97,7 @@ class Transport:
             self._zap.bind(_ZAP)
         self._curve = curve
         socket = self._socket()
+        self._sockets[socket] = True
         socket.curve_server = 1
         socket.curve_publickey, socket.curve_secretkey = curve.public, curve.secret
         socket.zap_domain = b"jupyter-elastic"
@@ -180,7 +182,7 @@ class Transport:
         socket.handshake_ivl = 10_000
         socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
         socket.linger = 0
-        self._sockets.append(socket)
+        self._sockets[socket] = False
         return socket
 
     def _pump(self) -> None:
@@ -190,13 +192,13 @@ class Transport:
             return
         batch: list[Received] = []
         now = self._monotonic()
-        for socket in self._sockets:
+        for socket, curve in self._sockets.items():
             for _ in range(BATCH):
                 try:
                     parts = socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     break
-                received = self._received(socket, parts, now)
+                received = self._received(socket, curve, parts, now)
                 if received is not None:
                     batch.append(received)
         try:
@@ -212,14 +214,16 @@ class Transport:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
-    def _received(self, socket: zmq.Socket[bytes], parts: Sequence[zmq.Frame], now: float) -> Received | None:
+    def _received(
+        self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float
+    ) -> Received | None:
         self.counts["received"] += 1
         # Names that peers give themselves are refused: who took the name of one who just left would get their mail.
         if len(parts) != 2 or len(parts[0].buffer) != 5 or parts[0].buffer[0] != 0:
             self.counts["malformed"] += 1
             return None
         identity = parts[0].bytes
-        user = self._user(socket, parts[1])
+        user = self._user(curve, parts[1])
         if user is None:
             self.counts["unknown"] += 1
             return None
@@ -233,14 +237,14 @@ class Transport:
         return Received(peer, parts[1].buffer)
 
     @staticmethod
-    def _user(socket: zmq.Socket[bytes], frame: zmq.Frame) -> str | None:
+    def _user(curve: bool, frame: zmq.Frame) -> str | None:
         """Who sent it.
 
         Each source is asked only where the other end can't write it: `User-Id` counts under CURVE alone, where the
         table of keys gave it; elsewhere a peer can put it into its own greeting.
         """
         try:
-            if socket.curve_server:
+            if curve:
                 return str(frame.get("User-Id")) or None
             return user_of_peer(str(frame.get("Peer-Address")))
         except zmq.ZMQError:
