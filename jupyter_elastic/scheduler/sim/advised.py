@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_elastic.scheduler.sim.pollux import RESTART, Training
+from jupyter_elastic.scheduler.sim.pollux import RESTART, Training, shape
 from jupyter_elastic.scheduler.sim.profiles import Model
 from jupyter_elastic.scheduler.sim.reference import Allocation, packed
 from jupyter_elastic.types import HostView, JobView, Plan, Policy, Profile, Size, Speed, View
 
 OWNER = "trace"
+PAYBACK = 2.0
+"""A job is brought together when that saves this many times the restart."""
 
 
 class Advised:
     """A policy of ours, asked every interval. An illegal plan leaves the present allocation standing."""
 
-    def __init__(self, policy: Policy, *, rigid: bool = False) -> None:
+    def __init__(self, policy: Policy, *, rigid: bool = False, gather: bool = True) -> None:
         self.rejected: list[str] = []
         self._policy = policy
-        self._rigid = rigid
+        self._rigid, self._gather = rigid, gather
         self._memo: Any = None
         self._ids: dict[str, int] = {}
         self._changed: dict[str, int] = {}
@@ -43,6 +45,8 @@ class Advised:
         self._memo = plan.memo
         sizes = {name: plan.sizes[self._ids[name]].workers for name in jobs if self._ids[name] in plan.sizes}
         found = place(sizes, held, nodes, gpus)
+        if self._gather:
+            gather(found, held, jobs, nodes, gpus)
         for name in jobs:
             if found.get(name, []) != held.get(name, []):
                 self._changed[name] = now
@@ -146,9 +150,46 @@ def place(sizes: Mapping[str, int], held: Mapping[str, Allocation], nodes: int, 
     return found
 
 
-def _fill(size: int, free: list[int]) -> Allocation:
-    """Take `size` GPUs from as few nodes as possible."""
+def gather(
+    found: dict[str, Allocation], held: Mapping[str, Allocation], jobs: Mapping[str, Training], nodes: int, gpus: int
+) -> None:
+    """Bring spread jobs that keep their size together where that pays, each onto a node that it already has GPUs on.
+
+    It pays when the time saved until the job's end is `PAYBACK` times the restart.
+    """
+    free = [gpus] * nodes
+    for allocation in found.values():
+        for node in allocation:
+            free[node] -= 1
+    for name, allocation in list(found.items()):
+        if held.get(name) != allocation or len(set(allocation)) <= -(-len(allocation) // gpus):
+            continue
+        job = jobs[name]
+        mine = [allocation.count(node) for node in range(nodes)]
+        room = [count + own for count, own in zip(free, mine, strict=True)]
+        options = [_fill(len(allocation), list(room), anchor) for anchor in sorted(set(allocation))]
+        best = min(options, key=lambda option: _time_left(job, option))
+        if _time_left(job, allocation) - _time_left(job, best) - RESTART >= PAYBACK * RESTART:
+            found[name] = best
+            free = [count - best.count(node) for node, count in enumerate(room)]
+
+
+def _time_left(job: Training, allocation: Allocation) -> float:
+    placement = shape(allocation)
+    if job.adapt:
+        epoch = min(job.epoch, job.model.max_epochs - 1)
+        left = job.model.end_of(job.model.max_epochs) - job.progress
+        return left / job.model.speed(placement, job.best_batch(placement), epoch)
+    return job.iterations_left() * job.model.step_time(placement, job.batch)
+
+
+def _fill(size: int, free: list[int], anchor: int | None = None) -> Allocation:
+    """Take `size` GPUs from as few nodes as possible, from the node `anchor` first."""
     taken: Allocation = []
+    if anchor is not None:
+        count = min(size, free[anchor])
+        free[anchor] -= count
+        taken.extend([anchor] * count)
     while len(taken) < size:
         need = size - len(taken)
         fitting = [node for node in range(len(free)) if free[node] >= need]

@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, shelf
-from jupyter_elastic.scheduler.sim.advised import Advised, illegal, place
+from jupyter_elastic.scheduler.sim.advised import Advised, gather, illegal, place
 from jupyter_elastic.scheduler.sim.profiles import Model, read_models
 from jupyter_elastic.types import HostView, JobView, Plan, Size, View
 from tests.support import toy
@@ -132,6 +132,21 @@ def test_place_packs_large_jobs_first_and_keeps_what_stays() -> None:
     assert found["grows"] == [0, 1, 1, 1, 1]
     assert found["small"] == [2]
     assert "none" not in found
+
+
+def test_spread_jobs_are_brought_together_where_that_pays(tmp_path: Path, models: dict[str, Model]) -> None:
+    (job,) = jobs(tmp_path, models, ("a", 0, 4, 128))
+    spread = {"a": [0, 0, 1, 1]}
+    found = {"a": [0, 0, 1, 1], "b": [1, 1]}
+    gather(found, spread | {"b": [1, 1]}, {"a": job, "b": job}, 2, 4)
+    assert found == {"a": [0, 0, 0, 0], "b": [1, 1]}
+    full = {"a": [0, 0, 1, 1], "b": [0, 0, 1, 1]}
+    gather(full, dict(full), {"a": job, "b": job}, 2, 4)
+    assert full["a"] == [0, 0, 1, 1]  # there is no room
+    job.progress, job.epoch = 299.0, 2
+    late = {"a": [0, 0, 1, 1]}
+    gather(late, spread, {"a": job}, 2, 4)
+    assert late == spread  # it isn't worth a restart any more
 
 
 def test_why_a_plan_is_illegal() -> None:
