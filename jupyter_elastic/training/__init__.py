@@ -20,7 +20,6 @@ Imports nothing heavy: frameworks are imported in `training.torch` and `training
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,8 +30,7 @@ from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import here as _here
 from jupyter_elastic.training.report import report
-from jupyter_elastic.training.ring import horovod_module as _horovod_module
-from jupyter_elastic.training.ring import in_horovod_job as _in_horovod_job
+from jupyter_elastic.training.ring import members as _members
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
@@ -43,23 +41,12 @@ __all__ = ["State", "batches", "commit", "prepare", "rank", "report", "run", "se
 
 def rank() -> int:
     """This worker's number in the present generation, from 0. Rank 0 writes files and prints."""
-    if _here.ring is not None or _here.rehearsing:
-        return _here.rank
-    return _outside("rank", "RANK", 0)
+    return _members()[0]
 
 
 def size() -> int:
     """How many workers train together in the present generation."""
-    if _here.ring is not None or _here.rehearsing:
-        return _here.size
-    return _outside("size", "WORLD_SIZE", 1)
-
-
-def _outside(word: str, variable: str, alone: int) -> int:
-    module = _horovod_module()
-    if module is not None:
-        return int(getattr(module, word)())
-    return int(os.environ.get(variable, alone)) if _in_horovod_job() else alone
+    return _members()[1]
 
 
 def batches(

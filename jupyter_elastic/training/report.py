@@ -14,11 +14,12 @@ import msgspec
 
 from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.ring import members
 from jupyter_elastic.types import Progress
 
 INTERVAL_S = 0.1
-RECENT = 50
-"""Steps over which a metric is averaged."""
+RECENT = 20
+"""Reports over which a metric is averaged; one that is reported more seldom is shown as it was last."""
 WINDOW_S = 5.0
 """Time over which samples per second are measured."""
 EXACT = {
@@ -37,7 +38,7 @@ class Reporter:
     """Collects metrics and sends a `Progress` at most every `INTERVAL_S` seconds."""
 
     def __init__(self) -> None:
-        self.recent: dict[str, deque[Any]] = {}
+        self.recent: dict[str, deque[tuple[int, Any]]] = {}
         self.exact: dict[str, float] = {}
         self.marks: deque[tuple[float, int, int]] = deque()
         self.sent_at = 0.0
@@ -51,7 +52,10 @@ class Reporter:
             if name in EXACT:
                 self.exact[name] = EXACT[name](value)
                 continue
-            self.recent.setdefault(name, deque(maxlen=RECENT)).append(_detached(value))
+            values = self.recent.setdefault(name, deque())
+            values.append((self.calls, _detached(value)))
+            while self.calls - values[0][0] >= RECENT:
+                values.popleft()
         if here.rehearsing:
             return None
         now = time.monotonic()
@@ -66,7 +70,7 @@ class Reporter:
         self.pending = False
         self.sent_at = time.monotonic() if now is None else now
         progress = msgspec.structs.replace(self._progress(), **self.exact)
-        if session.current is not None and here.rank == 0:
+        if session.current is not None and members()[0] == 0:
             session.current.report(progress)
         return progress
 
@@ -89,7 +93,7 @@ class Reporter:
         metrics = {name: mean for name, values in self.recent.items() if (mean := _mean(values)) is not None}
         state = here.state
         if state is None:
-            return Progress(step=self.calls, world_size=here.size, metrics=metrics)
+            return Progress(step=self.calls, world_size=members()[1], metrics=metrics)
         per_epoch = sum(here.passes)
         whole = here.epochs is not None and per_epoch > 0
         in_epoch = state.seen / per_epoch if per_epoch else 0.0
@@ -130,14 +134,14 @@ def _detached(value: Any) -> Any:
     return detach() if callable(detach) else value
 
 
-def _mean(values: deque[Any]) -> float | None:
+def _mean(values: deque[tuple[int, Any]]) -> float | None:
     """The mean of the values that are numbers; numbers replace them, so that each is read once."""
     numbers = []
-    for index, value in enumerate(values):
+    for index, (call, value) in enumerate(values):
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError):
             continue
-        values[index] = number
+        values[index] = (call, number)
         numbers.append(number)
     return sum(numbers) / len(numbers) if numbers else None

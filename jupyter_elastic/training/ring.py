@@ -17,6 +17,7 @@ import numpy as np
 
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import here
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -115,6 +116,18 @@ def horovod_module() -> Any:
         if module is not None and getattr(module, "is_initialized", lambda: False)():
             return module
     return None
+
+
+def members() -> tuple[int, int]:
+    """This worker's number and how many train together, within `run` and outside of it."""
+    if here.ring is not None or here.rehearsing:
+        return here.rank, here.size
+    module = horovod_module()
+    if module is not None:
+        return int(module.rank()), int(module.size())
+    if in_horovod_job():
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return 0, 1
 
 
 def _at_hand() -> str:

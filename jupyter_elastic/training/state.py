@@ -70,7 +70,7 @@ class State:
             object.__setattr__(self, name, value)
             return
         if hasattr(type(self), name):
-            if callable(value):  # the worker watches `save` and `sync` as it does those of Horovod's own states
+            if name in {"save", "sync"} and callable(value):  # the worker watches them, as with Horovod's own states
                 object.__setattr__(self, name, value)
                 return
             raise BadRequest(f"`{name}` is a word of training.State itself; give the attribute another name.")

@@ -78,3 +78,15 @@ def test_a_plain_cell_reports_too(memory):
 
 def test_nothing_is_sent_outside_of_a_job():
     assert Reporter().report({"loss": 1.0}).metrics == {"loss": 1.0}
+
+
+def test_a_metric_that_is_reported_seldom_is_shown_as_it_was_last():
+    reporter = Reporter()
+    for epoch in range(3):
+        for step in range(30):
+            reporter.report({"loss": float(step)})
+        reporter.report({"accuracy": float(epoch)})
+    reporter.report({"loss": 29.0})
+    metrics = reporter.flush().metrics
+    assert metrics["accuracy"] == 2.0
+    assert 19.0 < metrics["loss"] < 29.0
