@@ -337,6 +337,20 @@ class Simulation:
             self.run_.courses.append(course)
 
 
+def simulate(
+    tasks: Sequence[Task],
+    policy: str,
+    *,
+    nodes: int = 1,
+    slots: int = 4,
+    options: dict[str, Any] | None = None,
+    costs: Costs | None = None,
+) -> Run:
+    """Run tasks under an installed policy on equal nodes: the short way for notebooks."""
+    made = shelf.create(policy, options)
+    return Simulation(tasks, made, policy, pool(nodes, slots), options=options or {}, costs=costs or Costs()).run()
+
+
 def spec(task: Task) -> JobSpec:
     """What the task's owner would submit."""
     return JobSpec(

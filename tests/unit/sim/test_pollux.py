@@ -134,8 +134,9 @@ def test_place_packs_large_jobs_first_and_keeps_what_stays() -> None:
     assert "none" not in found
 
 
-def test_spread_jobs_are_brought_together_where_that_pays(tmp_path: Path, models: dict[str, Model]) -> None:
-    (job,) = jobs(tmp_path, models, ("a", 0, 4, 128))
+def test_spread_jobs_are_brought_together_where_that_pays(tmp_path: Path) -> None:
+    long = read_models(toy.write(tmp_path / "profiles", epochs=40))
+    (job,) = jobs(tmp_path, long, ("a", 0, 4, 128))
     spread = {"a": [0, 0, 1, 1]}
     found = {"a": [0, 0, 1, 1], "b": [1, 1]}
     gather(found, spread | {"b": [1, 1]}, {"a": job, "b": job}, 2, 4)
@@ -143,7 +144,7 @@ def test_spread_jobs_are_brought_together_where_that_pays(tmp_path: Path, models
     full = {"a": [0, 0, 1, 1], "b": [0, 0, 1, 1]}
     gather(full, dict(full), {"a": job, "b": job}, 2, 4)
     assert full["a"] == [0, 0, 1, 1]  # there is no room
-    job.progress, job.epoch = 299.0, 2
+    job.progress, job.epoch = 3999.0, 39
     late = {"a": [0, 0, 1, 1]}
     gather(late, spread, {"a": job}, 2, 4)
     assert late == spread  # it isn't worth a restart any more
