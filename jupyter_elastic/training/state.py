@@ -23,6 +23,7 @@ from jupyter_elastic.training import data, session
 from jupyter_elastic.training.loop import WARM_STEP, Rehearsed, here
 
 FORMAT = 1
+_WATCHED = {"save", "sync", "restore", "on_reset", "on_hosts_updated", "check_host_updates"}
 _FRAMEWORKS = {"torch": ("torch",), "keras": ("keras", "tf_keras", "tensorflow")}
 """Our file for a framework, and the modules whose presence says that the cell uses it."""
 
@@ -70,7 +71,9 @@ class State:
             object.__setattr__(self, name, value)
             return
         if hasattr(type(self), name):
-            if name in {"save", "sync"} and callable(value):  # the worker watches them, as with Horovod's own states
+            if name in _WATCHED and callable(
+                value
+            ):  # the worker watches them, as it does those of Horovod's own states
                 object.__setattr__(self, name, value)
                 return
             raise BadRequest(f"`{name}` is a word of training.State itself; give the attribute another name.")

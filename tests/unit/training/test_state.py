@@ -235,3 +235,17 @@ def test_bad_batch_sizes_are_refused_where_they_are_given():
         training.batches([1], 0)
     with pytest.raises(BadRequest, match=r"micro_batch must be"):
         training.batches([1], 1, micro_batch=0.5)
+
+
+def test_the_words_that_horovods_loop_calls_can_be_watched(ring):
+    calls = []
+    here.state = state = State(history=[])
+    for word in ("save", "sync", "restore", "on_reset"):
+        original = getattr(state, word)
+        setattr(state, word, lambda word=word, original=original: (calls.append(word), original()))
+    state.sync()
+    state.commit()
+    state.restore()
+    state.on_reset()
+    assert calls[0] == "sync"
+    assert {"restore", "on_reset"} <= set(calls)
