@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_elastic.agent.membership import (
     Action,
@@ -71,6 +71,7 @@ class Rings(RuleBasedStateMachine):
                     self.workers[name].place = "leaving"
                 case Update(name):
                     assert self.workers[name].place in {"ring", "joining", "cell"}
+                    assert len(self.could_go()) >= min(self.machine.min_slots, len(self.wanted)), "called for nothing"
                     self.workers[name].updated = True
                 case Release(slot):
                     assert all(w.slot != slot for w in self.living())
@@ -102,6 +103,12 @@ class Rings(RuleBasedStateMachine):
             self.workers[name].place, self.workers[name].round = "joining", go.round
             self.workers[name].updated = False
 
+    def could_go(self) -> list[Worker]:
+        """Wanted workers that are members, or wait to be."""
+        member = self.rounds[-1].round
+        at_door = self.those("init", "run")
+        return [w for w in self.living() if w.slot in self.wanted and (w.round == member or w in at_door)]
+
     def living(self) -> list[Worker]:
         return [w for w in self.workers.values() if w.place != "dead"]
 
@@ -115,22 +122,48 @@ class Rings(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.gave_up)
     @rule(slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=4, unique=True))
+    def wishes(self, slots: list[str]) -> None:
+        self.wish(slots)
+
     def wish(self, slots: list[str]) -> None:
         self.generation += 1
         self.wanted = tuple(slots)
         self.do(self.machine.want(self.generation, slots))
 
+    @initialize(
+        min_slots=st.integers(1, 3), slots=st.lists(st.sampled_from(SLOTS), min_size=2, max_size=4, unique=True)
+    )
+    def begin(self, min_slots: int, slots: list[str]) -> None:
+        self.machine.min_slots = min_slots
+        self.wish(slots)
+        self.rest()
+
     @precondition(lambda self: self.those("cell", "private", "joining", "ring"))
-    @rule(data=st.data())
-    def walk(self, data: st.DataObject) -> None:
-        self.step(self.pick(data, "cell", "private", "joining", "ring"))
+    @rule(data=st.data(), count=st.integers(1, 9))
+    def walk(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            if not self.those("cell", "private", "joining", "ring"):
+                return
+            self.step(self.pick(data, "cell", "private", "joining", "ring"))
+
+    @rule()
+    def calls_are_lost(self) -> None:
+        """Horovod drops what comes while it resets a state."""
+        for worker in self.workers.values():
+            worker.updated = False
+
+    @precondition(lambda self: self.rounds and not self.gave_up)
+    @rule()
+    def all_members_die(self) -> None:
+        for name in self.rounds[-1].members:
+            if self.workers[name].place != "dead":
+                self.die(self.workers[name])
 
     def step(self, worker: Worker) -> None:
         """A worker goes on to where it is heard of next."""
         if worker.place == "cell" and worker.round:  # between a common hvd.init() and elastic.run
             worker.place, worker.entered = "ring", True
             self.do(self.machine.entered(worker.name))
-            worker.seasoned = worker.seasoned or self.whole(worker)
         elif worker.place == "cell":
             worker.place = "init"
             self.do(self.machine.ready(worker.name, "init"))
@@ -142,7 +175,8 @@ class Rings(RuleBasedStateMachine):
                 return  # a member is missing: the join never ends by itself
             worker.place = "ring" if worker.entered else "cell"
             self.do(self.machine.joined(worker.name, worker.round))
-            worker.seasoned = worker.entered
+        elif worker.place == "ring" and self.whole(worker) and not worker.seasoned:
+            worker.seasoned = True  # it came through a sync
         elif worker.place == "ring" and (worker.updated or not self.whole(worker)):
             worker.place = "door"
             self.do(self.machine.ready(worker.name, "init", seasoned=worker.seasoned))
@@ -180,6 +214,9 @@ class Rings(RuleBasedStateMachine):
 
     @rule()
     def comes_to_rest(self) -> None:
+        self.rest()
+
+    def rest(self) -> None:
         """From any state, when nobody dies any more and calls are repeated, the wish is fulfilled."""
         if self.gave_up or not self.wanted:
             return
@@ -202,5 +239,5 @@ class Rings(RuleBasedStateMachine):
         assert self.settled[-1].generation == self.generation
 
 
-Rings.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Rings.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestRings = Rings.TestCase
