@@ -75,6 +75,7 @@ def _run_elastic(
         ring.init()
 
     with _training(state, ring):
+        state.begin()
         result: _Result = run_fn(attempt, reset)(state, *args, **kwargs)
         return result
 

@@ -199,6 +199,11 @@ class State:
         if session.current is not None and _is_keeper():
             session.current.save(self._saved, durable=durable)
 
+    def begin(self) -> None:
+        """Have something to go back to when a ring breaks before the first commit."""
+        if self._saved is None:
+            self._saved = self.encoded()
+
     def restore(self) -> None:
         """Go back to the last commit."""
         if self._saved is None:
