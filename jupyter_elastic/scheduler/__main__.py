@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"stop it first, or set {connection.DIR_VARIABLE} to another folder\n"
             )
             return ALREADY
+        sys.setswitchinterval(0.0005)  # a thinking policy shares the interpreter with the socket: short turns
         asyncio.run(_serve(_settings(options)))
     except (ElasticError, zmq.ZMQError, OSError) as problem:
         sys.stderr.write(f"the daemon can't run: {problem}\n")

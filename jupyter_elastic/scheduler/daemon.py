@@ -93,7 +93,7 @@ class Daemon:
         self.started_at = self.clock.now()
         self.journal = Journal(settings.state_dir / "journal.sqlite")
         self.core, self.replayed = restore(self.journal)
-        self.transport = Transport(self._on_batch, self.clock.monotonic)
+        self.transport = Transport(self._take, self._rest, self.clock.monotonic)
         self.streams = Streams(self.journal, self.transport, self.rights, self._owner_of)
         self.endpoints: list[str] = []
         self.failing: JournalError | None = None
@@ -105,6 +105,7 @@ class Daemon:
         self._uncertain: list[tuple[Stimulus, _Ask | None]] = []
         """Observations of this batch; they are held when its transaction fails."""
         self._held: list[tuple[Stimulus, _Ask | None]] = []
+        self._answers: list[tuple[Peer, int, wire.AnyAnswer]] = []
         self._asking: _Ask | None = None
         self._deferred = False
         self._agents: dict[str, Peer | None] = {}
@@ -180,28 +181,31 @@ class Daemon:
 
     # --- receive ------------------------------------------------------------------------------------------------------
 
-    def _on_batch(self, batch: Sequence[Received]) -> None:
-        answers: list[tuple[Peer, int, wire.AnyAnswer]] = []
-        for received in batch:
-            peer = received.peer
-            try:
-                request = wire.decode_request(received.frame)
-            except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
-                self.transport.counts["refused"] += 1
-                refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
-                answers.append((peer, 0, refusal))
-                continue
-            self._asking, self._deferred = _Ask(peer, request.id), False
-            try:
-                answer: wire.AnyAnswer = desk.answer(self, peer, request.ask)
-            except ElasticError as problem:
-                answer = wire.Refused(code=problem.code, message=str(problem))
-            except Exception:
-                log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask)
-                answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
-            self._asking = None
-            if not self._deferred:
-                answers.append((peer, request.id, answer))
+    def _take(self, received: Received) -> None:
+        """Answer a frame; the answer goes out with `_rest`."""
+        peer = received.peer
+        try:
+            request = wire.decode_request(received.frame)
+        except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
+            self.transport.counts["refused"] += 1
+            refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
+            self._answers.append((peer, 0, refusal))
+            return
+        self._asking, self._deferred = _Ask(peer, request.id), False
+        try:
+            answer = desk.answer(self, peer, request.ask)
+        except ElasticError as problem:
+            answer = wire.Refused(code=problem.code, message=str(problem))
+        except Exception:
+            log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask)
+            answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
+        self._asking = None
+        if not self._deferred:
+            self._answers.append((peer, request.id, answer))
+
+    def _rest(self) -> None:
+        """There is no more at the moment: what was taken becomes lasting, and is told."""
+        answers, self._answers = self._answers, []
         self.commit(answers)
 
     # --- step ---------------------------------------------------------------------------------------------------------
