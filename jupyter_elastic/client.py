@@ -21,7 +21,7 @@ from zmq.asyncio import Context, Socket
 from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_elastic import connection, wire
-from jupyter_elastic.errors import BY_CODE, BadRequest, DaemonUnreachable, ElasticError, JournalError, ProtocolError
+from jupyter_elastic.errors import BY_CODE, DaemonUnreachable, ElasticError, JournalError, ProtocolError
 from jupyter_elastic.types import AnyEffect, Event, JobId, JobInfo, JobSpec
 
 TIMEOUT_S = 30.0
@@ -85,6 +85,7 @@ class AsyncClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._context: Context | None = None
         self._closed = False
+        self._public_key = ""
 
     async def __aenter__(self) -> Self:
         return self.start()
@@ -183,12 +184,8 @@ class AsyncClient:
     def _secure(self, socket: Socket) -> None:
         if not self._where.server_key:
             return
-        path = self._where.secret_file or str(connection.state_dir() / "client.key")
-        try:
-            with open(path, encoding="ascii") as file:  # noqa: PTH123
-                public, secret = file.read().split()
-        except (OSError, ValueError) as problem:
-            raise BadRequest(f"can't read the client key {path} ({problem}); `jupyter elastic key` makes one") from None
+        public, secret = connection.client_key(self._where.secret_file)
+        self._public_key = public
         socket.curve_serverkey = self._where.server_key.encode("ascii")
         socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
 
@@ -229,8 +226,8 @@ class AsyncClient:
             elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._fail(
                     DaemonUnreachable(
-                        f"the daemon at {self._where.endpoint} refused this client's key; "
-                        "ask its administrator to add your public key to the table of allowed keys"
+                        f"the daemon at {self._where.endpoint} refused this client's key; ask its administrator to add "
+                        f"this line to the table of allowed keys: {self._public_key} YOUR-NAME"
                     )
                 )
             else:

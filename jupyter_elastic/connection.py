@@ -138,6 +138,23 @@ def alive(pid: int, start_time: float) -> bool:
         return False
 
 
+def client_key(path: str = "") -> tuple[str, str]:
+    """This user's CURVE key pair (public, secret), for daemons elsewhere; made at the first need (0600).
+
+    The file is `path`, else `state_dir()/client.key`. BadRequest when it holds something else.
+    """
+    file = Path(path).expanduser() if path else state_dir() / "client.key"
+    try:
+        if not file.exists():
+            import zmq
+
+            write_private(file, b" ".join(zmq.curve_keypair()) + b"\n")
+        public, secret = file.read_text(encoding="ascii").split()
+    except (OSError, ValueError) as problem:
+        raise BadRequest(f"{file} is no key pair ({problem}); move it away, and a new one is made") from problem
+    return public, secret
+
+
 def start_time(pid: int | None = None) -> float:
     """Start time of a process as psutil tells it (of this one by default): with the pid it names a process for ever."""
     return float(psutil.Process(pid).create_time())
