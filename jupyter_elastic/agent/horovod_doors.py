@@ -3,7 +3,7 @@
 What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and where elastic modules imported it) and
 `horovod.common.elastic.notification_manager` (host updates come by the pipe; its `init()` is what `elastic.run` calls
 first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
-Horovod's own, unmodified 0.28.1.
+Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.agent.horovod_state import StateKeeper
@@ -30,6 +31,7 @@ GLOO_TIMEOUT_S = 10
 
 _BASICS = "horovod.common.basics"
 _ELASTIC = "horovod.common.elastic"
+_TENSORFLOW = "horovod.tensorflow"
 
 
 class Doors:
@@ -55,7 +57,7 @@ class Doors:
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
         os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
         patches: dict[str, Callable[[types.ModuleType], None]]
-        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic}
+        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic, _TENSORFLOW: _patch_tensorflow}
         for name in list(patches):
             if name in sys.modules:
                 patches.pop(name)(sys.modules[name])
@@ -186,21 +188,38 @@ class Doors:
         module.notification_manager = NotificationManager()  # type: ignore[attr-defined]
 
 
+def _patch_tensorflow(module: types.ModuleType) -> None:
+    """Spare each worker the rewriting of Horovod's own Python by AutoGraph, most of a first TensorFlow step's time.
+
+    Horovod's functions branch by `tf.cond` where a tensor decides, so there is nothing in them to rewrite.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from tensorflow.python.autograph.core import config
+
+        config.CONVERSION_RULES = (config.DoNotConvert("horovod"), *config.CONVERSION_RULES)
+    function = module.tf.function
+    for part in (module, sys.modules.get("horovod.tensorflow.functions")):
+        if part is not None and hasattr(part, "_make_subgraph"):
+            part._make_subgraph = lambda plain: function(plain, autograph=False)  # type: ignore[attr-defined]
+
+
 def _sockets() -> frozenset[tuple[int, str]]:
     """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
     found = set()
     with contextlib.suppress(OSError):
-        for name in os.listdir("/proc/self/fd"):
+        for entry in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/self/fd/{name}")
+                target = str(entry.readlink())
                 if target.startswith("socket:"):
-                    found.add((int(name), target))
+                    found.add((int(entry.name), target))
     return frozenset(found)
 
 
 def _sever(ring: frozenset[tuple[int, str]]) -> None:
-    """Hang up on a broken ring. Horovod keeps its connections open until the next init, and a member that waits for this
-    one's data, and not for the dead one's, would wait for Gloo's time-out.
+    """Hang up on a broken ring.
+
+    Horovod keeps its connections open until the next init, and a member that waits for this one's data, and not for the
+    dead one's, would wait for Gloo's time-out.
     """
     for descriptor, _ in ring & _sockets():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:

@@ -2,8 +2,8 @@
 
 Horovod keeps a commit in the memory of each worker; when all members die, or the job is preempted, it is lost. Here
 rank 0's `save()` also goes to the driver's keeping, as a pickle that only the same user's workers ever read, and when
-nobody in a new ring holds state, rank 0 restores it before `sync()`. States of `jupyter_elastic.training` keep their own
-commits and are only watched. Knows Horovod's `State` by its methods; imports no framework.
+nobody in a new ring holds state, rank 0 restores it before `sync()`. States of `jupyter_elastic.training` keep their
+own commits and are only watched. Knows Horovod's `State` by its methods; imports no framework.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The rules, measured in ARCHITECTURE.md:
   waits for a newcomer that is not ready. The first round, and one whose members all died, waits for all wanted workers.
 - Ranks go by age, those that hold state first: rank 0 always has it where anybody has.
 - A dead worker's slot gets a new one; the survivors go on at once when there are at least `min_slots` of them.
-- Once the cell has come to `elastic.run`, a newcomer starts in a private world of size one, and joins at the door of `elastic.run`.
+- Once the cell has come to `elastic.run`, a newcomer starts in a private world of size one, and joins at that door.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
 """
 

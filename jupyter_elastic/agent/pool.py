@@ -2,8 +2,8 @@
 
 `python -m jupyter_elastic.agent.pool --socket PATH --frameworks torch` listens on a UNIX socket in the pool's runtime
 folder, serves only processes of its own user (peer credentials), imports, and then forks a worker for each request,
-whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start time, and
-later the exit code. It never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends when
+whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start time,
+and later the exit code. It never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends when
 nobody has asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one starts
 it (`Client`), the lock file sees to it that there is only one. Knows nothing of jobs.
 """
@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
     import_frameworks(options.frameworks)
     gc.collect()
     gc.freeze()
-    threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 1
+    threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     log.info("warm after %.2f s, %d thread(s): %s", time.monotonic() - began, threads, ", ".join(options.frameworks))
     try:
         Pool(listener, options.idle).serve()

@@ -1,7 +1,7 @@
 """Getting worker processes: forked from the warm pool where there is one, else started cold.
 
-The driver's side of `pool`. A worker is a process in its own session with one end of a socket pair; whatever started it,
-its death is seen by a pidfd at once and its exit code follows. Knows processes; must not know rings or jobs.
+The driver's side of `pool`. A worker is a process in its own session with one end of a socket pair; whatever started
+it, its death is seen by a pidfd at once and its exit code follows. Knows processes; must not know rings or jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jupyter_elastic.errors import EngineError
 
 WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
 """`0`: never fork workers from a warm pool."""
-START_S = 60.0
+START_S = 180.0
 """How long a pool may take to import its frameworks before its clients do without it."""
 CODE_S = 5.0
 """How long after a death its exit code is waited for."""

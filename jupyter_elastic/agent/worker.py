@@ -4,8 +4,8 @@ A worker is forked from the warm pool or started as `python -m jupyter_elastic.a
 end of the pipe, whose first line says what to run. Knows packaging and the job's folder; must not know engines, slots'
 meaning or the daemon. It never returns: a worker ends with `os._exit`.
 
-Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its ring broke; 77 its driver is gone;
-130 interrupted.
+Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its ring broke; 77 its driver is
+gone; 130 interrupted.
 """
 
 from __future__ import annotations

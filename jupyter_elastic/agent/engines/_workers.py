@@ -338,11 +338,20 @@ class WorkersEngine:
                     member.doomed = True
                 else:
                     processes.send(member.process.known, what)
-            until = time.monotonic() + wait_s
-            while self._members and time.monotonic() < until:
-                await asyncio.sleep(0.01)
+            await self._nobody_left(wait_s)
         if after_s:
             self._do(self.machine.end())
+
+    async def _nobody_left(self, patience_s: float) -> None:
+        """Wait until no worker lives, but not longer than this."""
+        gone = [processes.gone(m.process.known) for m in self._members.values() if m.process is not None]
+        if gone:
+            tasks = [asyncio.create_task(wait) for wait in gone]
+            _, late = await asyncio.wait(tasks, timeout=patience_s)
+            for task in late:
+                task.cancel()
+        elif self._members:
+            await asyncio.sleep(patience_s)
 
     async def _see_to_end(self, member: Member) -> None:
         await asyncio.sleep(END_GRACE_S)

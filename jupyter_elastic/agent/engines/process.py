@@ -31,7 +31,7 @@ class Process(WorkersEngine):
     def _perform(self, action: Action) -> None:
         raise AssertionError(action)  # without doors there are no rings
 
-    def _heard(self, member: Member, words: dict[str, Any]) -> None:
+    def _heard(self, member: Member, words: dict[str, Any]) -> None:  # noqa: ARG002
         if words["k"] != "entered":
             raise ValueError(words["k"])
 
