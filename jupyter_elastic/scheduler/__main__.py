@@ -22,7 +22,8 @@ from jupyter_elastic.errors import BadRequest, ElasticError
 from jupyter_elastic.lock import Lock
 from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
-from jupyter_elastic.scheduler.daemon import Daemon, Settings
+from jupyter_elastic.scheduler.daemon import Daemon
+from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.transport import Curve
 
 ALREADY = 3

@@ -13,23 +13,20 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
-
-from msgspec import Struct
 
 from jupyter_elastic import wire
 from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, ProtocolError
 from jupyter_elastic.scheduler import desk
-from jupyter_elastic.scheduler.adviser import DEADLINE_S, Adviser
-from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.adviser import Adviser
 from jupyter_elastic.scheduler.clock import Clock
-from jupyter_elastic.scheduler.hosts import Source, without_own
+from jupyter_elastic.scheduler.hosts import without_own
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
+from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.streams import Streams
-from jupyter_elastic.scheduler.transport import Curve, Peer, Received, Transport
+from jupyter_elastic.scheduler.transport import Peer, Received, Transport
 from jupyter_elastic.types import (
     AgentSeen,
     AnyEffect,
@@ -44,34 +41,12 @@ from jupyter_elastic.types import (
 )
 
 HOUSEKEEPING_S = 1.0
-AGENT_SILENCE_S = 12.0
-"""An agent that has said nothing for so long is gone (it says something every 3 s)."""
-SCAN_S = 10.0
-"""How often the hosts are looked at."""
 PEER_SILENCE_S = 3600.0
 HELD = 10_000
 """Observations kept while the journal can't be written."""
 DRAIN_S = 0.005
 
 log = logging.getLogger(__name__)
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """What a daemon is started with."""
-
-    state_dir: Path
-    socket: Path
-    source: Source
-    rights: Rights
-    shared: bool = False
-    """Whether other users of this machine may connect to the socket."""
-    tcp: str = ""
-    curve: Curve | None = None
-    policy: str = ""
-    """Policy to switch to at the start; empty: the one of last time."""
-    deadline_s: float = DEADLINE_S
-    agent_silence_s: float = AGENT_SILENCE_S
-    scan_s: float = SCAN_S
 
 
 class _Ask(NamedTuple):
