@@ -6,29 +6,38 @@ Parses, asks the client, prints. Knows argparse, rich and the client; decides no
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import queue
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
 from jupyter_elastic import __version__, keeper, wire
 from jupyter_elastic.client import Client
-from jupyter_elastic.errors import BadRequest, ElasticError, JobFailed
+from jupyter_elastic.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed
 from jupyter_elastic.job import Job
 from jupyter_elastic.types import ENDED, JobInfo
+from jupyter_elastic.widgets import terminal
+from jupyter_elastic.widgets.live_pool import live_pool
 from jupyter_elastic.widgets.model import human_time
+from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.pool_screen import PoolScreen
 
 Connect = Callable[[], Client]
 TAIL_S = 0.2
+FIRST_S = 20.0
+"""How long the first picture of the pool is waited for."""
 _PHASE_STYLE = {
     "queued": "yellow", "starting": "cyan", "running": "cyan", "rescaling": "magenta", "stopping": "magenta",
     "completed": "green", "failed": "red", "cancelled": "dim",
@@ -88,6 +97,14 @@ def notebook(line: str, connect: Connect) -> None:
     given.do(given, connect, Console(highlight=False))
 
 
+def text(words: list[str], connect: Connect) -> str:
+    """What `%elastic words` would print, without colours."""
+    console = Console(highlight=False, file=io.StringIO(), width=100)
+    given = _parser("%elastic", notebook=True).parse_args(words)
+    given.do(given, connect, console)
+    return cast("io.StringIO", console.file).getvalue().rstrip()
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises in a notebook, where exiting would be wrong."""
 
@@ -130,7 +147,10 @@ def _parser(prog: str, *, notebook: bool) -> argparse.ArgumentParser:
     policy.add_argument("--opt", "-o", action="append", default=[], metavar="K=V", help="an option of the policy")
     policy.add_argument("--reason", default="")
     command("status", _status, "the pool in a few lines")
+    command("pool", _pool_once, "who holds what, who waits, and what the policy did")
     if not notebook:
+        top = command("top", _top, "the same, kept up to date until Ctrl-C")
+        top.add_argument("--once", action="store_true", help="one picture, then end")
         for name, (_, text) in {**_PROCESSES, **_PROGRAMS}.items():
             commands.add_parser(name, help=text, add_help=False)
     return parser
@@ -311,6 +331,40 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
         lines.append(f"policy: {welcome.policy} · you are {welcome.user}")
         lines.append(f"daemon: {welcome.package}, pid {welcome.pid}, up {up}")
     console.print(escape("\n".join(lines)))
+
+
+def _pool_once(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    _top(given, connect, console, once=True)
+
+
+def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:
+    connect()
+    import_module("jupyter_elastic.forecasts").for_live_views()
+    pictures: queue.SimpleQueue[tuple[PoolScreen, float | None]] = queue.SimpleQueue()
+    rows = 20 if once else max(5, console.height // 2)
+
+    def take(model: PoolModel, down_since: float | None) -> None:
+        pictures.put((model.screen(time.time(), limit=None if given.json else rows), down_since))
+
+    def drawn(screen: PoolScreen, down_since: float | None) -> RenderableType:
+        return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width)
+
+    leave = live_pool().add(take)
+    try:
+        try:
+            shown = pictures.get(timeout=FIRST_S)
+        except queue.Empty:
+            raise DaemonUnreachable("the pool did not answer in time; `jupyter elastic doctor` says why") from None
+        if given.json:
+            _print_json(shown[0])
+        elif once or given.once:
+            console.print(drawn(*shown))
+        else:
+            with Live(drawn(*shown), console=console, screen=console.is_terminal, auto_refresh=False) as page:
+                while True:
+                    page.update(drawn(*pictures.get()), refresh=True)
+    finally:
+        leave()
 
 
 def _pool(client: Client) -> wire.Hosts:

@@ -22,6 +22,8 @@ from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFa
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
 from jupyter_elastic.widgets.model import JobModel, SizePoint
 
+BACKGROUND = "background"
+"""File in a job's folder: the cell that waits for the job may go on."""
 _RANK_FILE = re.compile(r"rank\.(\d+)\.pickle")
 
 

@@ -12,10 +12,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import display as show
 
 from jupyter_elastic import connection, keeper, packaging, wire
 from jupyter_elastic.client import Client
@@ -48,12 +50,13 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 
 
 def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
-    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "status"]
+    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "pool", "status"]
 
 
 def _warm() -> None:
     with contextlib.suppress(Exception):  # the first cell says what is wrong
         keeper.ensure()
+        import_module("jupyter_elastic.forecasts")  # the simulator, so that the first cell need not wait for it either
 
 
 @magics_class
@@ -91,17 +94,37 @@ class ElasticMagics(Magics):
     def elastic(self, line: str) -> Any:
         """Ask the pool, or tell it something.
 
-        %elastic status | jobs [--all] | logs JOB [--rank N] | cancel JOB | explain JOB | attach JOB (its live view) |
-        hosts | policy [NAME --opt k=v]
+        %elastic status | pool (who holds what, who waits) | jobs [--all] | logs JOB [--rank N] | cancel JOB |
+        explain JOB | attach JOB (its live view) | hosts | policy (the picker, with its what-if) |
+        policy NAME [--opt k=v]
         """
         from jupyter_elastic import cli
+        from jupyter_elastic.widgets.show import surface
 
         with _plain_errors():
             words = line.split()
+            if words in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
+                return self._show_pool(words)
             if words[:1] == ["attach"] and len(words) == 2 and words[1].isdigit():
                 return self._attach(int(words[1]))
             cli.notebook(line, self.client)
             return None
+
+    def _show_pool(self, words: list[str]) -> None:
+        """The live pool, with the picker open after `policy`; its plain words where the page has no widgets."""
+        from jupyter_elastic import cli, forecasts
+        from jupyter_elastic.widgets import live_pool
+        from jupyter_elastic.widgets.pool import PoolWidget
+
+        plain = cli.text(words or ["status"], self.client)
+        forecasts.for_live_views()
+        show(
+            PoolWidget(
+                picking=words == ["policy"],
+                plain=plain,
+                foresee=lambda names, options: forecasts.forecast(live_pool.ask, names, options),
+            )
+        )
 
     def client(self) -> Client:
         """This kernel's connection; daemon and agent are started when there are none."""
@@ -124,9 +147,14 @@ class ElasticMagics(Magics):
         )
 
     def _run(self, options: Options, package: packaging.Package, engine: str) -> Any:
-        from jupyter_elastic.widgets.show import Shown
+        from jupyter_elastic import forecasts
+        from jupyter_elastic.widgets import bundle
+        from jupyter_elastic.widgets.show import Shown, surface
 
         client = self.client()
+        if surface(self.shell) == "widget":
+            bundle.check()
+            forecasts.for_live_views()
         job = self._submit(client, options, package, engine)
         if options.handle:
             self.shell.user_ns[options.handle] = job
@@ -137,6 +165,7 @@ class ElasticMagics(Magics):
                 return job
             while not view.watched.ended.wait(WAIT_TICK_S):
                 if view.sent_away:
+                    view.let_go()
                     return job
                 view.refresh()
         except KeyboardInterrupt:

@@ -211,6 +211,8 @@ class Policies(Answer, frozen=True, kw_only=True):
     """Installed policies; one is active."""
 
     policies: tuple[PolicyInfo, ...]
+    refusal: str = ""
+    """Why who asks may not switch, and whom to ask; empty when they may."""
 
 
 class PoolView(Answer, frozen=True, kw_only=True):

@@ -182,9 +182,13 @@ def _list_hosts(house: House, _peer: Peer, _ask: wire.ListHosts) -> wire.AnyAnsw
     return wire.Hosts(slots=tuple(house.core.slots()), kind=kind, seq=state.seq)
 
 
-def _list_policies(house: House, _peer: Peer, _ask: wire.ListPolicies) -> wire.AnyAnswer:
-    state = house.core.state
-    return wire.Policies(policies=plugins.policy_infos(state.policy, state.policy_options))
+def _list_policies(house: House, peer: Peer, _ask: wire.ListPolicies) -> wire.AnyAnswer:
+    state, refusal = house.core.state, ""
+    try:
+        house.rights.switch_policy(peer.user, source=False)
+    except NotAllowed as problem:
+        refusal = str(problem)
+    return wire.Policies(policies=plugins.policy_infos(state.policy, state.policy_options), refusal=refusal)
 
 
 def _read_view(house: House, _peer: Peer, _ask: wire.ReadView) -> wire.AnyAnswer:

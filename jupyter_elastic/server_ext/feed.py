@@ -9,22 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from jupyter_elastic import keeper, wire
+from jupyter_elastic import forecasts, keeper, wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import DaemonUnreachable, ElasticError, NotFound
 from jupyter_elastic.types import JobId, JobInfo
+from jupyter_elastic.widgets import pool_feed
 from jupyter_elastic.widgets.model import JobModel
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.pool_screen import PoolScreen
 
 RETRY_S = 1.0
 KEEP_S = 300.0
 """How long a job that nobody looks at any more stays folded."""
-HISTORY_EVENTS = 20_000
-"""How far back the pool's history is read when the server starts."""
+LOOKED_S = 30.0
+"""So long after somebody looked at the pool waits are foreseen."""
 
 
 class JobFeed:
@@ -53,6 +56,9 @@ class Feed:
         self.pool = PoolModel()
         self.jobs: dict[JobId, JobFeed] = {}
         self.down_since: float | None = time.time()
+        self.waits = forecasts.Waits()
+        self.looked_at = 0.0
+        """When (monotonic) somebody last was shown the pool or a job."""
         self.version = 0
         self._condition = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,6 +69,7 @@ class Feed:
         """Connect and follow in the background, for as long as the server lives."""
         self._spawn(self._follow_for_ever())
         self._spawn(self._watch())
+        self._spawn(self._foresee())
 
     async def end(self) -> None:
         """Close the connection."""
@@ -95,8 +102,13 @@ class Feed:
             feed = self.jobs.setdefault(job, JobFeed(answer.jobs[0], self.pool.kind))
             if feed.task is None:
                 feed.task = self._spawn(self._follow_job(feed))
-        feed.used_at = time.monotonic()
+        feed.used_at = self.looked_at = time.monotonic()
         return feed
+
+    def screen(self, offset: int, limit: int) -> PoolScreen:
+        """The pool's page for somebody who looks."""
+        self.looked_at = time.monotonic()
+        return self.pool.screen(time.time(), limit=limit, offset=offset)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -127,26 +139,12 @@ class Feed:
         endpoint = self.endpoint or await asyncio.to_thread(keeper.ensure, start=self.start)
         if self.client is None:
             self.client = AsyncClient(endpoint).start()
-        since = await self._begin_again(self.client)
-        self.down_since = None
-        await self._changed()
-        async for event in self.client.events(since):
-            self.pool.fold(event)
-            await self._changed()
-
-    async def _begin_again(self, client: AsyncClient) -> int:
-        welcome = await client.ask(wire.Hello(version=wire.VERSION))
-        jobs, hosts = await client.ask(wire.ListJobs()), await client.ask(wire.ListHosts())
-        assert isinstance(welcome, wire.Welcome)
-        assert isinstance(jobs, wire.Jobs)
-        assert isinstance(hosts, wire.Hosts)
-        seq = min(jobs.seq, hosts.seq)
-        old = self.pool
-        self.pool = PoolModel(
-            seq=seq, jobs=jobs.jobs, slots=hosts.slots, policy=welcome.policy, kind=hosts.kind, user=welcome.user
-        )
-        self.pool.history, self.pool.switches, self.pool.notes = old.history, old.switches, old.notes
-        return seq
+        async with aclosing(cast("Any", pool_feed.follow(self.client, self.pool))) as models:
+            async for model in models:
+                self.pool = model
+                self.pool.forecasts = self.waits.ranges
+                self.down_since = None if self.client.connected else self.down_since
+                await self._changed()
 
     async def _follow_job(self, feed: JobFeed) -> None:
         assert self.client is not None
@@ -175,6 +173,23 @@ class Feed:
                     self.jobs.pop(job, None)
                 elif feed.model.phase == "queued" and client is not None and client.connected:
                     await self._explain(feed)
+
+    async def _foresee(self) -> None:
+        """Say how long queued jobs will wait, while somebody looks."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            looked = time.monotonic() - self.looked_at < LOOKED_S
+            if looked and self.client is not None and self.client.connected and self.pool.queued:
+                try:
+                    renewed = await self.waits.renew(self.ask)
+                except Exception:  # a policy may be anybody's
+                    self.log.exception("jupyter_elastic: no wait can be foreseen")
+                    continue
+                if renewed:
+                    self.pool.forecasts = self.waits.ranges
+                    await self._changed()
+            for job, feed in self.jobs.items():
+                feed.model.forecast = self.waits.ranges.get(job)
 
     async def _explain(self, feed: JobFeed) -> None:
         with contextlib.suppress(ElasticError):

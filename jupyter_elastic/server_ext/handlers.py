@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any, ClassVar
 
 import msgspec
@@ -20,13 +19,14 @@ from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 import jupyter_elastic
-from jupyter_elastic import wire
+from jupyter_elastic import forecasts, wire
 from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
-from jupyter_elastic.server_ext import forecasts, pages
+from jupyter_elastic.server_ext import pages
 from jupyter_elastic.server_ext.feed import Feed
 
 STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
 MAX_WINDOW = 500
+NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 PUSH_S = 0.1
 """A socket is sent at most ten pages a second."""
 
@@ -111,7 +111,7 @@ class PoolHandler(_Api):
     async def get(self) -> None:
         """A `PoolScreen`; `offset` and `limit` choose a window of its job table."""
         offset, limit = self.number("offset", 0, 10**9 - 1), self.number("limit", 100, MAX_WINDOW)
-        self.answer(self.feed.pool.screen(time.time(), limit=limit, offset=offset))
+        self.answer(self.feed.screen(offset, limit))
 
 
 class JobsHandler(_Api):
@@ -159,6 +159,19 @@ class JobHandler(_Api):
     async def delete(self, job: str) -> None:
         """Cancel the job."""
         await self.feed.ask(wire.CancelJob(job=job_number(job), reason="cancelled in the browser"))
+        self.set_status(204)
+        self.finish()
+
+
+class BackgroundHandler(_Api):
+    """Lets the cell that waits for a job go on."""
+
+    @web.authenticated
+    @authorized("write", "jupyter_elastic:jobs")
+    async def post(self, job: str) -> None:
+        """The cell sees a file in the job's folder; nothing happens where no cell waits."""
+        feed = await self.feed.job(job_number(job))
+        pages.send_to_background(feed.folder)
         self.set_status(204)
         self.finish()
 
@@ -217,7 +230,7 @@ class PoliciesHandler(_Api):
         assert isinstance(found, wire.Policies)
         user = self.current_user
         may = await _may(self, user, "write", "jupyter_elastic:policy")
-        refusal = "" if may else "Only the pool's administrator may switch the policy: ask whoever runs this hub."
+        refusal = found.refusal if may else NOT_HERE
         self.answer({"policies": found.policies, "refusal": refusal})
 
 
@@ -262,7 +275,7 @@ class ForecastsHandler(_Api):
         wish = self.body(_Forecast)
         if not 1 <= len(wish.policies) <= 20:
             raise BadRequest("name 1 to 20 policies")
-        self.answer(await forecasts.forecast(self.feed, wish.policies, wish.options))
+        self.answer(await forecasts.forecast(self.feed.ask, wish.policies, wish.options))
 
 
 class _Look(msgspec.Struct, forbid_unknown_fields=True):
@@ -339,7 +352,7 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
         feed = self.feed
         if self.look.pool is not None:
             offset, limit = self.look.pool
-            screen = feed.pool.screen(time.time(), limit=limit, offset=offset)
+            screen = feed.screen(offset, limit)
             marker = msgspec.json.encode((msgspec.structs.replace(screen, at=0.0), feed.down_since))
             await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": feed.down_since})
         for job in self.look.jobs:
@@ -396,6 +409,7 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/pool", PoolHandler),
     (f"{_API}/jobs", JobsHandler),
     (f"{_API}/jobs/([0-9]+)", JobHandler),
+    (f"{_API}/jobs/([0-9]+)/background", BackgroundHandler),
     (f"{_API}/jobs/([0-9]+)/explanation", ExplanationHandler),
     (f"{_API}/jobs/([0-9]+)/script", ScriptHandler),
     (f"{_API}/jobs/([0-9]+)/outputs/([0-9]+)/(stdout|stderr)", OutputHandler),

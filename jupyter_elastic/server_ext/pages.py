@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.errors import NotFound
-from jupyter_elastic.job import Failure
+from jupyter_elastic.job import BACKGROUND, Failure
 from jupyter_elastic.server_ext.feed import JobFeed
 from jupyter_elastic.widgets.model import JobScreen
 
@@ -24,6 +24,8 @@ class JobPage(Struct, frozen=True, kw_only=True):
     outputs: dict[str, list[list[str]]]
     traceback: str
     notice: str
+    folder: str
+    """Name of the job's folder: no two jobs of any pools share it, as they may share a number."""
 
 
 def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
@@ -38,6 +40,7 @@ def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
         outputs=feed.outputs.snapshot(),
         traceback=_traceback(feed.folder) if feed.model.phase == "failed" else "",
         notice=notice,
+        folder=feed.folder.name,
     )
 
 
@@ -64,6 +67,14 @@ def output_file(folder: Path, rank: int, stream: str) -> Path:
             return path
     except OSError:
         raise NotFound(f"there is no {stream} of rank {rank} that you may read") from None
+
+
+def send_to_background(folder: Path) -> None:
+    """Tell the cell that waits for the job to go on; NotFound where this server may not write."""
+    try:
+        (folder / BACKGROUND).touch()
+    except OSError:
+        raise NotFound("the job's folder is not there, or is another user's") from None
 
 
 def script(folder: Path) -> str:

@@ -1,25 +1,21 @@
 """The live view of a job in a notebook: an anywidget that draws the page it is given.
 
-Knows traits and the comm; must not know how a page comes about (that is `model` and `live`). The built front end draws
-it where it is there (the wheel has it), else a small module without a build.
+Knows traits and the comm; must not know how a page comes about (that is `model` and `live`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-_HERE = Path(__file__).parent
-_BUILT = (_HERE / "static" / "job.js", _HERE / "static" / "elastic.css")
-_PLAIN = (_HERE / "static_src" / "job.js", _HERE / "static_src" / "job.css")
-_MODULE, _STYLE = _BUILT if all(path.exists() for path in _BUILT) else _PLAIN
+from jupyter_elastic.widgets import bundle
+
 _STAND_IN = """
 /* While the live view is on the page, the static HTML of the same job below it is not shown. */
-.jp-OutputArea-child:has(:is(.jelastic, .je-job)) + .jp-OutputArea-child:has(.jelastic-static) { display: none; }
+.jp-OutputArea-child:has(.je-job) + .jp-OutputArea-child:has(.jelastic-static) { display: none; }
 """
 
 Wish = Callable[[dict[str, Any]], None]
@@ -29,8 +25,8 @@ Wish = Callable[[dict[str, Any]], None]
 class JobWidget(anywidget.AnyWidget):
     """`page` goes to the browser; a click comes back as a message and is given to `on_wish`."""
 
-    _esm = _MODULE
-    _css = _STYLE.read_text(encoding="utf-8") + _STAND_IN
+    _esm = bundle.script("job")
+    _css = bundle.style() + _STAND_IN
 
     page = traitlets.Dict().tag(sync=True)
     """Screen, outputs, traceback, notice."""
@@ -41,14 +37,14 @@ class JobWidget(anywidget.AnyWidget):
         super().__init__(**traits)
         self._on_wish = on_wish
         self.on_msg(self._message)
-        _hear_while_busy(self)
+        hear_while_busy(self)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
             self._on_wish(content)
 
 
-def _hear_while_busy(widget: Any) -> None:
+def hear_while_busy(widget: Any) -> None:
     """Let a click be heard while a cell keeps the kernel busy.
 
     JupyterLab sends it over a subshell, but ipykernel 7.4 hands it to the loop that last sent on the comm, which is the

@@ -12,9 +12,9 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jupyter_elastic import wire
 from jupyter_elastic.client import AsyncClient
@@ -35,6 +35,16 @@ SILENCE_S = 3.0
 
 Sink = Callable[[JobScreen, "dict[str, list[list[str]]] | None"], None]
 """Takes the screen and, when it has changed, the output. Called on the live thread."""
+
+
+class Waits(Protocol):
+    """Finds out how long queued jobs wait (`forecasts.Waits`)."""
+
+    ranges: dict[int, tuple[float, float]]
+
+    async def renew(self, ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> bool:
+        """Find the ranges anew when it is time to; whether they were."""
+        ...
 
 
 class Watched:
@@ -103,6 +113,8 @@ class Live:
         self._tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
         self._client: AsyncClient | None = None
         self.kind = "cpu"
+        self.waits: Waits | None = None
+        """Foresees when queued jobs start; given by whoever may import the simulator."""
 
     def watch(self, job: Job, *, kind: str | None = None) -> Watched:
         """Follow a job from its first event on; the same one when it is watched already."""
@@ -148,12 +160,29 @@ class Live:
         self.run(self._ask(wire.ResizeJob(job=number, min_slots=least, max_slots=most)))
 
     async def _ask(self, ask: wire.AnyAsk) -> None:
-        await (await self._asker()).ask(ask)
+        await (await self.asker()).ask(ask)
 
-    async def _asker(self) -> AsyncClient:
+    async def asker(self) -> AsyncClient:
+        """The thread's one connection for questions."""
         if self._client is None:
             self._client = AsyncClient().start()
         return self._client
+
+    @property
+    def ranges(self) -> dict[int, tuple[float, float]]:
+        """From when to when the queued jobs are likely to start, as far as that was foreseen."""
+        return self.waits.ranges if self.waits is not None else {}
+
+    def foresee(self) -> None:
+        """Foresee the queued jobs' waits anew when it is time to."""
+        if self.waits is not None:
+            self.run(self._foresee(self.waits))
+
+    async def _foresee(self, waits: Waits) -> None:
+        if await waits.renew((await self.asker()).ask):
+            for watched in self._jobs.values():
+                watched.model.forecast = waits.ranges.get(watched.number)
+                watched.changed = True
 
     async def _follow(self, watched: Watched) -> None:
         """Fold the job's events until its end; a daemon that goes is waited for."""
@@ -168,10 +197,10 @@ class Live:
         watched.current.set()
 
     async def _fold(self, watched: Watched) -> None:
-        answer = await (await self._asker()).ask(wire.ListJobs(job=watched.number, all=True))
+        answer = await (await self.asker()).ask(wire.ListJobs(job=watched.number, all=True))
         until = answer.seq if isinstance(answer, wire.Jobs) else 0
         fresh = JobModel(watched.number, kind=watched.model.kind)
-        fresh.explanation = watched.model.explanation
+        fresh.explanation, fresh.forecast = watched.model.explanation, watched.model.forecast
         stream = AsyncClient()
         async with stream:
             events = stream.events(0, watched.number)
@@ -197,6 +226,7 @@ class Live:
             if watched.model.phase == "queued" and now - explained > EXPLAIN_S:
                 explained = now
                 self.run(self._explain(watched))
+                self.foresee()
             await asyncio.sleep(PUSH_S)
         watched.push(last=True)
         watched.ended.set()
@@ -218,7 +248,7 @@ class Live:
     _silent_since: float | None = None
 
     async def _explain(self, watched: Watched) -> None:
-        answer = await (await self._asker()).ask(wire.ExplainJob(job=watched.number))
+        answer = await (await self.asker()).ask(wire.ExplainJob(job=watched.number))
         if isinstance(answer, wire.Explanation):
             watched.model.explanation = " ".join(answer.text.split())
             watched.changed = True

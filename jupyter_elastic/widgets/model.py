@@ -107,6 +107,8 @@ class JobModel:
         self.seq = 0
         self.explanation = ""
         """Why it waits, as the daemon explains it; asked for by whoever keeps this model."""
+        self.forecast: tuple[float, float] | None = None
+        """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
         self.reason = ""
         self.submitted_at = 0.0
         self.started_at: float | None = None
@@ -280,6 +282,8 @@ class JobModel:
             case "queued":
                 paused = self.attempt > 0
                 state = f"{'paused' if paused else 'waiting'}: {self._count(least)} needed"
+                if self.forecast is not None:
+                    state += f"; starts in {human_range(self.forecast[0] - now, self.forecast[1] - now)}"
                 said = f"{self.reason}; goes on from its last commit. " if paused and self.reason else ""
                 return "wait", state, said + self.explanation
             case "starting":
@@ -343,6 +347,18 @@ def human_time(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def human_range(low: float, high: float) -> str:
+    """`about 3 to 5 min`: a range of durations for people, no more exact than it can be."""
+    low, high = max(0.0, low), max(0.0, high)
+    for size, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86_400.0, "days")):
+        if high < 90 * size or unit == "days" or (unit == "h" and high < 48 * size):
+            break
+    first, last = round(low / size), max(1, round(high / size))
+    if first >= last:
+        return f"about {last} {unit}"
+    return f"less than {last} {unit}" if first == 0 else f"about {first} to {last} {unit}"
 
 
 def _finite(value: float | None) -> float | None:

@@ -66,7 +66,10 @@ class PoolModel:
         user: str = "",
     ) -> None:
         self.seq = seq
-        self.jobs: dict[JobId, JobInfo] = {info.job: info for info in jobs if info.phase not in ENDED}
+        self.jobs: dict[JobId, JobInfo] = {}
+        self.queued = 0
+        """How many jobs wait."""
+        self.adopt(jobs)
         self.slots: dict[SlotId, SlotInfo] = {slot.slot: slot for slot in slots}
         self.policy, self.policy_options = policy, policy_options or {}
         self.kind, self.user = kind, user
@@ -81,6 +84,12 @@ class PoolModel:
         """Whether the model has begun from a daemon's answers."""
         return bool(self.slots)
 
+    def adopt(self, jobs: Iterable[JobInfo]) -> None:
+        """Take in unfinished jobs that are not known yet, as they are at `seq`."""
+        for info in jobs:
+            if info.job not in self.jobs and info.phase not in ENDED:
+                self._put(info)
+
     # --- fold -----------------------------------------------------------------------------------------------------
 
     def fold(self, event: Event) -> None:
@@ -91,8 +100,8 @@ class PoolModel:
         fact = event.fact
         match fact:
             case JobSubmitted():
-                self.jobs[fact.job] = JobInfo(
-                    job=fact.job, owner=fact.owner, spec=fact.spec, phase="queued", submitted_at=event.at
+                self._put(
+                    JobInfo(job=fact.job, owner=fact.owner, spec=fact.spec, phase="queued", submitted_at=event.at)
                 )
             case JobStarted() | RescaleRequested():
                 self._lease(event.at, fact)
@@ -116,7 +125,8 @@ class PoolModel:
                     spec = msgspec.structs.replace(info.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
                     self._change(fact.job, spec=spec)
             case JobEnded():
-                self.jobs.pop(fact.job, None)
+                gone = self.jobs.pop(fact.job, None)
+                self.queued -= gone is not None and gone.phase == "queued"
                 self.forecasts.pop(fact.job, None)
             case HostsChanged():
                 self._set_hosts(fact)
@@ -186,7 +196,12 @@ class PoolModel:
 
     def _change(self, job: JobId, **changes: Any) -> None:
         if job in self.jobs:
-            self.jobs[job] = msgspec.structs.replace(self.jobs[job], **changes)
+            self._put(msgspec.structs.replace(self.jobs[job], **changes))
+
+    def _put(self, info: JobInfo) -> None:
+        before = self.jobs.get(info.job)
+        self.queued += (info.phase == "queued") - (before is not None and before.phase == "queued")
+        self.jobs[info.job] = info
 
     def _note(self, at: float, job: JobId | None, text: str) -> None:
         if not (self.notes and self.notes[0].job == job and self.notes[0].text == text):
@@ -195,13 +210,12 @@ class PoolModel:
     def _remember(self, at: float) -> None:
         leased = Counter(slot.owner for slot in self.slots.values() if slot.state == "leased")
         states = Counter(slot.state for slot in self.slots.values())
-        queued = sum(1 for info in self.jobs.values() if info.phase == "queued")
         point = HistoryPoint(
             at=at,
             leased=dict(leased),
             draining=states["draining"],
             capacity=len(self.slots) - states["out"],
-            queued=queued,
+            queued=self.queued,
         )
         if self.history and at - self.history[-1].at < 1.0:
             self.history.pop()

@@ -14,15 +14,13 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.job import Job
+from jupyter_elastic.job import BACKGROUND, Job
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.live import Watched, live
 from jupyter_elastic.widgets.model import JobScreen
 
 STATIC_S = 1.0
 """The static display is renewed at most so often: each renewal is written into the notebook's file."""
-BACKGROUND = "background"
-"""File in a job's folder: the cell that waits for the job may go on."""
 Output = dict[str, list[list[str]]]
 MIME = "application/vnd.jupyter-elastic.job+json"
 
@@ -49,8 +47,9 @@ class Shown:
         self._handle: Any = None
         self._drawn_at = 0.0
         self._said = ""
+        self._waits = waits
         if self.surface == "widget":
-            self._show_widget(waits)
+            self._show_widget()
         if self.surface != "terminal":
             self._draw_static()
         # The page keeps what it shows at the end, whether or not somebody waits for it.
@@ -73,29 +72,36 @@ class Shown:
         elif last or (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S):
             self._draw_static()
 
+    def let_go(self) -> None:
+        """Nobody waits for the job any longer: the view goes on without the button for that."""
+        self._waits = False
+        if self.surface == "widget":
+            self._widget.waits = False
+        if self.surface != "terminal":
+            self._draw_static()
+
     def page(self, screen: JobScreen | None = None) -> dict[str, Any]:
-        """What front ends draw (`server_ext.pages.JobPage` is its twin), and where the files are."""
+        """What front ends draw (`server_ext.pages.JobPage` is its twin)."""
         screen = screen or self.watched.screen()
         return {
             "screen": msgspec.to_builtins(screen),
             "outputs": self._output or self.watched.outputs.snapshot(),
             "traceback": self._traceback(),
             "notice": self.watched.problem,
-            "folder": str(self.job.folder),
+            "folder": self.job.folder.name,
         }
 
-    def _show_widget(self, waits: bool) -> None:
+    def _show_widget(self) -> None:
         from IPython.display import display as show
 
         from jupyter_elastic.widgets.job import JobWidget
 
-        self._widget = JobWidget(on_wish=self._wish, page=self.page(), waits=waits)
+        self._widget = JobWidget(on_wish=self._wish, page=self.page(), waits=self._waits)
         show(self._widget)
         live().add(self.watched, self._feed)
 
     def _wish(self, wish: dict[str, Any]) -> None:
         if wish["type"] == "background":
-            self._widget.waits = False
             self._sent_away.set()
         elif wish["type"] == "cancel":
             live().cancel(self.job.id, "cancelled in the notebook")
@@ -126,7 +132,13 @@ class Shown:
         screen, outputs, error = self.watched.screen(), self.watched.outputs.snapshot(), self._traceback()
         rank = self.job.error.rank if error and self.job.error else 0
         return {
-            MIME: {"job": self.job.id, "page": self.page(screen)},
+            MIME: {
+                "job": self.job.id,
+                "submitted_at": screen.submitted_at,
+                "folder": self.job.folder.name,  # a number alone may be another pool's job
+                "waits": self._waits and not self.watched.model.ended,
+                "page": self.page(screen),
+            },
             "text/html": display.html(screen, outputs, error=error and f"rank {rank}\n{error}"),
             "text/plain": display.text(screen, outputs, error=error and f"rank {rank}\n{error}"),
         }

@@ -49,6 +49,34 @@ def test_cancel_and_resize_by_rest(server: Lab, pool: Pool) -> None:
     assert pool.ended(job).outcome == "cancelled"
 
 
+def test_a_job_is_sent_to_the_background(server: Lab, pool: Pool) -> None:
+    job = pool.submit(WAITS)
+    server.api(f"elastic/api/jobs/{job}/background", "POST")
+    assert (pool.job_folder(job) / "background").exists()
+    assert server.refusal("elastic/api/jobs/99999/background", "POST")[0] == 404
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
+
+
+def test_the_wait_of_a_queued_job_is_foreseen(server: Lab, pool: Pool) -> None:
+    first = pool.submit(WAITS, slots=2, max_time_s=300)
+    second = pool.submit(WAITS, slots=2)
+
+    def foreseen() -> object:
+        server.api(f"elastic/api/jobs/{second}")
+        rows = [row for row in server.api("elastic/api/pool")["jobs"] if row["job"] == second]
+        return rows and rows[0]["wait_s"]
+
+    low, high = pool.until(foreseen, "the pool's page says how long the job waits")
+    assert 0 <= low <= high <= 400
+    pool.until(
+        lambda: "starts in" in server.api(f"elastic/api/jobs/{second}")["screen"]["state"], "the job's own page too"
+    )
+    for job in (second, first):
+        pool.cancel(job)
+        assert pool.ended(job).outcome == "cancelled"
+
+
 def test_why_a_job_waits(server: Lab, pool: Pool) -> None:
     first, second = pool.submit(WAITS, slots=2), pool.submit(WAITS, slots=2)
     text = server.api(f"elastic/api/jobs/{second}/explanation")["text"]

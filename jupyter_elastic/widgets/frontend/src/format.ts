@@ -10,10 +10,14 @@ export function duration(seconds: number): string {
   return `${Math.round(s / 86400)} days`;
 }
 
+/** "about 3 to 5 min": no more exact than it can be; the twin of human_range in widgets/model.py. */
 export function range(low: number, high: number): string {
-  const from = duration(low);
-  const to = duration(high);
-  return from === to ? `about ${from}` : `${from} to ${to}`;
+  const units: [number, string][] = [[1, 's'], [60, 'min'], [3600, 'h'], [86400, 'days']];
+  const [size, unit] = units.find(([size, unit]) => high < 90 * size || unit === 'days' || (unit === 'h' && high < 48 * size))!;
+  const first = Math.round(Math.max(0, low) / size);
+  const last = Math.max(1, Math.round(Math.max(0, high) / size));
+  if (first >= last) return `about ${last} ${unit}`;
+  return first === 0 ? `less than ${last} ${unit}` : `about ${first} to ${last} ${unit}`;
 }
 
 export function figure(value: number): string {

@@ -25,7 +25,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     const actions = {
       cancel: () => reach(s => s.cancel(job), { type: 'cancel' }),
       resize: (least: number, most: number) => reach(s => s.resize(job, least, most), { type: 'resize', least, most }),
-      background: model.get('waits') ? () => model.send({ type: 'background' }) : undefined,
+      background: model.get('waits') ? () => reach(s => s.background(job), { type: 'background' }) : undefined,
       script: server ? () => void server.script(job).then(text => navigator.clipboard.writeText(text)).catch(error => ((problem = error.message), draw())) : undefined,
       link: (rank: number) => server?.output(job, rank) ?? null
     };

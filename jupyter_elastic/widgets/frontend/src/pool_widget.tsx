@@ -2,7 +2,8 @@
 import { render } from 'preact';
 import type { Forecast, PickerActions, Policies } from './actions';
 import type { PoolScreen } from './screens';
-import { Feed, findHome, Server } from './server';
+import { clock } from './format';
+import { ABSENT, Feed, findHome, Server } from './server';
 import { PolicyPicker } from './view/PolicyPicker';
 import { PoolView } from './view/PoolView';
 
@@ -37,6 +38,7 @@ class Comm implements PickerActions {
   policies = () => this.ask<Policies>({ type: 'policies' });
   forecast = (policy: string, options: Record<string, unknown>) => this.ask<Forecast[]>({ type: 'forecast', policy, options });
   use = (policy: string, options: Record<string, unknown>, reason: string) => this.ask<void>({ type: 'use', policy, options, reason });
+  window = (offset: number, limit: number) => this.ask<void>({ type: 'window', offset, limit });
   cancel = (job: number) => this.ask<void>({ type: 'cancel', job });
 }
 
@@ -44,44 +46,76 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   const home = findHome();
   const server = home && new Server(home);
   const comm = new Comm(model);
-  let screen = model.get('screen') as PoolScreen;
+  let served = false;
+  let screen: PoolScreen | null = null;
   let offset = 0;
   let down: number | null = null;
+  let notice = '';
   let picking = Boolean(model.get('picking'));
-  const draw = () => {
-    if (!screen?.hosts) return;
-    const close = () => ((picking = false), draw());
-    render(
-      <PoolView
-        screen={screen}
-        offset={offset}
-        down={down}
-        actions={{
-          cancel: job => void (server ? server.cancel(job).catch(() => comm.cancel(job)) : comm.cancel(job)),
-          openPicker: () => ((picking = !picking), draw()),
-          window: (first, limit) => feed?.show({ pool: [first, Math.min(limit, 500)] })
-        }}
-        picker={picking && <PolicyPicker active={screen.policy} at={screen.at} actions={server ? server.picker(() => screen.policy) : comm} close={close} />}
-      />,
-      el
-    );
+
+  const tell = (error: Error) => {
+    notice = error.message;
+    draw();
+  };
+  /** What the kernel sends counts while the server does not. */
+  const fromKernel = () => {
+    if (served) return;
+    const sent = model.get('screen') as PoolScreen;
+    if (sent?.hosts) screen = sent;
+    offset = model.get('offset') as number;
+    down = model.get('down_since') as number | null;
+    draw();
   };
   const feed =
     home &&
     new Feed(home, { pool: [0, 60] }, {
-      pool: (next, first, since) => ((screen = next), (offset = first), (down = since), draw()),
-      down: since => ((down = since), draw())
+      pool: (next, first, since) => {
+        served = true;
+        [screen, offset, down, notice] = [next, first, since, ''];
+        draw();
+      },
+      down: (since, absent) => {
+        if (since === null) return;
+        served = false;
+        notice = absent ? ABSENT : `The Jupyter server has not answered since ${clock(since)}; this page comes back by itself.`;
+        fromKernel();
+      }
     });
-  const changed = () => {
-    if (offset === 0) screen = model.get('screen') as PoolScreen;
-    draw();
+  const draw = () => {
+    if (!screen) {
+      render(<div class="je-root je-pool je-section">{notice || 'Asking the pool…'}</div>, el);
+      return;
+    }
+    const shown = screen;
+    const close = () => ((picking = false), draw());
+    const chooser = served && server ? server.picker(() => shown.policy) : comm;
+    render(
+      <PoolView
+        screen={shown}
+        offset={offset}
+        down={down}
+        notice={notice}
+        wide
+        actions={{
+          cancel: job => void (served && server ? server : comm).cancel(job).catch(tell),
+          openPicker: () => ((picking = !picking), draw()),
+          window: (first, limit) => {
+            if (served) feed?.show({ pool: [first, Math.min(limit, 500)] });
+            else void comm.window(first, limit).catch(tell);
+          }
+        }}
+        picker={picking && <PolicyPicker active={shown.policy} at={shown.at} actions={chooser} close={close} />}
+      />,
+      el
+    );
   };
-  model.on('change:screen', changed);
+  const changes = ['change:screen', 'change:offset', 'change:down_since'];
+  for (const change of changes) model.on(change, fromKernel);
   model.on('msg:custom', comm.heard);
-  draw();
+  fromKernel();
   return () => {
     feed?.close();
-    model.off('change:screen', changed);
+    for (const change of changes) model.off(change, fromKernel);
     model.off('msg:custom', comm.heard);
     render(null, el);
   };

@@ -26,6 +26,12 @@ function cookie(name: string): string {
   return document.cookie.match(`\\b${name}=([^;]*)`)?.[1] ?? '';
 }
 
+export const ABSENT =
+  'The server extension of jupyter-elastic is not there: pip install jupyter-elastic beside JupyterLab and restart the server.';
+
+/** The server answers, but knows nothing of us. */
+export class Absent extends Error {}
+
 export class Server {
   constructor(private home: Home) {}
 
@@ -46,7 +52,7 @@ export class Server {
     });
     if (response.ok) return (response.status === 204 ? undefined : await response.json()) as T;
     if (response.status === 404 && !response.headers.get('Content-Type')?.includes('json')) {
-      throw new Error('The server extension of jupyter-elastic is not there: pip install jupyter-elastic beside JupyterLab and restart the server.');
+      throw new Absent(ABSENT);
     }
     const problem = await response.json().catch(() => ({}));
     throw new Error(problem.message ?? `the server answered ${response.status}`);
@@ -54,6 +60,7 @@ export class Server {
 
   cancel = (job: number) => this.ask<void>('DELETE', `jobs/${job}`);
   resize = (job: number, min_slots: number, max_slots: number) => this.ask<void>('PATCH', `jobs/${job}`, { min_slots, max_slots });
+  background = (job: number) => this.ask<void>('POST', `jobs/${job}/background`);
   script = async (job: number) => (await this.ask<{ script: string }>('GET', `jobs/${job}/script`)).script;
   output = (job: number, rank: number) => this.url(`jobs/${job}/outputs/${rank}/stdout`);
 
@@ -76,8 +83,8 @@ export interface Screens {
   pool?: (screen: PoolScreen, offset: number, downSince: number | null) => void;
   job?: (page: JobPage) => void;
   missing?: (job: number, message: string) => void;
-  /** The socket is down since this time (seconds), or up again (null). */
-  down?: (since: number | null) => void;
+  /** The socket is down since this time (seconds), or up again (null); `absent`: the server has no such extension. */
+  down?: (since: number | null, absent: boolean) => void;
 }
 
 /** A socket that sends whole screens. It connects again for as long as the page lives; nothing has to be replayed. */
@@ -86,6 +93,7 @@ export class Feed {
   private closed = false;
   private wait = 500;
   private since: number | null = null;
+  private absent = false;
 
   constructor(
     private home: Home,
@@ -105,6 +113,17 @@ export class Feed {
     this.socket?.close();
   }
 
+  /** A socket that cannot be opened does not say why: ask whether the extension is there at all. */
+  private async tellDown(): Promise<void> {
+    try {
+      await new Server(this.home).ask('GET', 'health');
+      this.absent = false;
+    } catch (error) {
+      this.absent = error instanceof Absent;
+    }
+    if (!this.closed && this.since !== null) this.screens.down?.(this.since, this.absent);
+  }
+
   private connect(): void {
     const url = new URL('elastic/api/screens', this.home.wsUrl.replace(/\/?$/, '/'));
     if (this.home.token) url.searchParams.set('token', this.home.token);
@@ -113,7 +132,8 @@ export class Feed {
     socket.onopen = () => {
       this.wait = 500;
       this.since = null;
-      this.screens.down?.(null);
+      this.absent = false;
+      this.screens.down?.(null, false);
       socket.send(JSON.stringify(this.look));
     };
     socket.onmessage = event => {
@@ -125,7 +145,7 @@ export class Feed {
     socket.onclose = () => {
       if (this.closed) return;
       this.since ??= Date.now() / 1000;
-      this.screens.down?.(this.since);
+      void this.tellDown();
       setTimeout(() => !this.closed && this.connect(), this.wait);
       this.wait = Math.min(this.wait * 1.6, 10000);
     };

@@ -2,7 +2,7 @@
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import type { PoolScreen } from '../screens';
-import { Feed, Server, type Home } from '../server';
+import { ABSENT, Feed, Server, type Home } from '../server';
 import { PolicyPicker } from '../view/PolicyPicker';
 import { PoolView } from '../view/PoolView';
 
@@ -15,6 +15,7 @@ export class PoolPanel extends Widget {
   private offset = 0;
   private poolDown: number | null = null;
   private serverDown: number | null = null;
+  private absent = false;
   private picking = false;
   private problem = '';
 
@@ -35,8 +36,9 @@ export class PoolPanel extends Widget {
           this.poolDown = down;
           this.draw();
         },
-        down: since => {
+        down: (since, absent) => {
           this.serverDown = since;
+          this.absent = absent;
           this.draw();
         }
       }
@@ -63,7 +65,7 @@ export class PoolPanel extends Widget {
   private draw(): void {
     if (this.isDisposed) return;
     if (!this.screen) {
-      const said = this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.';
+      const said = this.absent ? ABSENT : this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.';
       render(<div class="je-root je-pool je-section">{said}</div>, this.node);
       return;
     }
@@ -83,6 +85,7 @@ export class PoolPanel extends Widget {
           screen={screen}
           offset={this.offset}
           down={this.serverDown ?? this.poolDown}
+          notice={this.absent ? ABSENT : ''}
           actions={{
             cancel: job => void this.server.cancel(job).catch(this.tell),
             openPicker: () => ((this.picking = !this.picking), this.draw()),

@@ -2,15 +2,22 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
-import { Feed, findHome, Server } from '../server';
-import { JobView, type JobPage } from '../view/JobView';
+import { ABSENT, Feed, findHome, Server } from '../server';
+import { JobView, type JobActions, type JobPage } from '../view/JobView';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
 
 interface Saved {
   job: number;
+  /** With the folder's name: whose number this is. */
+  submitted_at?: number;
+  folder?: string;
+  /** A cell waited for the job when this was written. */
+  waits?: boolean;
   page?: JobPage;
 }
+
+const FOREIGN = 'This job is from another pool. What you see was saved with the notebook.';
 
 class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private feed: Feed | null = null;
@@ -18,6 +25,10 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private notice = '';
   private home = findHome();
   private job = 0;
+  private saved: Saved | null = null;
+  /** Whether the server's job of this number is the one that the notebook means. */
+  private ours = true;
+  private released = false;
 
   constructor() {
     super();
@@ -28,9 +39,13 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const saved = model.data[MIME] as unknown as Saved;
-    if (saved.page && !this.page) this.page = saved.page;
-    if (this.job !== saved.job) {
+    if (saved.page && (!this.page || !this.ours)) this.page = saved.page;
+    const other = this.saved?.job !== saved.job || this.saved?.folder !== saved.folder;
+    this.saved = saved;
+    if (other) {
       this.job = saved.job;
+      this.ours = true;
+      this.released = false;
       this.feed?.close();
       this.feed = this.home && this.listen(this.home, saved.job);
     }
@@ -50,23 +65,32 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       { jobs: [job] },
       {
         job: page => {
+          if (!same(this.saved, page)) return this.keep(FOREIGN);
           this.page = page;
           this.notice = '';
           this.addClass('je-live');
           this.draw();
         },
-        missing: (_job, message) => {
-          this.notice = message;
-          this.draw();
-        },
-        down: since => {
+        missing: (_job, message) => this.keep(`${FOREIGN} Here ${message}.`),
+        down: (since, absent) => {
           this.toggleClass('je-live', since === null);
           if (since === null) this.notice = '';
+          else if (absent) this.notice = ABSENT;
           else this.notice = `The Jupyter server has not answered since ${new Date(since * 1000).toLocaleTimeString()}. The job goes on; this view comes back by itself.`;
           this.draw();
         }
       }
     );
+  }
+
+  /** Show what was saved: the server knows nothing of this job. */
+  private keep(notice: string): void {
+    this.ours = false;
+    this.page = this.saved?.page ?? this.page;
+    this.notice = notice;
+    this.feed?.close();
+    this.feed = null;
+    this.draw();
   }
 
   private draw(): void {
@@ -75,20 +99,34 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       render(<div class="je-root je-job">{this.notice || `job ${this.job}: asking the server…`}</div>, this.node);
       return;
     }
-    const server = this.home && new Server(this.home);
+    const server = this.ours && this.home ? new Server(this.home) : null;
     const tell = (error: Error) => {
       this.notice = error.message;
       this.draw();
     };
     const page = this.notice ? { ...this.page, notice: this.notice } : this.page;
-    const actions = {
-      cancel: () => void server?.cancel(this.job).catch(tell),
-      resize: (least: number, most: number) => void server?.resize(this.job, least, most).catch(tell),
-      script: () => void server?.script(this.job).then(text => navigator.clipboard.writeText(text)).catch(tell),
-      link: (rank: number) => server?.output(this.job, rank) ?? null
+    const background = () => {
+      this.released = true;
+      void server?.background(this.job).catch(tell);
+      this.draw();
     };
+    const actions: JobActions = server
+      ? {
+          cancel: () => void server.cancel(this.job).catch(tell),
+          resize: (least, most) => void server.resize(this.job, least, most).catch(tell),
+          background: this.saved?.waits && !this.released ? background : undefined,
+          script: () => void server.script(this.job).then(text => navigator.clipboard.writeText(text)).catch(tell),
+          link: rank => server.output(this.job, rank)
+        }
+      : {};
     render(<JobView page={page} actions={actions} />, this.node);
   }
+}
+
+/** A number alone may be another pool's job. Notebooks from before the folder was saved are believed. */
+function same(saved: Saved | null, page: JobPage): boolean {
+  if (!saved?.folder) return true;
+  return saved.folder === page.folder && saved.submitted_at === page.screen.submitted_at;
 }
 
 const extension: IRenderMime.IExtension = {

@@ -5,8 +5,9 @@ import type { JobScreen } from '../screens';
 import { Band, Curve, told } from './plots';
 
 export interface JobActions {
-  cancel(): void;
-  resize(least: number, most: number): void;
+  /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
+  cancel?: () => void;
+  resize?: (least: number, most: number) => void;
   /** Let the notebook go on while the job runs; only where a cell waits for it. */
   background?: () => void;
   script?: () => void;
@@ -137,7 +138,7 @@ function Resize({ screen, actions }: { screen: JobScreen; actions: JobActions })
   const apply = (event: Event) => {
     event.preventDefault();
     if (!match) return;
-    actions.resize(Number(match[1]), Number(match[2] ?? match[1]));
+    actions.resize?.(Number(match[1]), Number(match[2] ?? match[1]));
     setOpen(false);
   };
   return (
@@ -155,6 +156,8 @@ export interface JobPage {
   traceback: string;
   /** Something to say above all: the pool does not answer, the view is from the file. */
   notice: string;
+  /** Name of the job's folder, which no other pool's job has. */
+  folder: string;
 }
 
 export function JobView(props: { page: JobPage; actions: JobActions }) {
@@ -177,9 +180,9 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
         </span>
         <span class="je-buttons">
           {!over && actions.background && <button onClick={actions.background}>Send to background</button>}
-          {!over && <Resize screen={screen} actions={actions} />}
+          {!over && actions.resize && <Resize screen={screen} actions={actions} />}
           {actions.script && <button onClick={actions.script}>Copy as script</button>}
-          {!over && (
+          {!over && actions.cancel && (
             <button onClick={actions.cancel} aria-label={`Cancel job ${screen.job}`}>
               Cancel
             </button>

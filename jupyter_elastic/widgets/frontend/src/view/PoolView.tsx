@@ -177,14 +177,28 @@ function History({ points, now }: { points: HistoryPoint[]; now: number }) {
   );
 }
 
-export function PoolView(props: { screen: PoolScreen; offset: number; actions: PoolActions; down: number | null; picker?: ComponentChildren }) {
+export function PoolView(props: {
+  screen: PoolScreen;
+  offset: number;
+  actions: PoolActions;
+  down: number | null;
+  notice?: string;
+  /** In a notebook there is room for two columns. */
+  wide?: boolean;
+  picker?: ComponentChildren;
+}) {
   const { screen, actions } = props;
   const slots = screen.hosts.flatMap(host => host.slots);
   const free = slots.filter(slot => slot.state === 'free').length;
   const capacity = slots.filter(slot => slot.state !== 'out').length;
   const kind = screen.kind === 'gpu' ? 'GPU' : 'CPU slot';
   return (
-    <div class="je-root je-pool">
+    <div class={`je-root je-pool${props.wide ? ' je-wide' : ''}`}>
+      {props.notice && (
+        <p class="je-banner" role="alert">
+          {props.notice}
+        </p>
+      )}
       {props.down !== null && (
         <p class="je-banner" role="alert">
           The pool has not answered since {clock(props.down)}. Jobs go on; this page comes back by itself.

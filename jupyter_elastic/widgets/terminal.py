@@ -1,0 +1,137 @@
+"""The pool in a terminal: the page that the panel shows, drawn with Rich. Pure: a `PoolScreen` in, a renderable out."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from jupyter_elastic.widgets.model import human_range, human_time
+from jupyter_elastic.widgets.pool_screen import HostBox, JobRow, PoolScreen, ShareRow, SlotBox
+
+COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def picture(screen: PoolScreen, *, down_since: float | None = None, rows: int = 20, width: int = 80) -> RenderableType:
+    """The pool as one picture with at most `rows` jobs."""
+    colours = _colours(screen)
+    parts: list[RenderableType] = []
+    if down_since is not None:
+        since = time.strftime("%H:%M:%S", time.localtime(down_since))
+        parts.append(Text(f"The pool has not answered since {since}. Jobs go on.", style="bold red"))
+    parts += [_head(screen), *(_host(host, colours) for host in screen.hosts), _title("jobs")]
+    parts.append(_jobs(screen, colours, rows))
+    hidden = screen.total_jobs - min(rows, len(screen.jobs))
+    if hidden > 0:
+        parts.append(Text(f"and {hidden:,} more", style="dim"))
+    if screen.shares:
+        parts += [_title("shares: held of an equal share"), _shares(screen.shares, screen, colours)]
+    if len(screen.history) > 1:
+        parts += [_title("history: slots in use"), _history(screen, width)]
+    if screen.notes:
+        parts += [_title("what the policy did"), _notes(screen)]
+    return Group(*parts)
+
+
+def _colours(screen: PoolScreen) -> dict[str, str]:
+    """A colour for each user, the same from picture to picture."""
+    users = sorted({row.owner for row in screen.jobs} | {row.user for row in screen.shares})
+    return {user: COLOURS[index % len(COLOURS)] for index, user in enumerate(users)}
+
+
+def _title(words: str) -> Rule:
+    return Rule(words, align="left", style="dim")
+
+
+def _head(screen: PoolScreen) -> Text:
+    slots = [slot for host in screen.hosts for slot in host.slots]
+    free = sum(slot.state == "free" for slot in slots)
+    usable = sum(slot.state != "out" for slot in slots)
+    unit = "GPUs" if screen.kind == "gpu" else "CPU slots (no GPUs here)"
+    said = Text.assemble((f"{free} of {usable} {unit} free", "bold"), f" · policy {screen.policy}")
+    if screen.policy_options:
+        said.append(" " + " ".join(f"{name}={value}" for name, value in screen.policy_options.items()), "dim")
+    return said.append(f" · you are {screen.user}" if screen.user else "")
+
+
+def _host(host: HostBox, colours: dict[str, str]) -> Text:
+    line = Text(f"{host.name} ")
+    for slot in host.slots:
+        line.append(*_box(slot, colours)).append(" ")
+    return line
+
+
+def _box(slot: SlotBox, colours: dict[str, str]) -> tuple[str, str]:
+    colour = colours.get(slot.owner, "white")
+    match slot.state:
+        case "leased":
+            return f"[{slot.job}]", f"bold {colour}"
+        case "draining":
+            return f"[{slot.job}…]", f"dim {colour}"
+        case "out":
+            return "[x]", "red"
+        case _:
+            return "[ ]", "dim"
+
+
+def _jobs(screen: PoolScreen, colours: dict[str, str], rows: int) -> RenderableType:
+    if not screen.jobs:
+        return Text("nobody runs anything", style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
+    for name in ("ID", "NAME", "OWNER", "SLOTS", "STATE"):
+        table.add_column(
+            name, justify="right" if name in {"ID", "SLOTS"} else "left", overflow="ellipsis", no_wrap=True
+        )
+    table.add_column("", width=16)
+    for row in screen.jobs[:rows]:
+        wants = str(row.max_slots) if row.min_slots == row.max_slots else f"{row.min_slots}:{row.max_slots}"
+        bar = "" if row.fraction is None else ProgressBar(total=1.0, completed=row.fraction, width=16)
+        owner = f"[{colours.get(row.owner, 'white')}]{escape(row.owner)}[/]"
+        table.add_row(str(row.job), escape(row.name), owner, f"{row.held}/{wants}", escape(_state(row, screen.at)), bar)
+    return table
+
+
+def _state(row: JobRow, now: float) -> str:
+    if row.position is None:
+        return f"{row.phase} for {human_time(now - (row.started_at or row.submitted_at))}"
+    wait = f", starts in {human_range(*row.wait_s)}" if row.wait_s else ""
+    return f"{row.position}. in the queue{wait}"
+
+
+def _shares(shares: list[ShareRow], screen: PoolScreen, colours: dict[str, str]) -> Table:
+    capacity = max(1, sum(slot.state != "out" for host in screen.hosts for slot in host.slots))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for share in shares[:10]:
+        colour = colours.get(share.user, "white")
+        bar = ProgressBar(total=capacity, completed=share.held, width=24, complete_style=colour, finished_style=colour)
+        waits = f", {share.queued} waiting" if share.queued else ""
+        table.add_row(f"[{colour}]{escape(share.user)}[/]", bar, f"{share.held} of {share.entitled:.1f}{waits}")
+    return table
+
+
+def _history(screen: PoolScreen, width: int) -> Text:
+    """Slots in use over time as one line of bars."""
+    points, begin = screen.history, screen.history[0].at
+    columns = max(10, min(width - 24, 100))
+    step = max(screen.at - begin, 1.0) / columns
+    line, index = "", 0
+    for column in range(columns):
+        while index + 1 < len(points) and points[index + 1].at <= begin + (column + 0.5) * step:
+            index += 1
+        used = sum(points[index].leased.values()) / max(1, points[index].capacity)
+        line += _BARS[min(len(_BARS) - 1, round(used * (len(_BARS) - 1)))]
+    return Text.assemble((f"{human_time(screen.at - begin)} ago ", "dim"), (line, "cyan"), (" now", "dim"))
+
+
+def _notes(screen: PoolScreen) -> Text:
+    lines = []
+    for note in screen.notes[:5]:
+        job = "" if note.job is None else f"job {note.job}: "
+        lines.append(f"{time.strftime('%H:%M:%S', time.localtime(note.at))}  {job}{note.text}")
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
