@@ -216,8 +216,11 @@ class State:
         """Make every member's state that of rank 0; a job that begins anew takes up its last commit here."""
         ring = here.ring
         if ring is None or ring.rank() == 0:
-            self._load_first()
-            self._saved = self.encoded()
+            if self._fresh:
+                self._load_first()
+                self._save(durable=False)  # a job that must begin again begins with the same weights
+            else:
+                self._saved = self.encoded()
         if ring is not None and ring.size() > 1:
             received = ring.broadcast(self._saved or b"")
             if ring.rank() != 0:
@@ -226,7 +229,7 @@ class State:
         self._fresh = False
 
     def _load_first(self) -> None:
-        if not self._fresh or session.current is None or not _is_keeper():
+        if session.current is None or not _is_keeper():
             return
         kept = session.current.load()
         if kept is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ def static(warm_workers, tmp_path_factory):
         try:
             hurry(bench)
             await bench.launch("h:0")
-            assert (await bench.ended()).outcome == "completed", bench.story()
+            assert (await bench.ended(240)).outcome == "completed", bench.story()  # frameworks may have to be imported
             assert [s["step"] for s in bench.steps()] == list(range(1, STEPS + 1))
             return [s["loss"] for s in bench.steps()], bench.results()[0]["weights"]
         finally:
@@ -177,8 +179,31 @@ def test_keras_3_with_horovods_optimizer_is_refused(warm_workers, tmp_path):
 
     async def story(bench):
         await bench.launch("h:0", "h:1")
-        assert (await bench.ended()).outcome == "failed"
+        assert (await bench.ended(240)).outcome == "failed"
         assert "does nothing on Keras 3" in bench.text(0, "stderr") + bench.text(1, "stderr")
         assert "trained apart" not in bench.text(0) + bench.text(1)
 
     run(story, bench)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_curve_survives_random_kills_and_rescales(seed, static, tmp_path):
+    expected = static("torch")
+    chance = random.Random(seed)
+
+    async def story(bench):
+        await bench.launch("h:0")
+        await bench.step_at(1)
+        for _ in range(20):
+            ranks = [m.rank for m in bench.engine._members.values() if m.process and m.running_ring]
+            if ranks and chance.random() < 0.3:
+                with contextlib.suppress(StopIteration):  # it was gone already
+                    bench.kill(chance.choice(ranks))
+            else:
+                await bench.rescale(*(f"h:{slot}" for slot in sorted(chance.sample(range(3), chance.randint(1, 3)))))
+            await asyncio.sleep(chance.random() * 0.3)
+        hurry(bench)
+        await bench.ended(120)
+        check(bench, expected)
+
+    run(story, make("torch", tmp_path))
