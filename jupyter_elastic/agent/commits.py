@@ -32,7 +32,7 @@ class Commits:
         self._on_disk: tuple[int, int] | None = None
 
     def save(self, blob: bytes, *, durable: bool = False) -> None:
-        """Keep `blob` instead of what was kept before; `durable`: it is on disk when this returns. OSError when full."""
+        """Keep `blob` instead of what was kept before; `durable`: it is on disk on return. OSError when full."""
         try:
             private_dir(self._root)
             private_dir(self.shared.parent)

@@ -3,8 +3,8 @@
 `python -m jupyter_elastic.agent.pool --socket PATH --frameworks torch` listens on a UNIX socket in the pool's runtime
 folder, serves only processes of its own user (peer credentials), imports, and then forks a worker for each request,
 whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start time,
-and later the exit code. It never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends when
-nobody has asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one starts
+and later the exit code. It never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends
+when nobody has asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one starts
 it (`Client`), the lock file sees to it that there is only one. Knows nothing of jobs.
 """
 
