@@ -4,8 +4,8 @@
 folder, serves only processes of its own user (peer credentials), imports, and then forks a worker for each request,
 whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start time,
 and later the exit code. It never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends
-when nobody has asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one starts
-it (`Client`), the lock file sees to it that there is only one. Knows nothing of jobs.
+when nobody has asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one
+starts it (`Client`), the lock file sees to it that there is only one. Knows nothing of jobs.
 """
 
 from __future__ import annotations
