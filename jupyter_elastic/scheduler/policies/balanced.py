@@ -1,14 +1,17 @@
 """Balanced: minimums to the shortest, slots where they bring completions soonest, changes only where they pay.
 
-Sources: the order is SRPT with Tiresias' least attained service (NSDI 2019) where nobody knows a length; growth is the
-greedy marginal gain of Optimus (EuroSys 2018), weighed by 1 / remaining time as heSRPT (Berg et al., 2020) does for
-concave speed-ups: a slot goes where it raises the rate of completions most, not where the most seconds are left.
-A running job keeps what nobody wants; a change must save several times the job's own measured rescale cost.
+Sources: the order is SRPT where the remaining work is known, and Tiresias' least attained service (NSDI 2019) where
+nobody knows it. Growth is the greedy marginal gain of Optimus (EuroSys 2018) on the speed-up instead of the seconds
+saved, weighed by 1 / remaining time to the power `size_weight` (the direction of heSRPT, Berg et al. 2020): a slot goes
+where it brings completions soonest, not where the most seconds are left. In a first round a job stops growing where a
+slot adds less than `efficiency` of what its first ones give, since waste now is everybody's makespan later; only what
+nobody would use well is then given where it helps at all. A running job keeps what nobody wants, and grows only where
+that saves more than `payback` times its own measured rescale cost. The figures are in docs/policies.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -31,6 +34,12 @@ class Balanced:
     class Options(Guarded, frozen=True):
         """What can be set."""
 
+        cooldown: Annotated[
+            Ratio, Meta(description="a job rests after a change for this many times its measured rescale cost")
+        ] = 2.0
+        payback: Annotated[
+            Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")
+        ] = 1.0
         aging: Annotated[
             float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
         ] = 0.125
@@ -40,9 +49,10 @@ class Balanced:
         size_weight: Annotated[
             float, Meta(ge=0, le=2, description="0: slots go where they are used best; 1: to the shortest jobs first")
         ] = 0.5
-        theta: Annotated[
-            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
-        ] = 0.05
+        efficiency: Annotated[
+            float,
+            Meta(ge=0, le=1, description="first, slots go only where each adds this share of one of the job's first"),
+        ] = 0.5
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -56,13 +66,14 @@ class Balanced:
         settle(draft, Guard(options, view.now), lambda jobs: self._grow(draft, jobs))
         return draft.plan()
 
-    def _grow(self, draft: Draft, jobs: Iterable[JobView]) -> None:
-        climb(draft, jobs, self._worth)
+    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
+        """Well used slots first; those that nobody would use well go where they help at all."""
+        climb(draft, jobs, lambda job: self._worth(job, self.options.efficiency))
+        climb(draft, jobs, lambda job: self._worth(job, 0.0))
 
-    def _worth(self, job: JobView) -> Value:
-        """Completions per second, weighed."""
-        speed = rates(job)
-        least = job.min_slots
-        unit = max(speed(least), 1e-300)
-        weight = (work_left(job) / least) ** -self.options.size_weight / unit
-        return lambda workers: weight * speed(workers)
+    def _worth(self, job: JobView, floor: float) -> Value:
+        """Speed-up over the job's minimum, weighed by its shortness, less what the slots could do elsewhere."""
+        speed, least = rates(job), job.min_slots
+        weight = (work_left(job) / least) ** -self.options.size_weight
+        unit, cost = weight / max(speed(least), 1e-300), weight * floor / least
+        return lambda workers: unit * speed(workers) - cost * workers
