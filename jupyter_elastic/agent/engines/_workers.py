@@ -36,8 +36,6 @@ Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
 TICK_S = 0.1
 DISK_S = 10.0
 """The last commit is brought to disk at least this often."""
-PREEMPT_GRACE_S = 10.0
-"""How long the members have to come to the door and save when the job is preempted."""
 END_GRACE_S = 10.0
 """How long a worker has to end after its cell is through."""
 COLLECT_S = 0.15
@@ -90,6 +88,8 @@ class WorkersEngine:
 
     name: ClassVar[str] = ""
     rings: ClassVar[bool] = False
+    grace_s: ClassVar[float] = 10.0
+    """How long the workers have to save and leave when the job is preempted."""
 
     def __init__(self, task: Task, report: Report) -> None:
         self.task = task
@@ -106,6 +106,8 @@ class WorkersEngine:
         self._through: set[str] = set()
         """Names of workers whose cell came to its end."""
         self._ran = False
+        self._told = 0
+        """The last generation that was reported running without a ring."""
         self._over = False
         """No worker lives; what is left is to say so."""
         self._ended = False
@@ -149,7 +151,7 @@ class WorkersEngine:
         self._stopping = how
         if how == "preempt":
             self._preempt()
-            self._spawn_task(self._end_all(((signal.SIGKILL, 0.0),), after_s=PREEMPT_GRACE_S))
+            self._spawn_task(self._end_all(((signal.SIGKILL, 0.0),), after_s=self.grace_s))
         else:
             self._do(self.machine.end())
             self._spawn_task(self._end_all(LADDER))
@@ -448,7 +450,13 @@ class WorkersEngine:
         )
 
     def _maybe_running(self) -> None:
-        """Without a ring the attempt runs when every wanted worker runs its cell."""
+        """Without a ring a wish is fulfilled when every wanted worker runs its cell."""
+        wanted, generation = self.machine.wanted, self.machine.generation
+        if (self._cell.rings and self.rings) or self._stopping or self._told >= generation:
+            return
+        if wanted and {m.slot for m in self._members.values() if m.running and not m.doomed} >= set(wanted):
+            self._told = generation
+            self.running(generation, wanted)
 
     def _tell_running(self) -> None:
         """A worker got somewhere: the attempt runs, whether or not there was a ring."""

@@ -96,12 +96,6 @@ class Horovod(WorkersEngine):
             case _:
                 log.warning("worker %s said something unknown: %.200s", member.name, words)
 
-    def _maybe_running(self) -> None:
-        if self._ran or self._cell.rings:
-            return
-        if all(m.running for m in self._members.values()):
-            self._tell_running()
-
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:
             with contextlib.suppress(OSError):

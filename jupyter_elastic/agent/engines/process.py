@@ -17,7 +17,6 @@ class Process(WorkersEngine):
     """One attempt's independent workers."""
 
     name: ClassVar[str] = "process"
-    _told: tuple[int, frozenset[str]] = (0, frozenset())
 
     @classmethod
     def missing(cls) -> str:
@@ -38,10 +37,3 @@ class Process(WorkersEngine):
     def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
         taken = {member.rank for member in self._members.values()}
         return next(rank for rank in range(len(taken) + 1) if rank not in taken)
-
-    def _maybe_running(self) -> None:
-        wanted = self.machine.wanted
-        running = {m.slot for m in self._members.values() if m.running}
-        if self._told[0] < self.machine.generation and running >= set(wanted):
-            self._told = (self.machine.generation, frozenset(wanted))
-            self.running(self.machine.generation, wanted)
