@@ -26,6 +26,8 @@ from jupyter_elastic.scheduler.sim.workload import Task, synthetic
 
 ANCHORS: dict[str, Callable[[], pollux.Spread]] = {"las": reference.Tiresias, "optimus": reference.Optimus}
 """Names that mean the reference's own policies in the Pollux mode; `NAME@ours` means ours."""
+PACE_S = 60.0
+"""Least seconds between two decisions without an event over a public trace of days: the reference's interval."""
 Tick = Callable[[int, int], None]
 
 
@@ -53,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     add("--rigid", action="store_true", help="jobs want exactly the size that the trace names")
     add("--elastic", type=int, metavar="FACTOR", help="rigid jobs may have 1 to FACTOR times their size")
     add("--gpu-type", default="v100", help="Gavel's GPU type (default v100)")
+    add("--know", choices=("auto", "all", "learned"), default="auto",
+        help="what policies see of a job: its true speeds and length, or what the core learns from its reports "
+        "(default: all for public traces, else learned)")  # fmt: skip
     add("--restart-cost", type=float, help="seconds that a start or rescale costs (default 30; a journal's own)")
     add("--json", action="store_true", help="print a JSON list, one object per policy")
     add("--plot", type=Path, metavar="OUT.png", help="draw Gantt charts and the distribution of turnaround")
@@ -195,13 +200,18 @@ def _tasks(
                 f"job {task.name!r} wants at least {task.min_slots} slots and the pool has {nodes * gpus}; give more "
                 "--nodes or --gpus-per-node"
             )
+    public = what.split(maxsplit=1)[0] in formats.FORMATS and not what.startswith("journal")
+    oracle = arguments.know == "all" or (arguments.know == "auto" and public)
+    pace = PACE_S if public else 0.0
     if costs is None or arguments.restart_cost is not None:
         cost = 30.0 if arguments.restart_cost is None else arguments.restart_cost
         costs = Costs(start=cost, rescale=cost)
 
     def run(name: str, options: dict[str, Any], tick: Tick | None) -> Run:
         policy = shelf.create(name.removesuffix("@ours"), options)
-        return Simulation(tasks, policy, name, hosts, options=options, costs=costs, tick=tick).run()
+        return Simulation(
+            tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace
+        ).run()
 
     return Setting(f"{what}, {nodes} nodes with {gpus} slots", nodes * gpus, run)
 

@@ -92,16 +92,24 @@ def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Ta
     speeds = gavel_speeds(throughputs, gpu)
     tasks = []
     for line, row in _tabbed(path, (GAVEL, GAVEL_PHYSICAL)):
-        key = (row["job_type"], row["scale_factor"])
-        if key not in speeds:
-            expected = f"a job type with a measured speed on {row['scale_factor']} {gpu} in {throughputs}"
+        speed, work = _gavel_speed(speeds, row["job_type"], row["scale_factor"]), float(row["total_steps"])
+        if speed is None:
+            expected = f"a job type with a measured speed on {gpu} in {throughputs}"
             complain(path, line, "job_type", expected, row["job_type"])
-        speed, work = speeds[key], float(row["total_steps"])
         deadline = None
         if row.get("SLO", -1.0) > 0:  # times the job's own duration
             deadline = row["arrival_time"] + row["SLO"] * work / speed
         tasks.append(_rigid(line, row["job_type"], row["arrival_time"], row["scale_factor"], work, speed, deadline))
     return _some(path, tasks)
+
+
+def _gavel_speed(speeds: Mapping[tuple[str, int], float], model: str, size: int) -> float | None:
+    """Steps per second; where only fewer GPUs were measured, n times the GPUs count as n**0.9."""
+    measured = [gpus for kind, gpus in speeds if kind == model and gpus <= size]
+    if not measured:
+        return None
+    widest = max(measured)
+    return speeds[model, widest] * math.pow(size / widest, 0.9)
 
 
 def gavel_speeds(path: Path, gpu: str) -> dict[tuple[str, int], float]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.sim import shelf
@@ -27,11 +29,13 @@ from jupyter_elastic.types import (
     HostsSeen,
     JobSpec,
     JobSubmitted,
+    JobView,
     Launch,
     PlanRejected,
     Policy,
     PolicyFailed,
     PolicyUsed,
+    Profile,
     Progress,
     ProgressSeen,
     Propose,
@@ -40,6 +44,7 @@ from jupyter_elastic.types import (
     RunningSeen,
     Slot,
     SlotId,
+    Speed,
     Stimulus,
     Stop,
     Submit,
@@ -84,6 +89,8 @@ class _Life:
     steps: bool = False
     """Whether it trains, in contrast to standing still."""
     since: float = 0.0
+    ready: float = 0.0
+    """When the present standstill is over."""
     version: int = 0
     """Rises with every change, so that what was planned for before it is void."""
     stopping: bool = False
@@ -110,6 +117,10 @@ class Simulation:
     tick: Callable[[int, int], None] | None = None
     horizon_s: float = 400 * 86_400
     keep_events: bool = False
+    oracle: bool = False
+    """Show the policy the true speeds and the true work left, as published simulators do, not what the core learned."""
+    pace_s: float = 0.0
+    """A policy's own interval is stretched to at least this; events are answered at once all the same."""
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -128,6 +139,7 @@ class Simulation:
         self._number = 0
         self._idle = 0
         self._deciding = self.name
+        self._speeds: dict[int, tuple[Speed, ...]] = {}
 
     def run(self) -> Run:
         """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
@@ -139,7 +151,7 @@ class Simulation:
         for task in sorted(self.tasks, key=lambda task: task.submitted):
             self._at(task.submitted, self._arrival(task))
         if self.policy.interval_s:
-            self._at(self.policy.interval_s, self._timer)
+            self._at(max(self.policy.interval_s, self.pace_s), self._timer)
         while self._ended < len(self.tasks):
             self._instant()
         self._finish()
@@ -174,13 +186,14 @@ class Simulation:
     def _timer(self) -> None:
         if not self.policy.interval_s:
             return
+        interval = max(self.policy.interval_s, self.pace_s)
         if self._lives:
             self._idle = 0 if any(life.slots for life in self._lives.values()) else self._idle + 1
             self._propose()
             if self._idle < PATIENCE:
-                self._at(self.now + self.policy.interval_s, self._timer)
+                self._at(self.now + interval, self._timer)
         elif self._heap:  # nobody is there: sleep until the next event
-            self._at(self._heap[0][0] + self.policy.interval_s, self._timer)
+            self._at(self._heap[0][0] + interval, self._timer)
 
     # --- the daemon's part
 
@@ -211,6 +224,8 @@ class Simulation:
 
     def _propose(self) -> None:
         view = self.core.view(self.now)
+        if self.oracle:
+            view = replace(view, jobs=tuple(self._true(job) for job in view.jobs))
         began = time.perf_counter()
         try:
             plan = self.policy.plan(view)
@@ -221,6 +236,20 @@ class Simulation:
             return
         self.run_.decisions.append(time.perf_counter() - began)
         self._tell(Propose(**self._stamp(), plan=plan, policy=self._deciding))
+
+    def _true(self, job: JobView) -> JobView:
+        """The job with the trace's knowledge in place of what the core has learned."""
+        life = self._lives[job.job]
+        speeds = self._speeds.get(job.job)
+        if speeds is None:
+            sizes = [size for size in life.task.allowed() if size <= self.run_.capacity]
+            speeds = tuple(Speed(workers=size, samples_per_s=life.task.speed(size)) for size in sizes)
+            self._speeds[job.job] = speeds
+        life.account(self.now)
+        profile = Profile(
+            speeds=speeds, done=life.done, remaining=life.task.work - life.done, rescale_cost_s=self.costs.rescale
+        )
+        return replace(job, profile=profile)
 
     def _arrival(self, task: Task) -> Callable[[], None]:
         def arrive() -> None:
@@ -272,7 +301,10 @@ class Simulation:
                 if life.task.reports:
                     self._report_after(life, self.costs.report_first)
 
-        self._at(self.now + pause, self._when(life, settled))
+        # a rescale ordered during a start doesn't make the start any shorter
+        started = isinstance(effect, Launch)
+        life.ready = self.now + pause if started else max(life.ready, self.now + pause)
+        self._at(life.ready, self._when(life, settled))
 
     def _when(self, life: _Life, action: Callable[[], None]) -> Callable[[], None]:
         version = life.version

@@ -58,6 +58,8 @@ def test_gavel(write: Write, gavel_speeds: Path) -> None:
     assert (first.min_slots, first.max_slots) == (4, 4)
     assert first.alone(4) == pytest.approx(100.0)
     assert second.alone(1) == pytest.approx(100.0)
+    wide = GAVEL.replace("\t4\n", "\t8\n")  # only fewer GPUs were measured
+    assert formats.gavel(write(wide), gavel_speeds)[0].alone(8) == pytest.approx(100.0 / 2**0.9)
     (physical,) = formats.gavel(write(PHYSICAL), gavel_speeds.parent)
     assert physical.deadline == pytest.approx(200.0)
 
@@ -100,7 +102,10 @@ def test_formats_are_recognised(write: Write, tmp_path: Path) -> None:
     [
         (GAVEL + "ResNet-18 (batch size 16)\tcmd\t-n\n", "line 3, column 3: expected 7 tab-separated columns"),
         (GAVEL.replace("1000", "many"), "line 1, column 5 (total_steps): expected a number, found 'many'"),
-        (GAVEL.replace("ResNet", "ResNot"), "line 1, column job_type: expected a job type with a measured speed on 4"),
+        (
+            GAVEL.replace("ResNet", "ResNot"),
+            "line 1, column job_type: expected a job type with a measured speed on v100",
+        ),
         ("", "line 1: expected at least one job"),
     ],
 )

@@ -107,6 +107,24 @@ class Odd:
         return Plan(sizes={})
 
 
+def test_an_oracle_shows_the_true_speed_and_length() -> None:
+    seen: list[View] = []
+
+    class Looking(Odd):
+        def plan(self, view: View) -> Plan:
+            seen.append(view)
+            return Plan(sizes={one.job: Size(1) for one in view.jobs})
+
+    tasks = [task("a", 0, 100, 1, 2), task("b", 50, 10)]
+    Simulation(tasks, Looking(""), "odd", pool(1, 2), costs=COSTS, oracle=True).run()  # type: ignore[arg-type]
+    first, *_, last = (view.jobs[0].profile for view in seen if view.jobs)
+    assert first.remaining == 100
+    assert first.rate(2) == pytest.approx(2.0)
+    assert (last.remaining or 0.0) + (last.done or 0.0) == pytest.approx(100)
+    assert last.remaining is not None
+    assert last.remaining < 100
+
+
 @pytest.mark.parametrize("oddity", ["raises", "too many", "unknown job"])
 def test_a_policy_that_fails_is_replaced_as_in_the_daemon(oddity: str) -> None:
     run = Simulation([task("a", 0, 100)], Odd(oddity), "odd", pool(1, 1), costs=COSTS).run()  # type: ignore[arg-type]
