@@ -101,11 +101,11 @@ def seat(
     workers, jobs = draft.workers, draft.jobs
     head: JobView | None = None
     for job in order:
+        number = job.job
         if not free:
-            if head is None and job.phase == "queued":
+            if head is None and job.phase == "queued" and number not in workers:
                 head = job
             break
-        number = job.job
         if number in workers or (head is not None and strict and job.phase == "queued"):
             continue
         if keep and job.size.workers:
@@ -241,7 +241,8 @@ class Draft:
     def blocked(self, job: JobView, workers: int) -> None:
         """Say why the first in the queue waits."""
         need = slots(job, workers)
+        slot = f"{need} slots" if need != 1 else "1 slot"
         if need > self.capacity:
-            self.reasons[job.job] = f"needs {need} slots and the pool has {self.capacity}"
+            self.reasons[job.job] = f"needs {slot} and the pool has {self.capacity}"
         else:
-            self.reasons[job.job] = f"needs {need} slots and {self.free or 'none'} of {self.capacity} are free"
+            self.reasons[job.job] = f"needs {slot} and {self.free or 'none'} of {self.capacity} are free"

@@ -1,0 +1,69 @@
+"""Deadlines: who is admitted, and that nobody who is gets less than it needs."""
+
+from __future__ import annotations
+
+from jupyter_elastic.scheduler.policies.deadline import Deadline
+from tests.unit.policies.pool import NOW, ask, job, linear, view, workers
+
+
+def due(number, seconds, work, high=4, **more):
+    return job(number, 1, high, deadline_at=NOW + seconds, profile=linear(work, top=8), **more)
+
+
+def plan(capacity, *jobs, memo=None):
+    return Deadline(Deadline.Options(margin=0.0, payback=0.0)).plan(view(capacity, *jobs, memo=memo))
+
+
+def test_the_least_level_that_meets_the_deadline_comes_first():
+    # 300 samples at n samples/s in 100 s: three workers; the job without a deadline gets what is left
+    found = plan(4, job(1, 1, 4, profile=linear(1e6)), due(2, 100.0, 300.0))
+    assert workers(found) == {1: 1, 2: 3}
+    assert found.memo == {"admitted": [2]}
+    assert found.reasons[2] == "admitted: its deadline can be met"
+
+
+def test_a_deadline_that_would_break_an_admitted_one_is_refused():
+    first = due(1, 100.0, 300.0)
+    found = plan(4, first, due(2, 100.0, 200.0))
+    assert found.memo == {"admitted": [1]}
+    assert found.sizes[1].workers >= 3
+
+
+def test_a_later_deadline_waits_for_the_slots_of_an_earlier_one():
+    # both fit one after the other: 400 samples on 4 workers until 100 s, then 400 until 200 s
+    found = plan(4, due(1, 100.0, 400.0), due(2, 200.0, 400.0))
+    assert found.memo == {"admitted": [1, 2]}
+    assert workers(found) == {1: 4}
+
+
+def test_an_earlier_deadline_is_admitted_if_the_later_one_still_holds():
+    late = due(1, 400.0, 400.0)
+    found = plan(4, late, due(2, 50.0, 200.0))
+    assert found.memo == {"admitted": [1, 2]}
+    assert found.sizes[2].workers == 4
+
+
+def test_an_admitted_job_stays_admitted_when_more_come():
+    runs = due(1, 100.0, 300.0, on=3)
+    rivals = [due(number, 90.0, 350.0) for number in range(2, 10)]
+    found = plan(4, runs, *rivals, memo={"admitted": [1]})
+    assert found.memo == {"admitted": [1]}
+    assert found.sizes[1].workers >= 3
+
+
+def test_a_job_whose_length_nobody_knows_is_no_deadline_job():
+    found = plan(4, job(1, 1, 4, deadline_at=NOW + 100.0))
+    assert found.memo == {"admitted": []}
+    assert workers(found) == {1: 4}
+
+
+def test_the_owners_estimate_will_do():
+    assert plan(4, job(1, 1, 4, deadline_at=NOW + 100.0, estimate_s=99.0)).memo == {"admitted": [1]}
+    assert plan(4, job(1, 1, 4, deadline_at=NOW + 100.0, estimate_s=999.0)).memo == {"admitted": []}
+
+
+def test_without_deadlines_it_shares_out_by_marginal_return():
+    assert ask(Deadline, view(3, job(1, 1, 4, profile=linear(400.0)), job(2, 1, 4, profile=linear(1e3)))) == {
+        1: 1,
+        2: 2,
+    }

@@ -1,0 +1,63 @@
+"""Fair shares: by weight, over groups and users, with quotas that are lent and come back."""
+
+from __future__ import annotations
+
+from jupyter_elastic.scheduler.policies.fair import Fair
+from tests.unit.policies.pool import NOW, ask, job, view
+
+
+def jobs(owner, numbers, **more):
+    return [job(number, 1, owner=owner, queued_at=NOW - 120.0, **more) for number in numbers]
+
+
+def shares(found, *owners):
+    return [sum(found.get(number, 0) for number in numbers) for numbers in owners]
+
+
+def test_users_share_alike_whatever_the_number_of_their_jobs():
+    found = ask(Fair, view(4, *jobs("ann", range(1, 10)), *jobs("bob", range(10, 12))))
+    assert shares(found, range(1, 10), range(10, 12)) == [2, 2]
+
+
+def test_shares_go_by_weight():
+    found = ask(Fair, view(8, *jobs("ann", range(1, 10)), *jobs("bob", range(10, 20)), weights={"ann": 3.0}))
+    assert shares(found, range(1, 10), range(10, 20)) == [6, 2]
+
+
+def test_groups_first_then_their_users():
+    lab = [*jobs("ann", range(1, 10), group="lab"), *jobs("bob", range(10, 20), group="lab")]
+    found = ask(Fair, view(8, *lab, *jobs("cyd", range(20, 30), group="class")))
+    assert shares(found, range(1, 10), range(10, 20), range(20, 30)) == [2, 2, 4]
+
+
+def test_a_quota_comes_before_shares_and_is_lent_while_idle():
+    found = ask(Fair, view(6, *jobs("ann", range(1, 10)), *jobs("bob", range(10, 20)), quotas={"bob": 5}))
+    assert shares(found, range(1, 10), range(10, 20)) == [1, 5]
+    assert shares(ask(Fair, view(6, *jobs("ann", range(1, 10)), quotas={"bob": 5})), range(1, 10)) == [6]
+
+
+def test_a_lent_quota_is_taken_back_after_the_grace_time():
+    borrowed = [job(number, 1, owner="ann", on=1) for number in (1, 2, 3, 4)]
+
+    def back(waited):
+        return job(9, 1, owner="bob", queued_at=NOW - waited)
+
+    assert shares(ask(Fair, view(4, *borrowed, back(10.0), quotas={"bob": 2})), (1, 2, 3, 4), (9,)) == [4, 0]
+    assert shares(ask(Fair, view(4, *borrowed, back(61.0), quotas={"bob": 2})), (1, 2, 3, 4), (9,)) == [3, 1]
+    assert shares(ask(Fair, view(4, *borrowed, back(61.0), quotas={"bob": 2}), grace_s=90.0), (9,)) == [0]
+
+
+def test_borrowers_that_can_shrink_do_so_at_once():
+    assert ask(Fair, view(4, job(1, 1, 4, owner="ann", on=4), job(2, 2, owner="bob", queued_at=NOW))) == {1: 2, 2: 2}
+
+
+def test_one_users_single_job_grows_to_its_share():
+    found = ask(Fair, view(8, job(1, 1, 8, owner="ann"), *jobs("bob", range(10, 30))))
+    assert shares(found, (1,), range(10, 30)) == [4, 4]
+
+
+def test_a_gang_that_waited_past_all_patience_goes_first():
+    small = [job(number, 1, owner=owner, on=1) for number, owner in enumerate(("ann", "bob", "cyd"), start=1)]
+    gang = job(9, 4, owner="dan", queued_at=NOW - 3_700.0)
+    assert ask(Fair, view(4, *small, gang)) == {9: 4}
+    assert 9 not in ask(Fair, view(4, *small, gang), patience_s=4_000.0)
