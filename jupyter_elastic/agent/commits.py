@@ -69,6 +69,15 @@ class Commits:
             self._on_disk = version
             return True
 
+    def put_away(self, *, keep: bool) -> None:
+        """The attempt is over: give the shared memory back; with `keep` once the commit is on disk, else not at all."""
+        if keep:
+            try:
+                self.to_disk()
+            except OSError:
+                return
+        self.drop_shared()
+
     def drop_shared(self) -> None:
         """Give the shared memory back."""
         shutil.rmtree(self.shared.parent, ignore_errors=True)

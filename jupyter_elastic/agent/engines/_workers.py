@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import shutil
 import signal
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -25,6 +24,7 @@ from jupyter_elastic import packaging
 from jupyter_elastic.agent import membership, processes
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.engines import _reading
+from jupyter_elastic.agent.engines._failure import Failure
 from jupyter_elastic.agent.engines.base import Report, Task
 from jupyter_elastic.agent.membership import Action, Membership
 from jupyter_elastic.agent.spawn import Process, Spawner, default_threads
@@ -65,22 +65,6 @@ class Member:
     """When it last came to a door."""
     running_ring: bool = False
     """It has been in a ring."""
-
-
-@dataclass
-class Failure:
-    """Why a worker, and with it the attempt, failed. The lower `weight`, the nearer to the cause."""
-
-    weight: int
-    rank: int
-    type: str
-    message: str
-    traceback: str = field(default="", repr=False)
-
-    @property
-    def reason(self) -> str:
-        """One line for a person."""
-        return f"rank {self.rank}: {self.type}: {self.message}" if self.traceback else self.message
 
 
 class WorkersEngine:
@@ -153,7 +137,6 @@ class WorkersEngine:
             self._preempt()
             self._spawn_task(self._end_all(((signal.SIGKILL, 0.0),), after_s=self.grace_s))
         else:
-            self._do(self.machine.end())
             self._spawn_task(self._end_all(LADDER))
         self._maybe_over()
 
@@ -268,9 +251,7 @@ class WorkersEngine:
             case "progress":
                 progress = msgspec.convert(words["progress"], Progress)
                 self._tell_running()
-                self.report(
-                    ProgressSeen(job=self.task.job, attempt=self.task.attempt, progress=progress, **self._stamp())
-                )
+                self.report(ProgressSeen(progress=progress, **self._stamp()))
             case "committed":
                 self.machine.committed()
                 if words.get("durable"):
@@ -329,11 +310,11 @@ class WorkersEngine:
 
     async def _fail_soon(self) -> None:
         await asyncio.sleep(COLLECT_S)
-        self._do(self.machine.end())
         await self._end_all(((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0)))
 
     async def _end_all(self, ladder: tuple[tuple[signal.Signals, float], ...], *, after_s: float = 0.0) -> None:
         await asyncio.sleep(after_s)
+        self._do(self.machine.end())
         for what, wait_s in ladder:
             for member in self._members.values():
                 if member.process is None:
@@ -341,8 +322,6 @@ class WorkersEngine:
                 else:
                     processes.send(member.process.known, what)
             await self._nobody_left(wait_s)
-        if after_s:
-            self._do(self.machine.end())
 
     async def _nobody_left(self, patience_s: float) -> None:
         """Wait until no worker lives, but not longer than this."""
@@ -365,7 +344,7 @@ class WorkersEngine:
         if self._clearing:
             await asyncio.wait(set(self._clearing))
         if not self._ended:
-            self.report(ReleaseSeen(job=self.task.job, attempt=self.task.attempt, slots=(slot,), **self._stamp()))
+            self.report(ReleaseSeen(slots=(slot,), **self._stamp()))
 
     def _maybe_over(self) -> None:
         if self._over or self._members or self._clearing or not self.machine.over:
@@ -375,9 +354,9 @@ class WorkersEngine:
 
     async def _finish(self) -> None:
         if self._failing and not self._stopping:
-            self._write_error(self._cause())
+            self._cause().write(self.task.folder)
         outcome, reason = self._outcome()
-        await asyncio.to_thread(self._put_commit_away, completed=outcome == "completed")
+        await asyncio.to_thread(self._commits.put_away, keep=outcome != "completed")
         if self._releasing:
             await asyncio.wait(self._releasing)
         self._end(outcome, reason)
@@ -396,12 +375,6 @@ class WorkersEngine:
     def _cause(self) -> Failure:
         return min(self._failures, key=lambda failure: (failure.weight, failure.rank))
 
-    def _put_commit_away(self, *, completed: bool) -> None:
-        if not completed:
-            with contextlib.suppress(OSError):
-                self._commits.to_disk()
-        self._commits.drop_shared()
-
     def _end(self, outcome: Outcome, reason: str) -> None:
         self._over = self._ended = True
         if self._ticker is not None:
@@ -410,23 +383,8 @@ class WorkersEngine:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        seen = ExitSeen(
-            job=self.task.job, attempt=self.task.attempt, outcome=outcome, reason=reason[:2000], **self._stamp()
-        )
+        seen = ExitSeen(outcome=outcome, reason=reason[:2000], **self._stamp())
         self._report_to(seen)
-
-    def _write_error(self, failure: Failure) -> None:
-        words = {
-            "rank": failure.rank,
-            "type": failure.type,
-            "message": failure.message,
-            "traceback": failure.traceback,
-        }
-        temporary = self.task.folder / ".error.json"
-        with contextlib.suppress(OSError):
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump(words, file)
-            temporary.replace(self.task.folder / "error.json")
 
     # --- the rest
 
@@ -438,16 +396,7 @@ class WorkersEngine:
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
         """Report that the members train."""
         self._ran = True
-        self.report(
-            RunningSeen(
-                job=self.task.job,
-                attempt=self.task.attempt,
-                generation=generation,
-                slots=slots,
-                pause_s=pause_s,
-                **self._stamp(),
-            )
-        )
+        self.report(RunningSeen(generation=generation, slots=slots, pause_s=pause_s, **self._stamp()))
 
     def _maybe_running(self) -> None:
         """Without a ring a wish is fulfilled when every wanted worker runs its cell."""
@@ -464,7 +413,8 @@ class WorkersEngine:
             self.running(self.machine.generation, self.machine.wanted)
 
     def _stamp(self) -> dict[str, Any]:
-        return {"at": time.time(), "by": self.task.owner, "id": uuid.uuid4().hex}
+        task = self.task
+        return {"at": time.time(), "by": task.owner, "id": uuid.uuid4().hex, "job": task.job, "attempt": task.attempt}
 
     def _spawn_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

@@ -198,3 +198,12 @@ async def test_python_that_is_not_there(folder: Path) -> None:
         seen = await through(bench, "h:0")
         assert seen.outcome == "failed"
         assert "/nonexistent/python" in seen.reason
+
+
+@asynchronous
+async def test_a_worker_sees_its_own_gpu(folder: Path) -> None:
+    source = "import os\nmine = (device, os.environ.get('CUDA_VISIBLE_DEVICES'))"
+    async with Bench(Process, folder, source, out=("mine",)) as bench:
+        await bench.engine.launch(1, ("h:0", "h:1"), {"h:0": "GPU-a", "h:1": "GPU-b"})
+        assert (await bench.ended()).outcome == "completed"
+        assert bench.results() == {0: {"mine": ("cuda:0", "GPU-a")}, 1: {"mine": ("cuda:0", "GPU-b")}}

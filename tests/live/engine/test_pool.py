@@ -1,0 +1,118 @@
+"""The warm pool: one per environment, one thread, its own user, reports deaths, ends when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_elastic import connection
+from jupyter_elastic.agent import processes, spawn
+from jupyter_elastic.agent.spawn import Spawner, connect, socket_of
+from tests.live.engine.bench import asynchronous
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def owner(path: Path) -> processes.Known:
+    pid, start_time = json.loads(path.with_suffix(".lock").read_text())
+    return (pid, start_time)
+
+
+@asynchronous
+async def test_forks_and_tells_how_they_ended() -> None:
+    path = connection.runtime_dir() / "pool-test-a.sock"
+    client = await connect(path, sys.executable, ENVIRONMENT, (), start=True)
+    spawner = Spawner(sys.executable, {}, (), warm=True)
+    spawner._client = client
+    first, first_pipe = await spawner.start()
+    second, second_pipe = await spawner.start()
+    pool = owner(path)
+    assert psutil.Process(first.pid).ppid() == pool[0]
+    assert psutil.Process(pool[0]).num_threads() == 1
+    while os.getsid(first.pid) != first.pid:  # its own session, a moment after the fork
+        await asyncio.sleep(0.001)
+    assert processes.living([first.known, second.known]) == [first.known, second.known]
+    processes.send(first.known, signal.SIGKILL)
+    assert await first.ended() == -signal.SIGKILL
+    second_pipe.close()
+    assert await second.ended() == 77  # its pipe ended before it was told anything
+    again = await connect(path, sys.executable, ENVIRONMENT, (), start=True)
+    assert owner(path) == pool  # the same one
+    # The pool dies: its workers live on, and a new worker is started cold.
+    processes.send(pool, signal.SIGKILL)
+    await processes.gone(pool)
+    third, third_pipe = await spawner.start()
+    third_pipe.close()
+    first_pipe.close()
+    assert await third.ended() == 77
+    again.close()
+    spawner.close()
+
+
+def test_ends_when_idle(tmp_path: Path) -> None:
+    path = tmp_path / "pool.sock"
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--idle", "0.1"],
+        timeout=60, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "1 thread(s)" in done.stderr
+    assert not path.exists()
+
+
+@asynchronous
+async def test_only_one_pool(tmp_path: Path) -> None:
+    path = tmp_path / "pool.sock"
+    started = [spawn.start_pool(path, sys.executable, ENVIRONMENT, ()) for _ in range(3)]
+    try:
+        client = await connect(path, sys.executable, ENVIRONMENT, (), start=False) if path.exists() else None
+        until = time.monotonic() + 60
+        while sum(child.poll() is None for child in started) > 1:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        assert sorted(child.returncode for child in started if child.returncode is not None) == [0, 0]
+        if client is not None:
+            client.close()
+    finally:
+        for child in started:
+            child.kill()
+            child.wait()
+
+
+def test_pools_differ_by_what_frameworks_read() -> None:
+    one = socket_of(sys.executable, {"OMP_NUM_THREADS": "1"}, ("torch",))
+    assert one == socket_of(sys.executable, {"OMP_NUM_THREADS": "1", "EDITOR": "vi"}, ("torch",))
+    assert one != socket_of(sys.executable, {"OMP_NUM_THREADS": "2"}, ("torch",))
+    assert one != socket_of(sys.executable, {"OMP_NUM_THREADS": "1"}, ("tensorflow",))
+    assert one != socket_of("/usr/bin/python3", {"OMP_NUM_THREADS": "1"}, ("torch",))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@asynchronous
+async def test_another_user_gets_no_worker(tmp_path: Path) -> None:
+    path = Path("/tmp") / f"pool-test-{os.getpid()}.sock"
+    client = await connect(path, sys.executable, ENVIRONMENT, (), start=True)
+    try:
+        path.chmod(0o777)  # were the folder open
+        ask = (
+            "import os, socket, sys\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX)\n"
+            "a, b = socket.socketpair()\n"
+            'try:\n    s.connect(sys.argv[1]); socket.send_fds(s, [b\'{"k":"fork"}\'], [b.fileno()])\n'
+            "    print(s.recv(99))\nexcept ConnectionError: print(b'')\n"
+        )
+        command = [sys.executable, "-c", ask, str(path)]
+        done = await asyncio.to_thread(subprocess.run, command, timeout=60, check=True, capture_output=True, text=True)
+        assert done.stdout == "b''\n"
+    finally:
+        client.close()
+        processes.send(owner(path), signal.SIGKILL)
+        for file in (path, path.with_suffix(".lock"), path.with_suffix(".log")):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""The last commit outlives its process: in shared memory, on disk, never half of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.agent import commits as commits_module
+from jupyter_elastic.agent.commits import Commits
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "job").mkdir()
+    return tmp_path / "job"
+
+
+def test_newest_counts(folder: Path) -> None:
+    commits = Commits(folder)
+    try:
+        assert commits.load() is None
+        commits.save(b"one")
+        commits.save(b"two")
+        assert Commits(folder).load() == b"two"
+        assert commits.shared.stat().st_mode & 0o777 == 0o600
+        assert commits.shared.parent.stat().st_mode & 0o777 == 0o700
+        assert not commits.disk.exists()
+    finally:
+        commits.drop_shared()
+    assert commits.load() is None
+
+
+def test_to_disk_only_what_is_new(folder: Path) -> None:
+    commits = Commits(folder)
+    try:
+        assert not commits.to_disk()
+        commits.save(b"one")
+        assert commits.to_disk()
+        assert not commits.to_disk()
+        commits.save(b"two", durable=True)
+        assert commits.disk.read_bytes() == b"two"
+        assert not commits.to_disk()
+    finally:
+        commits.drop_shared()
+    assert Commits(folder).load() == b"two"
+
+
+def test_shared_memory_that_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes over, and what lay in shared memory does not hide the newer one."""
+    commits = Commits(folder)
+    write = commits_module._write
+    try:
+        commits.save(b"old")
+
+        def full(path: Path, blob: bytes, *, sync: bool) -> None:
+            if not sync:
+                raise OSError(28, "No space left on device")
+            write(path, blob, sync=sync)
+
+        monkeypatch.setattr(commits_module, "_write", full)
+        commits.save(b"new")
+        assert commits.load() == b"new"
+        assert commits.disk.read_bytes() == b"new"
+    finally:
+        commits.drop_shared()
+
+
+def test_put_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = Commits(folder)
+    try:
+        commits.save(b"one")
+        with monkeypatch.context() as full:
+            full.setattr(commits_module.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+            commits.put_away(keep=True)
+        assert commits.load() == b"one"  # better in memory than nowhere
+        commits.put_away(keep=True)
+        assert not commits.shared.parent.exists()
+        assert commits.load() == b"one"
+    finally:
+        commits.drop_shared()
+
+
+def test_a_write_that_fails_leaves_the_old_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = Commits(folder)
+    try:
+        commits.save(b"kept", durable=True)
+        monkeypatch.setattr(commits_module.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "I/O error")))
+        with pytest.raises(OSError, match="I/O error"):
+            commits.save(b"lost", durable=True)
+        assert commits.disk.read_bytes() == b"kept"
+        assert [file.name for file in commits.disk.parent.iterdir()] == ["commit"]
+    finally:
+        commits.drop_shared()

@@ -1,0 +1,57 @@
+"""What is read off a cell's text, and of a death."""
+
+from __future__ import annotations
+
+import signal
+
+import cloudpickle
+import pytest
+
+from jupyter_elastic.agent.engines._reading import death, read_cell
+from jupyter_elastic.packaging import Payload
+
+
+def cell(source: str, **names: object) -> Payload:
+    return Payload(source=source, filename="<In[1]>", first_line=1, names=cloudpickle.dumps(names))
+
+
+@pytest.mark.parametrize(
+    ("source", "elastic", "rings", "frameworks"),
+    [
+        ("print('hello')", False, False, ()),
+        ("import horovod.torch as hvd\nhvd.init()", False, True, ("torch",)),
+        ("@hvd.elastic.run\ndef f(state): pass", True, True, ()),
+        ("from jupyter_elastic import training\nimport keras", True, True, ("tensorflow",)),
+        ("import torch, tensorflow", False, False, ("tensorflow", "torch")),
+        ("torchlight = 1  # no framework", False, False, ()),
+    ],
+)
+def test_cell(source: str, *, elastic: bool, rings: bool, frameworks: tuple[str, ...]) -> None:
+    found = read_cell(cell(source))
+    assert (found.elastic, found.rings, found.frameworks) == (elastic, rings, frameworks)
+
+
+def test_captured_names_count() -> None:
+    from jupyter_elastic import training
+
+    found = read_cell(cell("run(1)", training=training))
+    assert found.elastic
+    assert found.rings
+
+
+@pytest.mark.parametrize(
+    ("code", "oom", "words"),
+    [
+        (-signal.SIGKILL, False, ["rank 3", "SIGKILL", "probably out of memory"]),
+        (-signal.SIGKILL, True, ["SIGKILL", "out-of-memory killer", "smaller batches"]),
+        (-signal.SIGSEGV, False, ["SIGSEGV", "compiled code"]),
+        (-signal.SIGTERM, False, ["SIGTERM"]),
+        (-63, False, ["signal 63"]),
+        (7, False, ["exit code 7"]),
+        (None, False, ["nobody saw how"]),
+    ],
+)
+def test_death(code: int | None, *, oom: bool, words: list[str]) -> None:
+    text = death(3, code, oom=oom)
+    for word in words:
+        assert word in text
