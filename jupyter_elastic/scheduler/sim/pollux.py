@@ -184,12 +184,13 @@ class _Loop:
         if not self.active and self.waiting:  # nothing to do until the next submission
             self.now = max(self.now, -(-self.waiting[-1].submitted // INTERVAL) * INTERVAL)
         self._retire([job for job in self.active.values() if job.ended is not None])
-        while self.waiting and self.waiting[-1].submitted <= self.now:
-            job = self.waiting.pop()
-            self.active[job.name] = job
+        if self.waiting and self.waiting[-1].submitted <= self.now:
+            while self.waiting and self.waiting[-1].submitted <= self.now:
+                job = self.waiting.pop()
+                self.active[job.name] = job
+            self.active = dict(sorted(self.active.items(), key=lambda item: self.rank[item[0]]))
         if not self.active:
             return
-        self.active = dict(sorted(self.active.items(), key=lambda item: self.rank[item[0]]))
         began = time.perf_counter()
         wanted = self.policy.allocate(self.now, self.active, self.held, self.nodes, self.gpus)
         self.run.decisions.append(time.perf_counter() - began)

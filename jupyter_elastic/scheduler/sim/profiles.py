@@ -63,6 +63,7 @@ class Model:
     _grads: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     _later: dict[int, tuple[float, ...]] = field(default_factory=dict)
     _best: dict[tuple[Placement, int], int] = field(default_factory=dict)
+    _iterations: dict[tuple[int, int], float] = field(default_factory=dict)
     _linear: Any = None
     _nearest: Any = None
 
@@ -134,11 +135,14 @@ class Model:
 
     def iterations(self, batch: int, epoch: int) -> float:
         """Iterations at a batch size until `epoch` (counted from 0) is complete, as measured."""
-        low, high = self._around(batch)
-        a, b = self.epochs[low].iteration[epoch], self.epochs[high].iteration[epoch]
-        if low == high:
-            return a
-        return ((batch - low) * b + (high - batch) * a) / (high - low)
+        found = self._iterations.get((batch, epoch))
+        if found is None:
+            low, high = self._around(batch)
+            found, b = self.epochs[low].iteration[epoch], self.epochs[high].iteration[epoch]
+            if low != high:
+                found = ((batch - low) * b + (high - batch) * found) / (high - low)
+            self._iterations[batch, epoch] = found
+        return found
 
     def later_work(self, batch: int) -> tuple[float, ...]:
         """By epoch e: iterations at a batch from the start of epoch e to the end of the training."""
