@@ -99,7 +99,7 @@ def notebook(line: str, connect: Connect) -> None:
 
 def text(words: list[str], connect: Connect) -> str:
     """What `%elastic words` would print, without colours."""
-    console = Console(highlight=False, file=io.StringIO(), width=100)
+    console = Console(highlight=False, file=io.StringIO(), width=100, force_jupyter=False)
     given = _parser("%elastic", notebook=True).parse_args(words)
     given.do(given, connect, console)
     return cast("io.StringIO", console.file).getvalue().rstrip()

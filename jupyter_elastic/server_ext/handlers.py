@@ -403,6 +403,17 @@ class EventsSocket(ScreensSocket):
             self.close(1011, str(problem)[:120])
 
 
+class NowhereHandler(_Api):
+    """Every other path below ours: in JSON too, so that a page can tell it from a server without this extension."""
+
+    @web.authenticated
+    async def get(self, path: str) -> None:
+        """404."""
+        raise NotFound(f"there is no {path[:100]!r} under elastic/api; openapi.yaml lists what there is")
+
+    put = post = patch = delete = get
+
+
 _API = "/elastic/api"
 ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/health", HealthHandler),
@@ -418,4 +429,5 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/forecasts", ForecastsHandler),
     (f"{_API}/screens", ScreensSocket),
     (f"{_API}/events", EventsSocket),
+    (f"{_API}/(.*)", NowhereHandler),
 ]

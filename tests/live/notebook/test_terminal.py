@@ -58,3 +58,17 @@ def test_cancel(shared_pool: Pool) -> None:
     shared_pool.running(job)
     assert "told to end" in ask(shared_pool, "cancel", str(job), "--reason", "enough").stdout
     assert shared_pool.ended(job).outcome == "cancelled"
+
+
+def test_top_shows_one_picture(shared_pool: Pool) -> None:
+    job = shared_pool.submit(
+        "import time\nprint('up', flush=True)\ntime.sleep(600)", slots=2, name="[red]long[/] <one>"
+    )
+    shared_pool.printed(job, "up")
+    done = ask(shared_pool, "top", "--once")
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("0 of 2 CPU slots", f"[{job}] [{job}]", "[red]long[/] <one>", "running for"):
+        assert words in done.stdout
+    assert json.loads(ask(shared_pool, "pool", "--json").stdout)["total_jobs"] == 1
+    shared_pool.cancel(job)
+    shared_pool.ended(job)

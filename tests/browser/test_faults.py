@@ -1,0 +1,190 @@
+"""What goes wrong, and what is too much, in real JupyterLab: floods, many ranks, cut sockets, other pools' jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+
+from tests.browser.conftest import Notebook
+from tests.support.lab import Lab, clean_environment
+from tests.support.pool import Pool
+from tests.support.readers import OPTIONS
+
+LOAD = "%load_ext jupyter_elastic"
+VIEW = ".jp-OutputArea .je-renderer .je-job"
+EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+STEPS = """%%distribute --gpus 1 --engine process --name steps {options}
+import time
+for step in range({steps}):
+    print('step', step, flush=True)
+    time.sleep(0.2)
+"""
+SAVED = {
+    "job": 1, "name": "saved elsewhere", "owner": "ann", "engine": "horovod", "phase": "completed", "tone": "good",
+    "state": "completed in 12 s", "detail": "", "unit": "GPU", "slots": [], "min_slots": 1, "max_slots": 4, "sizes": [],
+    "fraction": 1.0, "eta_s": None, "epoch": None, "epochs": None, "step": 7, "samples_per_s": None, "metrics": [],
+    "attempt": 1, "preemptions": 0, "submitted_at": 1.0, "started_at": 1.0, "ended_at": 9.0, "now": 9.0,
+}  # fmt: skip
+
+
+def steps(count: int, options: str = "") -> str:
+    return STEPS.format(steps=count, options=options)
+
+
+def test_a_waiting_cell_is_sent_to_the_background(notebook: Any, page: Page, pool: Pool) -> None:
+    book = notebook(LOAD, steps(3000))
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-output")).to_contain_text("step 2")
+    view.get_by_role("button", name="Send to background").click()
+    book.wait_idle()
+    expect(page.locator(".jp-OutputArea-executeResult")).to_contain_text("Job")
+    expect(view.get_by_role("button", name="Send to background")).to_have_count(0)
+    (info,) = pool.client.jobs()
+    assert info.phase == "running"
+    at = len(pool.output(info.job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"step {at + 3}")
+
+
+def test_a_job_of_another_pool_is_not_taken_for_ours(page: Page, lab: Lab, pool: Pool) -> None:
+    job = pool.submit("print('ours')")
+    pool.ended(job)
+    data = {
+        "application/vnd.jupyter-elastic.job+json": {
+            "job": job, "submitted_at": 1.0, "folder": "0" * 32, "waits": True,
+            "page": {"screen": {**SAVED, "job": job}, "outputs": {"0": [["stdout", "theirs"]]}, "traceback": "",
+                     "notice": "", "folder": "0" * 32},
+        },
+        "text/plain": "job",
+    }  # fmt: skip
+    name = lab.notebook("from-elsewhere.ipynb", "1")
+    path = lab.root / name
+    made: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    made.cells[0].outputs = [nbformat.v4.new_output("display_data", data=data)]  # type: ignore[no-untyped-call]
+    nbformat.write(made, path)
+    Notebook(page, lab, name).open()
+    view = page.locator(VIEW)
+    expect(view.get_by_role("alert")).to_contain_text("from another pool")
+    expect(view).to_contain_text("saved elsewhere")
+    expect(view.locator(".je-output")).to_contain_text("theirs")
+    expect(view.get_by_role("button", name="Copy as script")).to_have_count(0)
+
+
+def test_a_flood_a_metric_without_number_and_many_ranks(notebook: Any, page: Page, pool: Pool) -> None:
+    cell = (
+        "%%distribute --gpus 1 --engine process --name flood\nimport time\nfrom jupyter_elastic import training\n"
+        "begin = time.monotonic()\nfor n in range(8000):\n    print('line', n, flush=True)\n"
+        "    if n % 100 == 0:\n        training.report(loss=float('nan'), other=1.0 / (n + 1), step=n)\n"
+        "    time.sleep(max(0.0, begin + n / 1000 - time.monotonic()))"
+    )
+    book = notebook(LOAD, cell)
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-output")).to_contain_text("line 2")
+    (info,) = pool.client.jobs()
+    for rank in range(1, 64):
+        folder = Path(info.spec.folder) / f"rank.{rank}"
+        folder.mkdir()
+        (folder / "stdout").write_text(f"I am {rank} of 64\n")
+    expect(view.get_by_role("tab")).to_have_count(64)
+    view.get_by_role("tab", name="rank 63").click()
+    expect(view.locator(".je-output")).to_contain_text("I am 63 of 64")
+    expect(view.locator(".je-curve").filter(has_text="other")).to_be_visible()
+    expect(view.locator(".je-curve")).to_have_count(1)  # what is no number is no curve
+    view.get_by_role("tab", name="rank 0", exact=True).click()
+    expect(view.locator(".je-output")).to_contain_text("line 7999")
+    expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
+    book.picture("job-64-ranks")
+    assert pool.output(info.job).splitlines() == [f"line {n}" for n in range(8000)]
+
+
+def test_two_browsers_on_one_notebook(notebook: Any, page: Page, browser: Browser, lab: Lab) -> None:
+    book = notebook(LOAD, steps(3000, "--detach"))
+    book.run_all()
+    expect(page.locator(VIEW).locator(".je-output")).to_contain_text("step 2")
+    book.wait_idle()
+    book.save()
+    context = browser.new_context(viewport={"width": 1000, "height": 800})
+    try:
+        other = context.new_page()
+        Notebook(other, lab, book.name).open()
+        expect(other.locator(VIEW).locator(".je-state")).to_contain_text("running on 1 CPU slot")
+        other.locator(VIEW).get_by_role("button", name="Cancel job").click()
+        for one in (page, other):
+            expect(one.locator(VIEW).locator(".je-state")).to_contain_text("cancelled")
+    finally:
+        context.close()
+
+
+def test_a_socket_cut_in_the_middle_heals(notebook: Any, page: Page, pool: Pool) -> None:
+    sockets: list[WebSocketRoute] = []
+
+    def pass_on(socket: WebSocketRoute) -> None:
+        socket.connect_to_server()
+        sockets.append(socket)
+
+    page.route_web_socket("**/elastic/api/screens*", pass_on)
+    book = notebook(LOAD, steps(3000, "--detach"))
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-output")).to_contain_text("step 3")
+    assert sockets
+    for socket in sockets:
+        with contextlib.suppress(Exception):  # one that the page has closed itself
+            socket.close(code=1011)
+    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"step {at + 3}")
+    expect(view.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_hundred_thousand_lines_while_the_page_is_reloaded(notebook: Any, page: Page, pool: Pool) -> None:
+    lines, reloads = 100_000, 10 if EVERYTHING else 3
+    cell = (
+        "%%distribute --gpus 1 --engine process --detach --name lines\nimport time\n"
+        f"for n in range({lines}):\n    print('line', n, flush=True)\n"
+        f"    if n % 1000 == 0:\n        time.sleep({0.5 * reloads / 3})"
+    )
+    book = notebook(LOAD, cell)
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-output")).to_contain_text("line")
+    book.wait_idle()
+    book.save()
+    (info,) = pool.client.jobs()
+    for _ in range(reloads):
+        book.open()
+        expect(view.locator(".je-output")).to_contain_text("line")
+    assert pool.info(info.job).phase == "running", "the reloads came too late to show anything"
+    assert pool.ended(info.job).outcome == "completed"
+    expect(view.locator(".je-output")).to_contain_text(f"line {lines - 1}")
+    assert pool.output(info.job) == "".join(f"line {n}\n" for n in range(lines))
+
+
+@pytest.fixture
+def readers(pool: Pool, tmp_path: Path) -> Iterator[Lab]:
+    root = str(Path(__file__).resolve().parents[2])
+    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", PYTHONPATH=root)
+    with Lab(tmp_path, env, *OPTIONS) as lab:
+        yield lab
+
+
+def test_who_may_not_switch_the_policy_can_look(readers: Lab, page: Page, pool: Pool) -> None:
+    pool.until(lambda: readers.api("elastic/api/health")["down_since"] is None, "the extension finds the pool")
+    page.goto(f"{readers.url}lab?reset&token={readers.token}")
+    page.wait_for_function("() => window.jupyterapp?.commands.hasCommand('jupyter-elastic:open-pool')")
+    page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+    page.evaluate("() => { window.jupyterapp.commands.execute('jupyter-elastic:open-pool'); return null; }")
+    panel = page.locator("#jupyter-elastic-pool")
+    panel.get_by_role("button", name="Change…").click()
+    expect(panel.locator(".je-picker")).to_contain_text("ask whoever runs this hub")
+    expect(panel.get_by_role("button", name="Apply")).to_have_count(0)
+    panel.get_by_role("combobox", name="policy").select_option("las")
+    expect(panel.locator(".je-picker")).to_contain_text("Least attained service")
+    page.screenshot(path=Path(__file__).resolve().parents[2] / "artefacts" / "panel-read-only.png")

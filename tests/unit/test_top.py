@@ -1,0 +1,52 @@
+"""The pool's page in the terminal: complete, bounded, nobody's names are markup."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from jupyter_elastic.types import JobInfo, JobSpec, SlotInfo
+from jupyter_elastic.widgets import terminal
+from jupyter_elastic.widgets.pool_model import PoolModel
+
+
+def info(job: int, phase: str = "queued", **what: object) -> JobInfo:
+    spec = JobSpec(name=f"[red]job[/] {job} <b>", folder="/x", python="/p", min_slots=1, max_slots=2)
+    return JobInfo(job=job, owner="ann", spec=spec, phase=phase, submitted_at=job, **what)  # type: ignore[arg-type]
+
+
+def drawn(model: PoolModel, width: int = 100, **what: float) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(terminal.picture(model.screen(100.0), width=width, **what))  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_picture_says_who_holds_what_and_who_waits() -> None:
+    slots = [
+        SlotInfo(slot="a:0", state="leased", job=1, owner="ann"),
+        SlotInfo(slot="a:1", state="draining", job=1, owner="ann"),
+        SlotInfo(slot="b:0", state="free"),
+        SlotInfo(slot="b:1", state="out", reason="foreign use"),
+    ]
+    running = info(1, "running", slots=("a:0",), started_at=40.0)
+    model = PoolModel(seq=5, jobs=[running, info(2)], slots=slots, policy="fifo", kind="gpu", user="ann")
+    model.forecasts = {2: (280.0, 400.0)}
+    said = drawn(model)
+    for words in ("1 of 3 GPUs free", "policy fifo", "a [1] [1…]", "b [ ] [x]", "[red]job[/] 1 <b>",
+                  "running for 1 min", "1. in the queue, starts in about 3 to 5 min",
+                  "1 of 3.0, 1 waiting"):  # fmt: skip
+        assert words in said
+    assert max(len(line) for line in drawn(model, width=50).splitlines()) <= 50
+    assert "has not answered since" in drawn(model, down_since=90.0)
+
+
+def test_a_long_queue_is_cut() -> None:
+    model = PoolModel(seq=1, jobs=[info(n) for n in range(1, 5001)], slots=[SlotInfo(slot="a:0", state="free")])
+    said = drawn(model, rows=10)
+    assert "and 4,990 more" in said
+    assert len(said.splitlines()) < 40
+
+
+def test_an_empty_pool_is_shown_too() -> None:
+    assert "nobody runs anything" in drawn(PoolModel())
