@@ -117,7 +117,13 @@ class Doors:
         self._keeper.begin(go["rank"], restore=bool(go["restore"]))
         self._follow(go["rank"], go["size"])
         before = _sockets()
-        value = real()
+        try:
+            value = real()
+        except ValueError as problem:
+            # Mostly Gloo aborts when a member dies in the join; now and then `hvd.init` says so instead.
+            from horovod.common.exceptions import HorovodInternalError
+
+            raise HorovodInternalError(f"the ring broke while it formed: {problem}") from problem
         self._ring = _sockets() - before
         self._pipe.send("joined", round=go["round"], at=time.time())
         return value
