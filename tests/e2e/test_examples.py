@@ -25,7 +25,12 @@ def run(name: str) -> NotebookNode:
 
 def printed(notebook: NotebookNode) -> str:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return "".join(output.get("text") or output.get("data", {}).get("text/plain", "") + "\n" for output in outputs)
+    return "".join(_text(output) + "\n" for output in outputs)
+
+
+def _text(output: NotebookNode) -> str:
+    data = output.get("data", {})
+    return str(output.get("text") or data.get("text/markdown") or data.get("text/plain", ""))
 
 
 def pictures(notebook: NotebookNode) -> int:
