@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from jupyter_elastic import wire
 from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, ProtocolError
-from jupyter_elastic.scheduler import desk
+from jupyter_elastic.scheduler import desk, policies
 from jupyter_elastic.scheduler.adviser import Adviser
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.hosts import without_own
@@ -127,6 +127,8 @@ class Daemon:
 
     def _start(self) -> None:
         settings = self.settings
+        # A pool that has a history keeps the policy that was chosen last.
+        policy = settings.policy or ("" if self.core.state.seq else policies.DEFAULT)
         self.endpoints.append(self.transport.listen_unix(str(settings.socket), shared=settings.shared))
         if settings.tcp and settings.curve is not None:
             self.endpoints.append(self.transport.listen_tcp(settings.tcp, settings.curve))
@@ -135,12 +137,10 @@ class Daemon:
             if connected:
                 self._agents[user], self._agent_limit[user] = None, limit
         self._see_hosts(settings.source.hosts(self._slots_held()))
-        if settings.policy and settings.policy != self.core.state.policy:
-            self._adviser.check(settings.policy, {}, "")
-            reason = "the daemon was started with it"
-            self.wish(
-                UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=settings.policy, reason=reason),
-            )
+        if policy and policy != self.core.state.policy:
+            self._adviser.check(policy, {}, "")
+            reason = "the daemon was started with it" if settings.policy else "the default of a new pool"
+            self.wish(UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=policy, reason=reason))
         if not self.commit():
             raise JournalError(str(self.failing))
         self._planner.news(0)

@@ -76,7 +76,9 @@ class Pool:
 
     def start_daemon(self) -> None:
         """Start the daemon and wait until it answers."""
-        self.daemon = self._start("daemon", "jupyter_elastic.scheduler")
+        # The plainest policy at first, so that a test sees its own doings only; later the pool keeps what it has.
+        first = () if self.daemon else ("--policy", "fifo")
+        self.daemon = self._start("daemon", "jupyter_elastic.scheduler", *first)
         self.until(lambda: self._daemon_lives() or self._ended_early(self.daemon, "daemon"), "the daemon comes up")
         self.client.ask(Ping(), timeout_s=LIMIT_S)
         if self._collector is None:
@@ -148,10 +150,10 @@ class Pool:
                     found.append((process.pid, process.create_time()))
         return processes.living(found)
 
-    def _start(self, name: str, module: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.out").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", module],
+                [sys.executable, "-P", "-m", module, *arguments],
                 env=self.env,
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -29,8 +29,10 @@ class Pool:
         self.log = folder.parent / "daemon.log"
         self._clients: list[Client] = []
 
-    def start(self, *arguments: str, env: dict[str, str] | None = None) -> Pool:
-        """Start the daemon and wait until it says where it is."""
+    def start(self, *arguments: str, env: dict[str, str] | None = None, plain: bool = True) -> Pool:
+        """Start the daemon and wait until it says where it is; `plain`: a new pool begins with the plainest policy."""
+        if plain and self.process is None and "--policy" not in arguments:
+            arguments = ("--policy", "fifo", *arguments)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "4", *arguments],
