@@ -95,7 +95,8 @@ class JobSpec(_Struct, frozen=True, kw_only=True):
 class Progress(_Struct, frozen=True, kw_only=True):
     """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
 
-    step: Count | None = None
+    step: Annotated[int, Meta(ge=0, le=2**53 - 1)] | None = None
+    """As large as a page's JavaScript can count: long trainings take more than a million."""
     epoch: float | None = None
     epochs: float | None = None
     samples: float | None = None

@@ -1,7 +1,7 @@
 """The one background thread of a kernel that keeps its job views live.
 
 Follows the daemon's events of the jobs that are watched, tails their rank files, and hands both to whoever draws, at
-most ten times a second. It never runs on the kernel's own loop, so that a busy kernel does not stop it. Knows the
+most four times a second. It never runs on the kernel's own loop, so that a busy kernel does not stop it. Knows the
 client and the folds; must not know how anything is drawn.
 """
 
@@ -25,8 +25,8 @@ from jupyter_elastic.widgets.output import Outputs
 if TYPE_CHECKING:
     from jupyter_elastic.job import Job
 
-PUSH_S = 0.1
-"""At most so often is a view redrawn."""
+PUSH_S = 0.25
+"""At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_S = 2.0

@@ -49,8 +49,8 @@ class PoolWidget(anywidget.AnyWidget):
     _esm = bundle.script("pool")
     _css = bundle.style()
 
-    screen = traitlets.Dict().tag(sync=True)
-    """A `PoolScreen` whose table is a window of the jobs."""
+    screen = traitlets.Unicode().tag(sync=True)
+    """A `PoolScreen` as JSON, whose table is a window of the jobs."""
     offset = traitlets.Int().tag(sync=True)
     """Where the window begins."""
     down_since = traitlets.Float(allow_none=True, default_value=None).tag(sync=True)
@@ -59,7 +59,7 @@ class PoolWidget(anywidget.AnyWidget):
 
     def __init__(self, *, foresee: Foresee, plain: str = "", **traits: Any) -> None:
         super().__init__(**traits)
-        self._foresee, self._plain, self._limit = foresee, plain, WINDOW
+        self._foresee, self._plain, self._limit, self._policy = foresee, plain, WINDOW, ""
         self.on_msg(self._message)
         hear_while_busy(self)
         self._leave = live_pool().add(self._renew)
@@ -76,7 +76,7 @@ class PoolWidget(anywidget.AnyWidget):
             return
         screen: PoolScreen = model.screen(time.time(), limit=self._limit, offset=self.offset)
         with self.hold_sync():
-            self.screen = msgspec.to_builtins(screen)
+            self.screen, self._policy = msgspec.json.encode(screen).decode(), screen.policy
             self.down_since = down_since
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -108,7 +108,7 @@ class PoolWidget(anywidget.AnyWidget):
             case "policies":
                 return await ask(wire.ListPolicies())
             case "forecast":
-                active = self.screen.get("policy", wish.policy)
+                active = self._policy or wish.policy
                 return await self._foresee(list(dict.fromkeys([active, wish.policy])), wish.options)
             case "use":
                 await ask(wire.SwitchPolicy(name=wish.policy, options=wish.options, reason=wish.reason[:1000]))

@@ -153,6 +153,8 @@ class PoolModel:
         phase = "starting" if isinstance(fact, JobStarted) else "rescaling"
         started = info.started_at if info.started_at is not None else at
         self._change(fact.job, phase=phase, slots=fact.slots, started_at=started, attempt=fact.attempt)
+        if self.notes and (self.notes[0].job, self.notes[0].text) == (fact.job, fact.reason):
+            self.notes.popleft()  # the plan said so a moment ago; now it is done
         change = f"{before} to {len(fact.slots)}" if before else f"starts on {len(fact.slots)}"
         self._note(at, fact.job, f"{change}: {fact.reason}" if fact.reason else change)
 

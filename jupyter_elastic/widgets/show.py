@@ -91,12 +91,15 @@ class Shown:
             "folder": self.job.folder.name,
         }
 
+    def _page_text(self, screen: JobScreen | None = None) -> str:
+        return msgspec.json.encode(self.page(screen)).decode()
+
     def _show_widget(self) -> None:
         from IPython.display import display as show
 
         from jupyter_elastic.widgets.job import JobWidget
 
-        self._widget = JobWidget(on_wish=self._wish, page=self.page(), waits=self._waits)
+        self._widget = JobWidget(on_wish=self._wish, page=self._page_text(), waits=self._waits)
         show(self._widget)
         live().add(self.watched, self._feed)
 
@@ -110,7 +113,7 @@ class Shown:
 
     def _feed(self, screen: JobScreen, outputs: Output | None) -> None:
         self._output = outputs or self._output
-        self._widget.page = self.page(screen)
+        self._widget.page = self._page_text(screen)
 
     def _at_end(self, screen: JobScreen, outputs: Output | None) -> None:
         if screen.ended_at is not None and self.surface != "terminal":

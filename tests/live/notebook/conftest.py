@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import time
 from collections.abc import Iterator
@@ -104,7 +105,7 @@ class Notebook:
     @property
     def widget(self) -> dict[str, Any]:
         """The page of the newest job widget."""
-        page: dict[str, Any] = [state for state in self.comms.values() if "page" in state][-1]["page"]
+        page: dict[str, Any] = json.loads([state for state in self.comms.values() if "page" in state][-1]["page"])
         return page
 
     def click(self, **wish: Any) -> None:

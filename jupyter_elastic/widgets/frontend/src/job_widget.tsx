@@ -15,8 +15,9 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   const server = home && new Server(home);
   let problem = '';
   const draw = () => {
-    const page = model.get('page') as JobPage | null;
-    if (!page || !page.screen) return;
+    const text = model.get('page') as string;
+    if (!text) return;
+    const page: JobPage = JSON.parse(text);
     const job = page.screen.job;
     const reach = (over: (server: Server) => Promise<void>, comm: Record<string, unknown>) => {
       if (!server) return model.send(comm);

@@ -60,8 +60,8 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   /** What the kernel sends counts while the server does not. */
   const fromKernel = () => {
     if (served) return;
-    const sent = model.get('screen') as PoolScreen;
-    if (sent?.hosts) screen = sent;
+    const text = model.get('screen') as string;
+    if (text) screen = JSON.parse(text);
     offset = model.get('offset') as number;
     down = model.get('down_since') as number | null;
     draw();

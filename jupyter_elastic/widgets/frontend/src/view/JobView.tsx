@@ -111,6 +111,7 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
   const ranks = Object.keys(outputs).sort((a, b) => Number(a) - Number(b));
   if (!ranks.length) return null;
   const rank = ranks.includes(chosen) ? chosen : ranks[0];
+  const many = ranks.length > 8;
   const keys = (event: KeyboardEvent) => {
     const move = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
     const next = ranks[ranks.indexOf(rank) + move];
@@ -118,10 +119,11 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
   };
   return (
     <div>
-      <div class="je-tabs" role="tablist" aria-label="ranks" onKeyDown={keys}>
+      <div class={`je-tabs${many ? ' je-many' : ''}`} role="tablist" aria-label="ranks" onKeyDown={keys}>
+        {many && <span class="je-quiet">rank</span>}
         {ranks.map(one => (
-          <button key={one} role="tab" aria-selected={one === rank} tabIndex={one === rank ? 0 : -1} onClick={() => setChosen(one)}>
-            rank {one}
+          <button key={one} role="tab" aria-label={`rank ${one}`} aria-selected={one === rank} tabIndex={one === rank ? 0 : -1} onClick={() => setChosen(one)}>
+            {many ? one : `rank ${one}`}
           </button>
         ))}
       </div>
@@ -176,7 +178,9 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
       <div class="je-head">
         <strong>{screen.name}</strong>
         <span class="je-quiet">
-          job {screen.job} · {screen.engine} · {screen.slots.length} of {wants} {screen.unit}s
+          job {screen.job} · {screen.engine} · {over ? '' : `${screen.slots.length} of `}
+          {wants} {screen.unit}
+          {wants === '1' ? '' : 's'}
         </span>
         <span class="je-buttons">
           {!over && actions.background && <button onClick={actions.background}>Send to background</button>}
