@@ -279,7 +279,7 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
 def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
     if given.name:
-        client.ask(wire.SwitchPolicy(name=given.name, options=_options(given.opt), reason=given.reason))
+        client.ask(wire.SwitchPolicy(name=given.name, options=option_values(given.opt), reason=given.reason))
     elif given.opt:
         raise BadRequest("--opt belongs to a policy: write `policy NAME --opt K=V`")
     answer = client.ask(wire.ListPolicies())
@@ -295,7 +295,7 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
     console.print(table)
 
 
-def _options(words: Sequence[str]) -> dict[str, Any]:
+def option_values(words: Sequence[str]) -> dict[str, Any]:
     """`K=V` as JSON values where they are, else as text."""
     options: dict[str, Any] = {}
     for word in words:

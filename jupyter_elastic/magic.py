@@ -23,7 +23,7 @@ from jupyter_elastic import connection, keeper, packaging, wire
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, PackagingError
 from jupyter_elastic.job import Job
-from jupyter_elastic.magic_options import Options, distribute_line, long_options, parse
+from jupyter_elastic.magic_options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.types import JobSpec
 
 WAIT_TICK_S = 0.25
@@ -81,14 +81,24 @@ class ElasticMagics(Magics):
     distribute.__doc__ = distribute_line.__doc__
 
     @cell_magic
-    def policy(self, line: str, cell: str) -> None:
-        """%%policy NAME: let the policy that this cell defines decide from now on (needs the right to)."""
+    def policy(self, line: str, cell: str) -> Any:
+        """Try a policy of your own, or let it decide.
+
+        %%policy NAME [--shadow | --activate] [--opt k=v]
+
+        The cell defines `plan(view)`, which gives back {job.job: workers}. With --shadow (the default) it is asked
+        beside the active one, here in this kernel, and what it would do differently is shown; nothing changes. With
+        --activate its text decides from now on, in a limited process of the daemon; that needs the right to.
+        """
         with _plain_errors():
-            name = line.strip()
-            if not name.isidentifier():
-                raise BadRequest("write %%policy NAME above the policy's class")
-            self.client().ask(wire.SwitchPolicy(name=name, source=cell, reason="from a notebook"))
-            print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
+            name, activate, options = policy_line(line)
+            if activate:
+                self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
+                print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
+                return None
+            from jupyter_elastic import shadow
+
+            return shadow.compare(self.client().ask, name, cell, options)
 
     @line_magic
     def elastic(self, line: str) -> Any:

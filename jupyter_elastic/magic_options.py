@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -123,6 +124,27 @@ def parse(line: str, environ: dict[str, str] | None = None) -> Options:
         priority=given.priority,
         dry_run=given.dry_run,
     )
+
+
+def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
+    """Name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
+    from jupyter_elastic.cli import option_values
+
+    words = shlex.split(line)
+    if not words or not words[0].isidentifier():
+        raise BadRequest("write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`")
+    given, flags = [], set()
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--opt":
+            given.append(next(rest, ""))
+        elif word in {"--shadow", "--activate"}:
+            flags.add(word)
+        else:
+            raise BadRequest(f"%%policy: {word} is not understood; there are --shadow, --activate and --opt K=V")
+    if len(flags) == 2:
+        raise BadRequest("--shadow and --activate contradict each other: give one of them")
+    return words[0], "--activate" in flags, option_values(given)
 
 
 def _plain(value: Any) -> str:

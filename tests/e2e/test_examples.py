@@ -81,3 +81,9 @@ def test_a_first_cell_leaves_a_finished_looking_page(pool: Path, tmp_path: Path)
     page = executed.with_suffix(".html").read_text()
     assert "completed" in page
     assert "<svg" in page
+
+
+def test_a_policy_from_a_cell_lets_the_short_jobs_pass(pool: Path) -> None:
+    text = printed(run("05_write_a_policy.ipynb"))
+    assert "jobs would hold other slots under shortest_first" in text
+    assert re.search(r"short: completed - shorter: completed - long: (queued|starting|running|stopping)", text), text

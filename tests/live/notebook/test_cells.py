@@ -92,6 +92,11 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook) -> None:
         ("%elastic policy nosuch", "nosuch"),
         ("%elastic policy fifo --opt nonsense", "write NAME=VALUE"),
         ("%%policy 3x\npass", "write %%policy NAME"),
+        ("%%policy mine --shadow --activate\npass", "contradict"),
+        ("%%policy mine --frobnicate\npass", "--frobnicate is not understood"),
+        ("%%policy mine\nx = 1", "define plan(view)"),
+        ("%%policy mine\ndef plan(view):\n    return {99: 1}", "there is no unfinished job 99"),
+        ("%%policy mine\ndef plan(view):\n    return 1 / 0", "ZeroDivisionError"),
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(notebook: Notebook, code: str, message: str) -> None:
@@ -108,6 +113,36 @@ def test_a_dry_run_shows_and_queues_nothing(notebook: Notebook) -> None:
     assert "data (list" in cell.printed
     assert "dry run: engine process, 1 to 2 slot(s), back comes n; nothing was queued" in cell.printed
     assert len(notebook.pool.client.jobs(all=True)) == before
+
+
+OLDEST_LAST = """
+def plan(view):
+    free, sizes = view.capacity, {}
+    for job in reversed(view.jobs):
+        if job.phase != "stopping" and job.min_slots <= free:
+            sizes[job.job] = job.min_slots
+            free -= job.min_slots
+    return sizes
+"""
+
+
+def test_a_policy_from_a_cell_is_a_shadow_first_and_decides_when_it_is_let(notebook: Notebook) -> None:
+    pool = notebook.pool
+    first = pool.submit("import time\ntime.sleep(600)", slots=2, name="<b>first</b>")
+    pool.running(first)
+    second = pool.submit("import time\ntime.sleep(600)", slots=1, name="second")
+    cell = notebook.run("%%policy newest_first\n" + OLDEST_LAST)
+    assert "2 of 2 jobs would hold other slots under newest_first" in cell.result
+    assert f"job {second} second" in cell.result
+    assert pool.info(first).phase == "running"
+    cell = notebook.run("%%policy newest_first --activate\n" + OLDEST_LAST)
+    assert "policy newest_first decides from now on" in cell.printed
+    pool.running(second)
+    assert pool.info(first).phase in {"stopping", "queued"}
+    notebook.run("%elastic policy fifo")
+    for job in (first, second):
+        pool.cancel(job)
+        pool.ended(job)
 
 
 def test_the_line_magic_shows_the_pool(notebook: Notebook) -> None:
