@@ -107,15 +107,15 @@ def film(page: Page, lab: Lab, pool: Pool) -> None:
 
 def picker(page: Page, pool: Pool) -> None:
     """The what-if."""
-    jobs = [pool.submit(OTHER.replace("9", "600"), slots=size, name=name, estimate_s=seconds) for name, size, seconds in
-            (("resnet", (1, 4), 3600.0), ("bert", 2, 900.0), ("ablation", 1, 240.0), ("sweep", (1, 2), 1200.0))]  # fmt: skip
+    wishes = (("resnet", (1, 4), 3600.0), ("bert", 2, 900.0), ("ablation", 1, 240.0), ("sweep", (1, 2), 1200.0))
+    sleep = OTHER.replace("9", "600")
+    jobs = [pool.submit(sleep, slots=slots, name=name, estimate_s=seconds) for name, slots, seconds in wishes]
     panel = page.locator("#jupyter-elastic-pool")
     expect(panel.locator(".je-row")).to_have_count(len(jobs), timeout=60_000)
     page.set_viewport_size({"width": 1180, "height": 1040})
     panel.get_by_role("button", name="Change…").click()
     panel.get_by_role("combobox", name="policy").select_option("srtf")
     expect(panel.get_by_role("table", name="what the policy would change")).to_be_visible(timeout=60_000)
-    page.evaluate("window.jupyterapp.shell.expandLeft && 0")
     panel.screenshot(path=ROOT / "docs" / "policies.png")
     for job in reversed(jobs):
         pool.cancel(job)

@@ -38,7 +38,7 @@ async def test_forks_and_tells_how_they_ended() -> None:
     pool = owner(path)
     assert psutil.Process(first.pid).ppid() == pool[0]
     assert psutil.Process(pool[0]).num_threads() == 1
-    while os.getsid(first.pid) != first.pid:  # its own session, a moment after the fork
+    while os.getsid(first.pid) != first.pid:  # noqa: ASYNC110 - its own session, a moment after the fork
         await asyncio.sleep(0.001)
     assert processes.living([first.known, second.known]) == [first.known, second.known]
     processes.send(first.known, signal.SIGKILL)
