@@ -107,6 +107,8 @@ class Progress(_Struct, frozen=True, kw_only=True):
     noise_scale: float | None = None
     """Gradient noise scale in samples (McCandlish et al. 2018), where the job reports it."""
     metrics: dict[Annotated[str, Meta(max_length=200)], float] = {}
+    not_finite: tuple[Annotated[str, Meta(max_length=200)], ...] = ()
+    """Metrics that are NaN or infinite now; in a fact they are named here and left out of `metrics`."""
 
 
 # --- stimuli: wishes of people and observations of the world ----------------------------------------------------------

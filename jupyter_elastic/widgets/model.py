@@ -254,7 +254,8 @@ class JobModel:
                 self._speed.clear()  # rolled back to a commit
             self._speed.append((at, done))
         x = progress.step if progress.step is not None else progress.epoch
-        for name, value in progress.metrics.items():
+        broken = dict.fromkeys(progress.not_finite, math.nan)
+        for name, value in (progress.metrics | broken).items():
             if name in self._curves or len(self._curves) < MAX_METRICS:
                 self._curves.setdefault(name, _Curve()).add(float(self._reports if x is None else x), value)
 

@@ -239,13 +239,16 @@ def _progress_seen(state: State, seen: ProgressSeen) -> Facts:
 
 
 def _finite(progress: Progress) -> Progress:
-    """The report without what is no number or can't be: the journal's JSON has no word for NaN."""
+    """The report without what is no number or can't be: the journal's JSON has no word for NaN, so it is named."""
     changes: dict[str, Any] = {}
     for name in Progress.__struct_fields__:
         value = getattr(progress, name)
         if name == "metrics":
             if not all(isfinite(metric) for metric in value.values()):
                 changes[name] = {key: metric for key, metric in value.items() if isfinite(metric)}
+                changes["not_finite"] = tuple(key for key, metric in value.items() if not isfinite(metric))
+        elif name == "not_finite":
+            continue
         elif value is not None and not (isfinite(value) and value >= 0):
             changes[name] = None
     return replace(progress, **changes) if changes else progress

@@ -313,7 +313,7 @@ def test_progress_keeps_what_is_a_number_and_a_repeat_is_nothing() -> None:
     job = books.running(2)
     seen = Progress(step=3, samples=float("nan"), epoch=-1.0, metrics={"loss": float("nan"), "acc": 0.5})
     assert books.step(ProgressSeen, job=job, attempt=1, progress=seen) == [
-        JobProgressed(job=job, attempt=1, progress=Progress(step=3, metrics={"acc": 0.5}))
+        JobProgressed(job=job, attempt=1, progress=Progress(step=3, metrics={"acc": 0.5}, not_finite=("loss",)))
     ]
     assert books.step(ProgressSeen, job=job, attempt=1, progress=seen) == []
 
