@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import threading
@@ -108,7 +109,7 @@ class WorkerSession:
         """Send what waits to be sent."""
         progress, self._newest = self._newest, None
         if progress is not None:
-            self._pipe.send("progress", progress=msgspec.to_builtins(progress))
+            self._pipe.send("progress", progress=msgspec.to_builtins(_finite(progress)))
 
     def save(self, commit: bytes, *, durable: bool = False) -> None:
         """Keep a commit so that it outlives this process."""
@@ -129,3 +130,12 @@ class WorkerSession:
             self._news.clear()
             self.flush()
             time.sleep(REPORT_INTERVAL_S)
+
+
+def _finite(progress: Progress) -> Progress:
+    """With the metrics that are no number named instead: JSON, on the way to the journal, has no word for NaN."""
+    broken = tuple(name for name, value in progress.metrics.items() if not math.isfinite(value))
+    if not broken:
+        return progress
+    metrics = {name: value for name, value in progress.metrics.items() if name not in broken}
+    return msgspec.structs.replace(progress, metrics=metrics, not_finite=broken)
