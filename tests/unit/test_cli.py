@@ -58,11 +58,11 @@ def test_in_a_notebook_nothing_exits() -> None:
 
 
 def test_options_of_a_policy_are_json_where_they_can_be() -> None:
-    assert cli._options(["a=1", "b=true", "c=text", "d=[1,2]", "e=x=y"]) == {
+    assert cli.option_values(["a=1", "b=true", "c=text", "d=[1,2]", "e=x=y"]) == {
         "a": 1, "b": True, "c": "text", "d": [1, 2], "e": "x=y",
     }  # fmt: skip
     with pytest.raises(BadRequest, match="NAME=VALUE"):
-        cli._options(["a"])
+        cli.option_values(["a"])
 
 
 def test_a_row_of_the_job_table() -> None:

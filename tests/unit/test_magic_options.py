@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.magic_options import Options, distribute_line, parse
+from jupyter_elastic.magic_options import Options, distribute_line, parse, policy_line
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,15 @@ def test_the_help_lists_every_option() -> None:
     for option in ("--gpus", "--name", "--engine", "--in", "--out", "--no-capture", "--detach", "--max-time", "--env",
                    "--priority", "--dry-run", "-o"):  # fmt: skip
         assert option in distribute_line.__doc__
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mine", ("mine", False, {})),
+        ("mine --shadow --opt k=3", ("mine", False, {"k": 3})),
+        ("mine --activate --opt 'name=a b'", ("mine", True, {"name": "a b"})),
+    ],
+)
+def test_a_policy_line(line: str, expected: tuple[str, bool, dict[str, Any]]) -> None:
+    assert policy_line(line) == expected
