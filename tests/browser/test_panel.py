@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.support.lab import Lab
 from tests.support.pool import Pool
 
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
@@ -77,3 +78,8 @@ def test_the_daemon_goes_and_comes_back(panel: Locator, pool: Pool) -> None:
     expect(panel.get_by_role("alert")).to_have_count(0)
     job = pool.submit("print('back')", name="after the return")
     assert pool.ended(job).outcome == "completed"
+
+
+def test_the_panel_has_its_place_in_the_settings_editor(lab: Lab) -> None:
+    found = lab.api("lab/api/settings/jupyter-elastic:pool")
+    assert found["schema"]["properties"]["openAtStart"]["default"] is False

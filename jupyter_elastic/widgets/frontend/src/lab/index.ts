@@ -1,5 +1,6 @@
 // The JupyterLab plugin: puts the panel into the left side bar and the commands into the palette's reach.
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { PoolPanel } from './panel';
 
@@ -14,13 +15,17 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-elastic:pool',
   description: 'The shared GPU pool: who holds what, who waits, and which policy decides.',
   autoStart: true,
-  activate: (app: JupyterFrontEnd) => {
+  optional: [ISettingRegistry],
+  activate: (app: JupyterFrontEnd, registry: ISettingRegistry | null) => {
     const { baseUrl, wsUrl, token } = app.serviceManager.serverSettings;
     const panel = new PoolPanel({ baseUrl: new URL(baseUrl, location.href).href, wsUrl, token });
     panel.id = 'jupyter-elastic-pool';
     panel.title.icon = icon;
     panel.title.caption = 'Elastic pool';
     app.shell.add(panel, 'left', { rank: 650 });
+    void registry?.load('jupyter-elastic:pool').then(settings => {
+      if (settings.get('openAtStart').composite) void app.restored.then(() => app.shell.activateById(panel.id));
+    });
     app.commands.addCommand('jupyter-elastic:open-pool', {
       label: 'Show the Elastic Pool',
       execute: () => app.shell.activateById(panel.id)
