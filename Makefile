@@ -39,8 +39,12 @@ $(DONE)/frameworks:
 	$(BIN)/python -m pip install -q $(foreach p,$(TENSORFLOW),"$(p)")
 	@mkdir -p $(DONE) && touch $@
 
-$(DONE)/package: $(DONE)/frameworks pyproject.toml
-	@echo "Installing jupyter-elastic, JupyterLab and what the examples use: about 1 minute."
+FRONTEND := jupyter_elastic/widgets/frontend
+SOURCES := $(wildcard $(addprefix $(FRONTEND)/,package-lock.json build.mjs schema/* style/* src/* src/*/*))
+
+$(DONE)/package: $(DONE)/frameworks pyproject.toml $(SOURCES)
+	@echo "Installing jupyter-elastic with its front end, JupyterLab and what the examples use: about 2 minutes."
+	@rm -rf jupyter_elastic/labextension jupyter_elastic/widgets/static
 	$(BIN)/python -m pip install -q -e ".[dev]"
 	@touch $@
 
