@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PUSH_S = 0.25
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
+FIRST_S, EAGER_S = 0.01, 15.0
+"""Until the first line is there a young job is looked at so often, and for so long: that one is waited for."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_S = 2.0
@@ -64,6 +66,7 @@ class Watched:
         self.finishers: list[Callable[[], None]] = []
         """Draw the end once more, from the thread of whoever waited for it."""
         self.changed = True
+        self.began = time.monotonic()
         self._next_output = 0.0
 
     def screen(self) -> JobScreen:
@@ -227,9 +230,21 @@ class Live:
                 explained = now
                 self.run(self._explain(watched))
                 self.foresee()
-            await asyncio.sleep(PUSH_S)
+            await self._until_next_look(watched)
         watched.push(last=True)
         watched.ended.set()
+
+    async def _until_next_look(self, watched: Watched) -> None:
+        """The calm pace; sooner for a job's first line, and at its end."""
+        until = time.monotonic() + PUSH_S
+        while time.monotonic() < until and not watched.model.ended:
+            ranks = watched.outputs.ranks.values()
+            silent = not ranks or any(not rank.total for rank in ranks)
+            eager = silent and time.monotonic() - watched.began < EAGER_S
+            await asyncio.sleep(FIRST_S if eager else PUSH_S / 5)
+            if eager and watched.outputs.poll():
+                watched.changed = True
+                return
 
     async def _mind_the_daemon(self, watched: Watched, now: float) -> None:
         """Say since when nothing is heard, and start the daemon again when it stays away."""
