@@ -34,8 +34,19 @@ from jupyter_elastic.agent.folder import AttemptFolder
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.job import Job
-from jupyter_elastic.types import ENDED, Event, JobEnded, JobInfo, JobRequeued, JobRunning, JobSpec
-from jupyter_elastic.wire import CancelJob, Ping
+from jupyter_elastic.types import (
+    ENDED,
+    Event,
+    JobEnded,
+    JobInfo,
+    JobRequeued,
+    JobRunning,
+    JobSpec,
+    JobStarted,
+    RescaleRequested,
+    SlotsReleased,
+)
+from jupyter_elastic.wire import CancelJob, ListJobs, Ping
 
 LIMIT_S = 60.0
 
@@ -266,6 +277,9 @@ class Pool:
     def _give_up(self, what: str, limit_s: float) -> None:
         told = [f"{event.seq} {event.at:.3f} {event.fact}"[:300] for event in self.events[-30:]]
         logs = [f"{name}: {self.log(name)}" for name in ("daemon", "agent")]
+        with contextlib.suppress(ElasticError):
+            told += [f"now {info.job} {info.phase} {info.reason}" for info in self.active()[:20]]
+            told.append(f"the daemon is at {self.client.ask(ListJobs(limit=1)).seq}, seen {len(self.events)} events")
         pytest.fail("\n".join([f"not within {limit_s:g} s: {what}", *told, *logs]))
 
     def wait_fact(self, job: int, kind: type, count: int = 1, **fields: Any) -> Any:
@@ -306,6 +320,20 @@ class Pool:
     def active(self) -> list[JobInfo]:
         """Jobs that are not over."""
         return [info for info in self.client.jobs() if info.phase not in ENDED]
+
+    def no_slot_is_leased_twice(self) -> None:
+        """Fold the leases of the whole story: a slot has one attempt at a time."""
+        held: dict[str, tuple[int, int]] = {}
+        for event in self.events:
+            fact = event.fact
+            if isinstance(fact, JobStarted | RescaleRequested):
+                for slot in fact.slots:
+                    assert held.get(slot) in {None, (fact.job, fact.attempt)}, f"{slot} is leased twice: {event}"
+                    held[slot] = (fact.job, fact.attempt)
+            elif isinstance(fact, SlotsReleased):
+                for slot in fact.slots:
+                    if held.get(slot) == (fact.job, fact.attempt):
+                        del held[slot]
 
     def _collect(self) -> None:
         self._journal = Client(self.endpoint)

@@ -11,31 +11,14 @@ from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.types import (
     ENDED,
     JobEnded,
-    JobStarted,
     PolicyUsed,
     RescaleRequested,
-    SlotsReleased,
     StopRequested,
 )
 from tests.support.pool import Pool
 
 SWITCHES = 100 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 30
 SHORT = "import time\ntime.sleep(0.3)\nprint('through')\n"
-
-
-def no_slot_is_leased_twice(pool: Pool) -> None:
-    """Fold the leases of the whole story; a slot has one attempt at a time."""
-    held: dict[str, tuple[int, int]] = {}
-    for event in pool.events:
-        fact = event.fact
-        if isinstance(fact, JobStarted | RescaleRequested):
-            for slot in fact.slots:
-                assert held.get(slot) in {None, (fact.job, fact.attempt)}, f"{slot} is leased twice: {event}"
-                held[slot] = (fact.job, fact.attempt)
-        elif isinstance(fact, SlotsReleased):
-            for slot in fact.slots:
-                if held.get(slot) == (fact.job, fact.attempt):
-                    del held[slot]
 
 
 def test_random_switches_under_load(tmp_path: Path) -> None:
@@ -57,7 +40,7 @@ def test_random_switches_under_load(tmp_path: Path) -> None:
         assert sum(isinstance(event.fact, PolicyUsed) and event.by != "daemon" for event in pool.events) == SWITCHES
         for job in jobs:
             assert set(pool.output(job).split()) == {"through"}
-        no_slot_is_leased_twice(pool)
+        pool.no_slot_is_leased_twice()
 
 
 def test_a_switch_whose_plan_is_what_is_held_touches_nobody(tmp_path: Path) -> None:
