@@ -25,7 +25,11 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What all messages share: immutable, named fields, nothing unknown accepted."""
+    """What all messages share: immutable, named fields, nothing unknown accepted.
+
+    What a view holds ten thousand of is `gc=False`: among immutable things the collector can't find a cycle, and its
+    walks over them would stand in the way of submits.
+    """
 
 
 # --- what a pool is made of -------------------------------------------------------------------------------------------
@@ -53,7 +57,7 @@ class Host(_Struct, frozen=True, kw_only=True):
         return f"{self.name}:{index}"
 
 
-class Size(_Struct, frozen=True):
+class Size(_Struct, frozen=True, gc=False):
     """How many workers (and parameter servers) a job is given. A server takes one slot, as a worker does."""
 
     workers: Count
@@ -444,7 +448,7 @@ AnyEffect: TypeAlias = Launch | Rescale | Stop
 # --- what a policy sees and says --------------------------------------------------------------------------------------
 
 
-class Speed(_Struct, frozen=True, kw_only=True):
+class Speed(_Struct, frozen=True, kw_only=True, gc=False):
     """A measured point: samples per second at a size."""
 
     workers: int
@@ -452,7 +456,7 @@ class Speed(_Struct, frozen=True, kw_only=True):
     samples_per_s: float
 
 
-class Profile(_Struct, frozen=True, kw_only=True):
+class Profile(_Struct, frozen=True, kw_only=True, gc=False):
     """What the core has learned of a job from its own progress events.
 
     `rate(n)` is samples/s on n workers: the measured point where there is one, else the fit T(n) = a/n + b + d*n of
@@ -484,7 +488,7 @@ class Profile(_Struct, frozen=True, kw_only=True):
         return 1.0 / seconds if seconds > 0 else None
 
 
-class JobView(_Struct, frozen=True, kw_only=True):
+class JobView(_Struct, frozen=True, kw_only=True, gc=False):
     """All that a policy may know of an unfinished job."""
 
     job: JobId
@@ -523,7 +527,7 @@ class JobView(_Struct, frozen=True, kw_only=True):
         return self.min_slots <= workers <= self.max_slots and (not self.sizes or workers in self.sizes)
 
 
-class HostView(_Struct, frozen=True, kw_only=True):
+class HostView(_Struct, frozen=True, kw_only=True, gc=False):
     """A host as a policy sees it."""
 
     name: str

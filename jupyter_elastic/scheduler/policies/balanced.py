@@ -74,6 +74,6 @@ class Balanced:
     def _worth(self, job: JobView, floor: float) -> Value:
         """Speed-up over the job's minimum, weighed by its shortness, less what the slots could do elsewhere."""
         speed, least = rates(job), job.min_slots
-        weight = (work_left(job) / least) ** -self.options.size_weight
+        weight = (work_left(job, speed) / least) ** -self.options.size_weight
         unit, cost = weight / max(speed(least), 1e-300), weight * floor / least
         return lambda workers: unit * speed(workers) - cost * workers

@@ -15,7 +15,6 @@ from msgspec import Meta, Struct
 from jupyter_elastic.types import JobId, JobView, Plan, Size, View
 
 Ratio = Annotated[float, Meta(ge=0, le=1e6)]
-OTHERS = ("queued", "stopping")
 SIZES = tuple(Size(workers) for workers in range(257))
 """The usual sizes, made once."""
 
@@ -73,13 +72,6 @@ def slots(job: JobView, workers: int) -> int:
     return workers + job.min_servers if workers else 0
 
 
-def by_priority(jobs: list[JobView]) -> list[JobView]:
-    """The jobs with the highest priority first; order among equals is kept."""
-    if len({job.priority for job in jobs}) <= 1:
-        return jobs
-    return sorted(jobs, key=lambda job: -job.priority)
-
-
 def sized(job: JobView, size: str) -> int:
     """How many workers a policy that never rescales asks for: the `min` or the `max` of the range."""
     if size == "min":
@@ -100,13 +92,20 @@ def seat(
     free, capacity = draft.free, draft.capacity
     workers, jobs = draft.workers, draft.jobs
     head: JobView | None = None
+    running = len(draft.running)
     for job in order:
         number = job.job
         if not free:
             if head is None and job.phase == "queued" and number not in workers:
                 head = job
             break
-        if number in workers or (head is not None and strict and job.phase == "queued"):
+        if job.phase != "queued":
+            running -= 1
+        elif head is not None and strict:
+            if not running:
+                break
+            continue
+        if number in workers:
             continue
         if keep and job.size.workers:
             draft.free = free
@@ -139,33 +138,52 @@ def titled(job: JobView) -> str:
 class Draft:
     """A plan in the making: who has how many workers, and how many slots are left."""
 
-    __slots__ = ("capacity", "free", "jobs", "kept", "reasons", "running", "view", "waiting", "workers")
+    __slots__ = ("capacity", "free", "jobs", "kept", "ranked", "reasons", "running", "view", "waiting", "workers")
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.capacity = self.free = view.capacity
-        self.waiting = [job for job in view.jobs if job.phase == "queued"]
-        self.running = [job for job in view.jobs if job.phase not in OTHERS]
+        self.waiting: list[JobView] = []
+        self.running: list[JobView] = []
+        self._look(view.jobs)
         self.workers: dict[JobId, int] = {}
         self.jobs: dict[JobId, JobView] = {}
         self.kept: dict[JobId, int] = {}
         """Servers of jobs that keep more of them than their minimum."""
         self.reasons: dict[JobId, str] = {}
 
+    def _look(self, jobs: Sequence[JobView]) -> None:
+        """Tell the running from the waiting; in one walk, for the queue may be long."""
+        waiting, running = self.waiting, self.running
+        for job in jobs:
+            phase = job.phase
+            if phase == "queued":
+                waiting.append(job)
+            elif phase != "stopping":
+                running.append(job)
+        usual = jobs[0].priority if jobs else 0
+        self.ranked = any(True for job in jobs if job.priority != usual)
+
+    def by_priority(self, jobs: list[JobView]) -> list[JobView]:
+        """The jobs with the highest priority first; order among equals is kept."""
+        return sorted(jobs, key=lambda job: -job.priority) if self.ranked else jobs
+
     def give(self, job: JobView, workers: int) -> bool:
         """Set the job's size to `workers` if the slots are there; 0 takes everything."""
-        had = self.cost(job)
-        wanted = slots(job, workers)
-        if wanted - had > self.free:
+        number, servers = job.job, job.min_servers
+        had = self.workers.get(number, 0)
+        more = workers - had + servers * (bool(workers) - bool(had))
+        if self.kept:
+            more -= self.kept.get(number, 0)
+        if more > self.free:
             return False
-        self.kept.pop(job.job, None)
-        self.free -= wanted - had
+        self.kept.pop(number, None)
+        self.free -= more
         if workers:
-            self.workers[job.job] = workers
-            self.jobs[job.job] = job
-        else:
-            self.workers.pop(job.job, None)
-            self.jobs.pop(job.job, None)
+            self.workers[number] = workers
+            self.jobs[number] = job
+        elif had:
+            del self.workers[number], self.jobs[number]
         return True
 
     def cost(self, job: JobView) -> int:
@@ -233,10 +251,11 @@ class Draft:
                     winner = job
                 if number not in reasons:
                     reasons[number] = "slots are free to grow into" if held else "slots are free for it"
+        why = f"makes room for {titled(winner)}" if winner else "fewer slots are left in the pool"
         for job in self.running:
-            now = workers.get(job.job, 0)
-            if now < job.size.workers and job.job not in reasons:
-                reasons[job.job] = f"makes room for {titled(winner)}" if winner else "fewer slots are left in the pool"
+            number = job.job
+            if number not in reasons and workers.get(number, 0) < job.size.workers:
+                reasons[number] = why
 
     def blocked(self, job: JobView, workers: int) -> None:
         """Say why the first in the queue waits."""

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from jupyter_elastic.scheduler.policies.common import Draft, by_priority, ladder, least, most, seat, slots
+from jupyter_elastic.scheduler.policies.common import Draft, ladder, least, most, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
 from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
@@ -118,7 +118,7 @@ class Deadline:
                 draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))))
         seat(draft, late)
         seat(draft, (demand.job for demand in admitted.values() if demand.job.size.workers))
-        seat(draft, by_priority([*draft.running, *draft.waiting]), strict=True)
+        seat(draft, draft.by_priority([*draft.running, *draft.waiting]), strict=True)
         self._grow(draft, list(draft.jobs.values()))
         self._settle(draft, view, now)
         for number in admitted:

@@ -104,6 +104,18 @@ def step(job: JobView, value: Value, workers: int, room: int) -> tuple[float, in
     best, to = 0.0, 0
     worth = value(workers)
     reach = 1
+    if not job.sizes:  # the usual case, spelled out: every size is allowed
+        span = job.max_slots - workers
+        while reach < span and reach <= room:
+            gain = (value(workers + reach) - worth) / reach
+            if gain > best:
+                best, to = gain, workers + reach
+            reach *= 2
+        if 0 < span <= room and span <= reach:
+            gain = (value(workers + span) - worth) / span
+            if gain > best:
+                best, to = gain, workers + span
+        return best, to
     wider = above(job, workers)
     while wider and wider - workers <= room:
         gain = (value(wider) - worth) / (wider - workers)
@@ -160,6 +172,8 @@ def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None
         elif given < held:
             shrinkers.append(job)
     for job in shrinkers:
+        if not draft.free:
+            break
         given = draft.workers[job.job]
         back = most(job, min(job.size.workers, given + draft.free) + job.min_servers)
         if back > given:

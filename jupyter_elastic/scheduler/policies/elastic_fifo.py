@@ -8,11 +8,12 @@ A newcomer so shrinks running jobs towards their minimum, and a completion lets 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio, by_priority, seat
+from jupyter_elastic.scheduler.policies.common import Draft, Ratio, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, fill, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -43,9 +44,10 @@ class ElasticFifo:
         """Phases A to C of the definition; placement (D) is the core's."""
         draft = Draft(view)
         draft.pin()
-        order = by_priority([*draft.running, *draft.waiting])
+        order = draft.by_priority([*draft.running, *draft.waiting])
         seat(draft, order, strict=self.options.strict)
-        self._fill(draft, [job for job in order if job.job in draft.workers] if draft.free else ())
+        chosen = (job for job in order if job.job in draft.workers)
+        self._fill(draft, list(islice(chosen, len(draft.workers))) if draft.free else ())
         guard = Guard(self.options, view.now)
         settle(draft, guard, lambda jobs: self._fill(draft, [job for job in jobs if self._pays(guard, job, draft)]))
         return draft.plan()

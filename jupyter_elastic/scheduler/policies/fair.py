@@ -11,13 +11,13 @@ that waited `patience_s` goes first, one of each user, so that small jobs don't 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, by_priority, least, seat, slots
+from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, least, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -32,13 +32,13 @@ class Party:
         self.has = 0
         self.weight = max(weight, 1e-9)
         self.quota = quota
-        self.members: list[tuple[tuple[bool, float], int, Party]] = []
+        self.members: list[tuple[bool, float, int, Party]] = []
         self.waiting: deque[JobView] = deque()
         self.growing: list[tuple[int, int, JobView]] = []
 
-    def due(self) -> tuple[bool, float]:
-        """Who has the least goes first; those below their quota before the others."""
-        return self.has >= self.quota, self.has / self.weight
+    def due(self, at: int) -> tuple[bool, float, int, Party]:
+        """Its place in the row: who has the least goes first, those below their quota before the others."""
+        return self.has >= self.quota, self.has / self.weight, at, self
 
 
 class Fair:
@@ -84,12 +84,12 @@ class Fair:
                 draft.give(job, least(job))
         self._overdue(draft)
         groups = self._parties(draft)
-        heap = [(group.due(), at, group) for at, group in enumerate(groups)]
+        heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
         while heap and draft.free:
-            _, at, group = heap[0]
+            at, group = heap[0][2:]
             if self._serve(draft, group):
-                heapreplace(heap, (group.due(), at, group))
+                heapreplace(heap, group.due(at))
             else:
                 heappop(heap)
         return draft
@@ -99,7 +99,7 @@ class Fair:
         since = draft.view.now - self.options.patience_s
         late: dict[str, JobView] = {}
         for job in draft.waiting:
-            if job.min_slots > 1 and job.queued_at < since and job.owner not in late:
+            if job.min_slots > 1 and job.owner not in late and job.queued_at < since:
                 late[job.owner] = job
         fresh = [job for job in draft.running if self._fresh(job, draft.view.now)] if late else []
         seat(draft, [*fresh, *sorted(late.values(), key=lambda job: (job.queued_at, job.job))])
@@ -112,55 +112,50 @@ class Fair:
     def _parties(self, draft: Draft) -> list[Party]:
         """Groups with their users, each with its jobs: the running first, then in order of arrival."""
         weights, quotas = draft.view.weights, draft.view.quotas
-        queues: dict[tuple[str, str], list[JobView]] = {}
-        for job in by_priority(draft.running + draft.waiting):
-            key = job.group, job.owner
-            queue = queues.get(key)
-            if queue is None:
-                queues[key] = [job]
-            else:
-                queue.append(job)
+        queues: defaultdict[tuple[str, str], deque[JobView]] = defaultdict(deque)
+        for job in draft.by_priority(draft.running + draft.waiting):
+            queues[job.group, job.owner].append(job)
+        seated: defaultdict[tuple[str, str], list[JobView]] = defaultdict(list)
+        for job in draft.jobs.values():
+            seated[job.group, job.owner].append(job)
         groups: dict[str, Party] = {}
         for (group_name, owner), queue in queues.items():
             alone = not group_name
             name = group_name or owner
             group = groups.setdefault(name, Party(weights.get(name, 1.0), quotas.get(name, 0)))
             user = Party(1.0 if alone else weights.get(owner, 1.0), 0 if alone else quotas.get(owner, 0))
-            for job in queue:
-                if job.job in draft.workers:
-                    held = draft.cost(job)
-                    user.has += held
-                    heappush(user.growing, (held, job.job, job))
-            user.waiting = deque(queue)
+            for job in seated[group_name, owner]:
+                held = draft.cost(job)
+                user.has += held
+                heappush(user.growing, (held, job.job, job))
+            user.waiting = queue
             group.has += user.has
-            group.members.append(((False, 0.0), len(group.members), user))
+            group.members.append(user.due(len(group.members)))
         for group in groups.values():
-            group.members = [(user.due(), at, user) for _, at, user in group.members]
             heapify(group.members)
         return list(groups.values())
 
     def _serve(self, draft: Draft, group: Party) -> bool:
         """One step for the group's poorest user that can use one; False when nobody can."""
         while group.members:
-            _, at, user = group.members[0]
+            at, user = group.members[0][2:]
             taken = self._start(draft, user) or self._grow(draft, user)
             if taken:
                 user.has += taken
                 group.has += taken
-                heapreplace(group.members, (user.due(), at, user))
+                heapreplace(group.members, user.due(at))
                 return True
             heappop(group.members)
         return False
 
     @staticmethod
     def _start(draft: Draft, user: Party) -> int:
-        while user.waiting:
-            job = user.waiting.popleft()
-            if job.job in draft.workers:
-                continue
+        waiting, free, seated = user.waiting, draft.free, draft.workers
+        while waiting:
+            job = waiting.popleft()
             workers = least(job)
-            cost = slots(job, workers)
-            if workers and cost <= draft.free and draft.give(job, workers):
+            cost = workers + job.min_servers
+            if workers and cost <= free and job.job not in seated and draft.give(job, workers):
                 heappush(user.growing, (cost, job.job, job))
                 return cost
         return 0

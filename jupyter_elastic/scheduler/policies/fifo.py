@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, by_priority, seat, sized, slots
+from jupyter_elastic.scheduler.policies.common import Base, Draft, seat, sized, slots
 from jupyter_elastic.scheduler.policies.speed import run_time, time_left
 from jupyter_elastic.types import JobView, Plan, View
 
@@ -43,7 +43,7 @@ class Fifo:
         """Keep what runs; start the queue in order."""
         draft = Draft(view)
         draft.keep_all()
-        queue = by_priority(draft.waiting)
+        queue = draft.by_priority(draft.waiting)
         head = seat(draft, queue, size=self.options.size, strict=True)
         if head is not None and self.options.backfill != "none":
             self._pass(draft, head, queue[queue.index(head) + 1 :])

@@ -53,8 +53,9 @@ class FinishTimeFair:
         small = share <= 1.0
         waiting = [
             # the usual case, spelled out: never started, nothing measured, less than a slot each
-            (job.submitted_at - now) / (UNKNOWN_S if (estimate := job.estimate_s) is None else max(estimate, 1.0))
-            if small and not job.attained_s and job.min_slots == 1 and job.profile.remaining is None
+            (job.submitted_at - now)
+            / (work if (work := (UNKNOWN_S if (s := job.estimate_s) is None else s) * job.min_slots) > 1.0 else 1.0)
+            if small and not job.attained_s and job.profile.remaining is None
             else (1.0 - _rho(job, now, share)) / min(share, 1.0)
             for job in draft.waiting
         ]

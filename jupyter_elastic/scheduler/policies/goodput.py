@@ -71,5 +71,5 @@ class Goodput:
             return speed(workers) * (noise + batch * least) / (noise + batch * workers)
 
         unit = max(goodput(least), 1e-300)
-        weight = (work_left(job) / least) ** -self.options.size_weight
+        weight = (work_left(job, speed) / least) ** -self.options.size_weight
         return lambda workers: -weight * (unit / max(goodput(workers), 1e-300)) ** power

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, by_priority, seat
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, seat
 from jupyter_elastic.types import JobView, Plan, View
 
 REMEMBERED = 1000
@@ -48,14 +48,14 @@ class Las:
         draft = Draft(view)
         draft.keep_all([job for job in draft.running if not job.preemptible])
         limit = self.options.threshold_s
-        alive = [job for job in view.jobs if job.phase != "stopping"]
+        alive = [job for job in view.jobs if job.phase != "stopping"] if draft.running else draft.waiting
         tall = [job for job in alive if job.attained_s >= limit]
         forgiven = self._promoted(view, tall)
         if forgiven:
             tall = [job for job in tall if job.attained_s - forgiven.get(str(job.job), 0.0) >= limit]
         second = {job.job for job in tall}
         first = [job for job in alive if job.job not in second] if second else alive
-        seat(draft, by_priority(first + tall), size=self.options.size, keep=True)
+        seat(draft, draft.by_priority(first + tall), size=self.options.size, keep=True)
         return draft.plan(memo={"forgiven": forgiven} if forgiven else None)
 
     def _promoted(self, view: View, tall: list[JobView]) -> dict[str, float]:

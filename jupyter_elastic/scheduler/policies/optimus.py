@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from jupyter_elastic.scheduler.policies.common import Draft, by_priority, seat
+from jupyter_elastic.scheduler.policies.common import Draft, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, settle
-from jupyter_elastic.scheduler.policies.speed import rates, work_left
+from jupyter_elastic.scheduler.policies.speed import measured, rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 
@@ -33,7 +33,7 @@ class Optimus:
         """Minimums in order of arrival, then the greedy climb."""
         draft = Draft(view)
         draft.pin()
-        order = by_priority([*draft.running, *draft.waiting])
+        order = draft.by_priority([*draft.running, *draft.waiting])
         seat(draft, order, strict=True)
         self._grow(draft, list(draft.jobs.values()))
         settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
@@ -47,8 +47,12 @@ class Optimus:
 def seconds_saved(job: JobView) -> Value:
     """Minus the remaining seconds, by number of workers."""
     speed = rates(job)
-    least = job.min_slots
-    work = work_left(job) / least * speed(least)
+    least, remaining = job.min_slots, job.profile.remaining
+    unit = speed(least)
+    if remaining is not None and measured(job) and unit > 0:
+        work = max(remaining, unit / least)
+    else:
+        work = work_left(job, speed) / least * unit
 
     def value(workers: int) -> float:
         fast = speed(workers)

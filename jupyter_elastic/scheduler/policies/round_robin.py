@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, by_priority, sized, slots
+from jupyter_elastic.scheduler.policies.common import Base, Draft, sized, slots
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 COSTS = 10.0
@@ -60,7 +60,7 @@ class RoundRobin:
         room = [host.free for host in hosts]
         largest = max((host.capacity for host in hosts), default=0)
         pointer = int(memo.get("pointer", 0)) % max(1, len(hosts))
-        for job in by_priority(draft.waiting):
+        for job in draft.by_priority(draft.waiting):
             workers = sized(job, self.options.size)
             need = slots(job, workers)
             if not workers or need > draft.capacity:
@@ -85,7 +85,7 @@ class RoundRobin:
         over = [job for job in draft.running if job.preemptible and self._age(job, now) >= self._quantum(job)]
         over.sort(key=lambda job: (self._age(job, now), -job.submitted_at, -job.job))
         spare = sum(draft.cost(job) for job in over)
-        ring = by_priority(sorted(draft.waiting, key=attrgetter("queued_at")))
+        ring = draft.by_priority(sorted(draft.waiting, key=attrgetter("queued_at")))
         skipped: list[JobId] = []
         for job in ring:
             if not draft.free and not spare:

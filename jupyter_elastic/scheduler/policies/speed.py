@@ -7,7 +7,9 @@ of heavy-tailed lengths, the reason why least-attained-service works).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 
 from jupyter_elastic.types import JobView
 
@@ -20,9 +22,10 @@ def rates(job: JobView) -> Callable[[int], float]:
     """The job's speed by number of workers: samples/s, or multiples of one worker's when nothing is measured."""
     profile, servers = job.profile, job.min_servers
     points, fit = profile.speeds, profile.fit
-    if not points and fit is None:
-        return _guess
-    first = points[0].workers if points else 0
+    if not points:
+        return guess if fit is None else partial(_fitted, *fit)
+    first = points[0].workers
+    fitted = guess if fit is None else partial(_fitted, *fit)
 
     def speed(workers: int) -> float:
         if workers <= 0:
@@ -34,17 +37,29 @@ def rates(job: JobView) -> Callable[[int], float]:
             if point.workers == workers and point.servers == servers:
                 return point.samples_per_s
         if fit is not None:
-            a, b, d = fit
-            seconds = a / workers + b + d * workers
-            return 1.0 / seconds if seconds > 0 else 0.0
+            return fitted(workers)
         near = min(points, key=lambda point: (abs(point.workers - workers), point.workers))
         return near.samples_per_s * (float(workers) / near.workers) ** GUESS if near.workers else 0.0
 
     return speed
 
 
-def _guess(workers: int) -> float:
-    return float(workers) ** GUESS if workers > 0 else 0.0
+def _fitted(a: float, b: float, d: float, workers: int) -> float:
+    if workers <= 0:
+        return 0.0
+    seconds = a / workers + b + d * workers
+    return 1.0 / seconds if seconds > 0 else 0.0
+
+
+GUESSES: tuple[float, ...] = tuple(math.pow(workers, GUESS) for workers in range(257))
+"""The guess at the usual sizes, worked out once."""
+
+
+def guess(workers: int) -> float:
+    """The speed of a job that nobody has measured, in multiples of one worker's."""
+    if 0 <= workers < len(GUESSES):
+        return GUESSES[workers]
+    return math.pow(workers, GUESS) if workers > 0 else 0.0
 
 
 def rate(job: JobView, workers: int) -> float:
@@ -68,7 +83,7 @@ def time_left(job: JobView, workers: int) -> float:
         left = (job.profile.remaining or 0.0) / speed if speed > 0 else float("inf")
         return max(0.0, min(left, bound))
     if job.estimate_s is not None:
-        left = (job.estimate_s * _guess(job.min_slots) - _served(job)) / _guess(workers)
+        left = (job.estimate_s * guess(job.min_slots) - _served(job)) / guess(workers)
         return max(0.0, min(left, bound))
     return max(0.0, bound)
 
@@ -83,15 +98,20 @@ def _served(job: JobView) -> float:
     """Work done, in the unit of the guess: single-worker seconds."""
     if job.run_s <= 0:
         return 0.0
-    return job.run_s * _guess(max(1, round(job.attained_s / job.run_s)))
+    return job.run_s * guess(max(1, round(job.attained_s / job.run_s)))
 
 
-def work_left(job: JobView) -> float:
-    """Slot-seconds that the job is expected to need still at its smallest size; never unknown, never below 1."""
-    least = job.min_slots
-    if measured(job):
-        speed = rate(job, least)
-        return max(1.0, least * (job.profile.remaining or 0.0) / speed) if speed > 0 else UNKNOWN_S
-    if job.estimate_s is not None:
-        return max(1.0, 0.1 * job.estimate_s * least, job.estimate_s * least - job.attained_s)
-    return max(UNKNOWN_S * least, job.attained_s)
+def work_left(job: JobView, rate: Callable[[int], float] | None = None) -> float:
+    """Slot-seconds that the job is expected to need still at its smallest size; never unknown, never below 1.
+
+    `rate` is the job's `rates`, of whoever has them already.
+    """
+    least, profile = job.min_slots, job.profile
+    remaining = profile.remaining
+    if remaining is not None and (profile.fit is not None or profile.speeds):
+        speed = (rate or rates(job))(least)
+        return max(1.0, least * remaining / speed) if speed > 0 else UNKNOWN_S
+    estimate, attained = job.estimate_s, job.attained_s
+    if estimate is not None:
+        return max(1.0, 0.1 * estimate * least, estimate * least - attained)
+    return max(UNKNOWN_S * least, attained)
