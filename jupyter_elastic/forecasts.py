@@ -17,6 +17,7 @@ from jupyter_elastic import wire
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.sim import whatif
+from jupyter_elastic.shadow import Shadows
 from jupyter_elastic.types import JobId, View
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
@@ -108,11 +109,18 @@ class Waits:
                 self._past = self._past.seen(eta, max(0.0, job.changed_at - said_at))
 
 
-def for_live_views() -> None:
-    """Let this process's live views say how long queued jobs wait: they themselves may not import the simulator."""
+def for_live_views() -> Shadows:
+    """Let this process's live views say how long queued jobs wait and what shadows would do; these.
+
+    The views themselves may import neither simulator nor policies.
+    """
     from jupyter_elastic.widgets.live import live
 
     live().waits = live().waits or Waits()
+    shadows = live().shadows
+    if not isinstance(shadows, Shadows):
+        shadows = live().shadows = Shadows()
+    return shadows
 
 
 def _in_clock_time(found: whatif.Forecast, now: float) -> Forecast:

@@ -96,9 +96,11 @@ class ElasticMagics(Magics):
                 self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
                 print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
                 return None
-            from jupyter_elastic import shadow
+            from jupyter_elastic import forecasts, shadow
 
-            return shadow.compare(self.client().ask, name, cell, options)
+            found = shadow.compare(self.client().ask, name, cell, options)
+            forecasts.for_live_views().begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
+            return found
 
     @line_magic
     def elastic(self, line: str) -> Any:

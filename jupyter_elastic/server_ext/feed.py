@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from jupyter_elastic import forecasts, keeper, wire
+from jupyter_elastic import forecasts, keeper, shadow, wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import DaemonUnreachable, ElasticError, NotFound
 from jupyter_elastic.types import JobId, JobInfo
@@ -57,6 +57,7 @@ class Feed:
         self.jobs: dict[JobId, JobFeed] = {}
         self.down_since: float | None = time.time()
         self.waits = forecasts.Waits()
+        self.shadows = shadow.Shadows()
         self.looked_at = 0.0
         """When (monotonic) somebody last was shown the pool or a job."""
         self.version = 0
@@ -70,6 +71,7 @@ class Feed:
         self._spawn(self._follow_for_ever())
         self._spawn(self._watch())
         self._spawn(self._foresee())
+        self._spawn(self._shadow())
 
     async def end(self) -> None:
         """Close the connection."""
@@ -104,6 +106,12 @@ class Feed:
                 feed.task = self._spawn(self._follow_job(feed))
         feed.used_at = self.looked_at = time.monotonic()
         return feed
+
+    async def ask_shadows(self) -> None:
+        """Ask the policies that are asked beside the active one, and show what they say."""
+        await self.shadows.renew(self.ask, self.pool.seq)
+        self.pool.shadows = self.shadows.rows
+        await self._changed()
 
     def screen(self, offset: int, limit: int) -> PoolScreen:
         """The pool's page for somebody who looks."""
@@ -142,7 +150,7 @@ class Feed:
         async with aclosing(cast("Any", pool_feed.follow(self.client, self.pool))) as models:
             async for model in models:
                 self.pool = model
-                self.pool.forecasts = self.waits.ranges
+                self.pool.forecasts, self.pool.shadows = self.waits.ranges, self.shadows.rows
                 self.down_since = None if self.client.connected else self.down_since
                 await self._changed()
 
@@ -190,6 +198,16 @@ class Feed:
                     await self._changed()
             for job, feed in self.jobs.items():
                 feed.model.forecast = self.waits.ranges.get(job)
+
+    async def _shadow(self) -> None:
+        """Ask the shadows, whether somebody looks or not: what they say is worth more the longer they were asked."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            if self.client is not None and self.client.connected and self.shadows.due(self.pool.seq):
+                try:
+                    await self.ask_shadows()
+                except ElasticError as problem:
+                    self.log.debug("shadows: %s", problem)
 
     async def _explain(self, feed: JobFeed) -> None:
         with contextlib.suppress(ElasticError):

@@ -260,6 +260,32 @@ class PolicyHandler(_Api):
         self.finish()
 
 
+class _Shadow(msgspec.Struct, forbid_unknown_fields=True):
+    options: dict[str, Any] = {}
+
+
+class ShadowHandler(_Api):
+    """A policy that is asked beside the active one: the pool does not hear of it, so whoever may look may ask."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:policy")
+    async def put(self, policy: str) -> None:
+        """Ask it from now on; 404 or 400 when name or options are wrong."""
+        self.feed.shadows.begin(policy, self.body(_Shadow).options)
+        await self.feed.ask_shadows()
+        self.set_status(204)
+        self.finish()
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:policy")
+    async def delete(self, policy: str) -> None:
+        """Ask it no longer."""
+        self.feed.shadows.end(policy)
+        await self.feed.ask_shadows()
+        self.set_status(204)
+        self.finish()
+
+
 class _Forecast(msgspec.Struct, forbid_unknown_fields=True):
     policies: list[str]
     options: dict[str, Any] = {}
@@ -426,6 +452,7 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/jobs/([0-9]+)/outputs/([0-9]+)/(stdout|stderr)", OutputHandler),
     (f"{_API}/policies", PoliciesHandler),
     (f"{_API}/policy", PolicyHandler),
+    (f"{_API}/shadows/([A-Za-z0-9_.-]{{1,200}})", ShadowHandler),
     (f"{_API}/forecasts", ForecastsHandler),
     (f"{_API}/screens", ScreensSocket),
     (f"{_API}/events", EventsSocket),

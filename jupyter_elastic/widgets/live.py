@@ -21,6 +21,7 @@ from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.widgets.model import JobModel, JobScreen
 from jupyter_elastic.widgets.output import Outputs
+from jupyter_elastic.widgets.pool_screen import ShadowRow
 
 if TYPE_CHECKING:
     from jupyter_elastic.job import Job
@@ -46,6 +47,31 @@ class Waits(Protocol):
 
     async def renew(self, ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> bool:
         """Find the ranges anew when it is time to; whether they were."""
+        ...
+
+
+class Shadows(Protocol):
+    """Asks policies beside the active one (`shadow.Shadows`)."""
+
+    @property
+    def rows(self) -> list[ShadowRow]:
+        """What is to be shown of them."""
+        ...
+
+    def begin(self, name: str, options: dict[str, Any] | None = None, source: str = "") -> None:
+        """Ask a policy from now on."""
+        ...
+
+    def end(self, name: str) -> None:
+        """Ask it no longer."""
+        ...
+
+    def due(self, seq: int) -> bool:
+        """Whether to ask them again, where the newest event is `seq`."""
+        ...
+
+    async def renew(self, ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]], seq: int = 0) -> None:
+        """Ask each of them about the pool as it is now."""
         ...
 
 
@@ -118,6 +144,8 @@ class Live:
         self.kind = "cpu"
         self.waits: Waits | None = None
         """Foresees when queued jobs start; given by whoever may import the simulator."""
+        self.shadows: Shadows | None = None
+        """Policies asked beside the active one; given likewise."""
 
     def watch(self, job: Job, *, kind: str | None = None) -> Watched:
         """Follow a job from its first event on; the same one when it is watched already."""

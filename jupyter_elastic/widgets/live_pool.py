@@ -71,6 +71,7 @@ class LivePool:
         try:
             while self._sinks:
                 self._mind(client)
+                self._ask_shadows(client)
                 now = time.monotonic()
                 if self._model is not None and (self._changed or now - drawn > TICK_S):
                     self._changed, drawn = False, now
@@ -83,6 +84,15 @@ class LivePool:
         finally:
             self._runs = False
             follower.cancel()
+
+    def _ask_shadows(self, client: AsyncClient) -> None:
+        shadows, model = self._thread.shadows, self._model
+        if shadows is None or model is None or not client.connected:
+            return
+        if shadows.due(model.seq):
+            self._thread.run(shadows.renew(client.ask, model.seq))
+        if model.shadows != (rows := shadows.rows):
+            model.shadows, self._changed = rows, True
 
     def _draw(self, sink: Sink) -> None:
         assert self._model is not None

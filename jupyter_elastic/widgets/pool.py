@@ -112,6 +112,11 @@ class PoolWidget(anywidget.AnyWidget):
                 return await self._foresee(list(dict.fromkeys([active, wish.policy])), wish.options)
             case "use":
                 await ask(wire.SwitchPolicy(name=wish.policy, options=wish.options, reason=wish.reason[:1000]))
+            case "shadow" | "unshadow" if (shadows := live().shadows) is not None:
+                if wish.type == "shadow":
+                    shadows.begin(wish.policy, wish.options)
+                else:
+                    shadows.end(wish.policy)
             case "cancel":
                 await ask(wire.CancelJob(job=wish.job, reason="cancelled in the notebook"))
             case "window":

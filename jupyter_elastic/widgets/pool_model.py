@@ -41,6 +41,7 @@ from jupyter_elastic.widgets.pool_screen import (
     JobRow,
     NoteRow,
     PoolScreen,
+    ShadowRow,
     ShareRow,
     SlotBox,
     SwitchRow,
@@ -75,6 +76,8 @@ class PoolModel:
         self.kind, self.user = kind, user
         self.forecasts: dict[JobId, tuple[float, float]] = {}
         """Wait ranges as absolute times, from whoever asks the what-if."""
+        self.shadows: list[ShadowRow] = []
+        """Policies asked beside the active one, from whoever asks them."""
         self.history: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
         self.switches: deque[SwitchRow] = deque(maxlen=50)
         self.notes: deque[NoteRow] = deque(maxlen=MAX_NOTES)
@@ -251,6 +254,7 @@ class PoolModel:
             history=list(self.history),
             switches=list(self.switches),
             notes=list(self.notes),
+            shadows=list(self.shadows),
         )
 
     def _row(self, info: JobInfo, position: int | None, now: float) -> JobRow:

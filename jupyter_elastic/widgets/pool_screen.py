@@ -93,6 +93,39 @@ class NoteRow(_Screen, frozen=True, kw_only=True):
     text: str
 
 
+class ShadowDifference(_Screen, frozen=True, kw_only=True):
+    """A job that a shadow would give another number of workers than it holds."""
+
+    job: int
+    name: str
+    owner: str
+    holds: int
+    shadow: int
+
+
+class ShadowRow(_Screen, frozen=True, kw_only=True):
+    """A policy that is asked beside the one that decides, and not obeyed. Times are seconds since the epoch."""
+
+    policy: str
+    options: dict[str, Any]
+    cell: bool
+    """Its text is from a cell of this notebook."""
+    since: float
+    """Asked from then on."""
+    asked: int
+    differed: int
+    """So often of the times that it was asked it would have done something else."""
+    differs_since: float | None
+    """Since when it has differed without a break; None while it agrees."""
+    jobs: int
+    """Unfinished jobs when it was asked last."""
+    differences: list[ShadowDifference]
+    """The first of them."""
+    total_differences: int
+    problem: str
+    """Why it could not be asked, or why its plan could not be followed."""
+
+
 class PoolScreen(_Screen, frozen=True, kw_only=True):
     """The whole page."""
 
@@ -112,3 +145,4 @@ class PoolScreen(_Screen, frozen=True, kw_only=True):
     history: list[HistoryPoint]
     switches: list[SwitchRow]
     notes: list[NoteRow]
+    shadows: list[ShadowRow]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from jupyter_elastic import wire
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -54,7 +55,33 @@ def test_a_policy_is_picked_looked_at_and_applied(panel: Locator, pool: Pool) ->
     panel.get_by_role("button", name=f"Apply {other}").click()
     expect(panel.locator(".je-policy-line strong").first).to_have_text(other)
     expect(panel).to_contain_text("to see <b>what</b> happens")
-    pool.client.ask(__import__("jupyter_elastic.wire").wire.SwitchPolicy(name=before))
+    pool.client.ask(wire.SwitchPolicy(name=before))
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool: Pool, theme: str) -> None:
+    panel.book.wait_command("apputils:change-theme", theme=theme)  # type: ignore[attr-defined]
+    first = pool.submit(WAITS, slots=2, name="holds both")
+    pool.running(first)
+    second = pool.submit(WAITS, slots=1, name="<i>waits</i>")
+    pool.client.ask(wire.ResizeJob(job=first, min_slots=1, max_slots=2))  # fifo lets who runs alone
+    assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
+    panel.get_by_role("button", name="Change…").click()
+    panel.get_by_role("combobox", name="policy").select_option("elastic_fifo")
+    panel.get_by_role("button", name="Ask as a shadow").click()
+    shadow = panel.get_by_role("listitem", name="shadow elastic_fifo")
+    expect(shadow).to_contain_text("Differs now for 2 of 2 jobs, since")
+    expect(shadow).to_contain_text("Asked since")
+    otherwise = shadow.get_by_role("list", name="what elastic_fifo would do otherwise")
+    expect(otherwise.get_by_role("listitem").filter(has_text="<i>waits</i>")).to_contain_text("0 → 1")
+    assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
+    assert pool.info(second).phase == "queued"
+    panel.book.picture(f"panel-shadow-{theme.rpartition(' ')[2].lower()}")  # type: ignore[attr-defined]
+    pool.cancel(second)
+    expect(shadow).to_contain_text("Agrees about the one job now.")
+    shadow.get_by_role("button", name="Ask elastic_fifo no longer").click()
+    expect(shadow).to_have_count(0)
+    panel.book.wait_command("apputils:change-theme", theme="JupyterLab Light")  # type: ignore[attr-defined]
 
 
 def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:

@@ -12,17 +12,19 @@ from tests.support.pool import Pool
 
 LOAD = "%load_ext jupyter_elastic"
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+NOBODY = "%%policy nobody --shadow\ndef plan(view):\n    return {}"
 POOL = ".jp-OutputArea .je-pool"
 
 
 def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page, pool: Pool) -> None:
     pool.submit(WAITS, slots=2, name="holds both", max_time_s=300)
     waiting = pool.submit(WAITS, slots=1, name="waits", estimate_s=30)
-    book = notebook(LOAD, "%elastic policy")
+    book = notebook(LOAD, NOBODY, "%elastic policy")
     book.run_all()
     view = page.locator(POOL)
     expect(view.locator(".je-slot.je-leased")).to_have_count(2)
     expect(view.get_by_role("listitem", name=f"job {waiting} waits of")).to_contain_text("starts in")
+    expect(view.get_by_role("listitem", name="shadow nobody")).to_contain_text("Asked by this notebook since")
     before = view.locator(".je-policy-line strong").first.inner_text()
     other = "las" if before != "las" else "srtf"
     view.get_by_role("combobox", name="policy").select_option(other)
@@ -40,16 +42,22 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     page.route("**/elastic/api/**", lambda route: route.fulfill(status=404, content_type="text/html", body="nothing"))
     page.route_web_socket("**/elastic/api/**", lambda socket: socket.close())
     job = pool.submit(WAITS, slots=2, name="holds <b>both</b>")
-    book = notebook(LOAD, "%elastic")
+    pool.running(job)
+    book = notebook(LOAD, NOBODY, "%elastic")
     book.wait_command("apputils:change-theme", theme=theme)
     book.run_all()
     view = page.locator(POOL)
     expect(view.get_by_role("alert")).to_contain_text("server extension of jupyter-elastic is not there")
     expect(view.locator(".je-slot.je-leased")).to_have_count(2)
+    expect(view.get_by_role("listitem", name="shadow nobody")).to_contain_text("Differs now for 1 of 1 job")
     view.get_by_role("button", name="Change…").click()
     other = "las" if view.locator(".je-policy-line strong").first.inner_text() != "las" else "srtf"
     view.get_by_role("combobox", name="policy").select_option(other)
     expect(view.get_by_role("table", name="what the policy would change")).to_contain_text("average turnaround")
+    view.get_by_role("button", name="Ask as a shadow").click()
+    expect(view.get_by_role("listitem", name=f"shadow {other}")).to_contain_text("Asked since")
+    view.get_by_role("button", name="Ask nobody no longer").click()
+    expect(view.get_by_role("listitem", name="shadow nobody")).to_have_count(0)
     page.set_viewport_size({"width": 400, "height": 900})
     book.command("application:toggle-left-area")
     short = theme.rpartition(" ")[2].lower()

@@ -52,7 +52,7 @@ def test_the_file_names_every_route() -> None:
         "/".join("*" if part[:1] == "{" else part for part in path.split("/")) for path in schema.raw_schema["paths"]
     }
     served = {
-        path.replace("([0-9]+)", "*").replace("(stdout|stderr)", "*")
+        path.replace("([0-9]+)", "*").replace("([A-Za-z0-9_.-]{1,200})", "*").replace("(stdout|stderr)", "*")
         for path, handler in ROUTES
         if not issubclass(handler, ScreensSocket | NowhereHandler)
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.lab import Lab
@@ -108,6 +110,31 @@ def test_the_policy_is_switched_with_who_and_why(server: Lab, pool: Pool) -> Non
     assert (switch["name"], switch["reason"]) == ("elastic_fifo", "for the test")
 
 
+def test_a_shadow_is_asked_and_not_obeyed(server: Lab, pool: Pool) -> None:
+    server.api("elastic/api/policy", "PUT", {"name": "fifo"})
+    job = pool.submit(WAITS, slots=2)
+    pool.running(job)
+    waiting = pool.submit(WAITS, slots=1)
+    server.api(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 1, "max_slots": 2})  # fifo lets who runs alone
+    server.api("elastic/api/shadows/elastic_fifo", "PUT", {})
+    server.api("elastic/api/shadows/fifo", "PUT", {})
+
+    def rows() -> dict[str, Any]:
+        return {row["policy"]: row for row in server.api("elastic/api/pool")["shadows"]}
+
+    row = pool.until(lambda: (row := rows()["elastic_fifo"])["differences"] and row, "the elastic one would shrink it")
+    assert [(one["job"], one["holds"], one["shadow"]) for one in row["differences"]] == [(job, 2, 1), (waiting, 0, 1)]
+    assert row["since"] <= row["differs_since"]
+    assert rows()["fifo"]["differences"] == []
+    assert (server.api("elastic/api/health")["policy"], pool.info(waiting).phase) == ("fifo", "queued")
+    for name in rows():
+        server.api(f"elastic/api/shadows/{name}", "DELETE")
+    assert rows() == {}
+    for number in (waiting, job):
+        pool.cancel(number)
+        assert pool.ended(number).outcome == "cancelled"
+
+
 def test_forecasts_change_nothing(server: Lab, pool: Pool) -> None:
     job = pool.submit(WAITS, slots=2)
     waiting = pool.submit(WAITS, slots=1)
@@ -131,6 +158,9 @@ def test_forecasts_change_nothing(server: Lab, pool: Pool) -> None:
         ("PUT", "policy", {"name": "nonsense"}, 404, "fifo"),
         ("PUT", "policy", {"name": "las", "options": {"nonsense": 1}}, 400, "nonsense"),
         ("PUT", "policy", b"{", 400, "does not fit"),
+        ("PUT", "shadows/nonsense", {}, 404, "fifo"),
+        ("PUT", "shadows/las", {"options": {"nonsense": 1}}, 400, "nonsense"),
+        ("DELETE", "shadows/las", None, 404, "las is no shadow"),
         ("POST", "forecasts", {"policies": []}, 400, "1 to 20"),
         ("POST", "forecasts", {"policies": ["nonsense"]}, 404, "nonsense"),
     ],

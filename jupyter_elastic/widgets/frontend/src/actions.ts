@@ -50,4 +50,7 @@ export interface PickerActions {
   policies(): Promise<Policies>;
   forecast(policy: string, options: Record<string, unknown>): Promise<Forecast[]>;
   use(policy: string, options: Record<string, unknown>, reason: string): Promise<void>;
+  /** Ask a policy beside the one that decides, and do not obey it. */
+  shadow(policy: string, options: Record<string, unknown>): Promise<void>;
+  unshadow(policy: string): Promise<void>;
 }

@@ -1,7 +1,7 @@
 // The pool in a notebook: by the server's socket where the page has one, else by what the kernel sends.
 import { render } from 'preact';
 import type { Forecast, PickerActions, Policies } from './actions';
-import type { PoolScreen } from './screens';
+import type { PoolScreen, ShadowRow } from './screens';
 import { clock } from './format';
 import { ABSENT, Feed, findHome, Server } from './server';
 import { PolicyPicker } from './view/PolicyPicker';
@@ -38,6 +38,8 @@ class Comm implements PickerActions {
   policies = () => this.ask<Policies>({ type: 'policies' });
   forecast = (policy: string, options: Record<string, unknown>) => this.ask<Forecast[]>({ type: 'forecast', policy, options });
   use = (policy: string, options: Record<string, unknown>, reason: string) => this.ask<void>({ type: 'use', policy, options, reason });
+  shadow = (policy: string, options: Record<string, unknown>) => this.ask<void>({ type: 'shadow', policy, options });
+  unshadow = (policy: string) => this.ask<void>({ type: 'unshadow', policy });
   window = (offset: number, limit: number) => this.ask<void>({ type: 'window', offset, limit });
   cancel = (job: number) => this.ask<void>({ type: 'cancel', job });
 }
@@ -59,12 +61,17 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   };
   /** What the kernel sends counts while the server does not. */
   const fromKernel = () => {
-    if (served) return;
+    if (served) return draw();
     const text = model.get('screen') as string;
     if (text) screen = JSON.parse(text);
     offset = model.get('offset') as number;
     down = model.get('down_since') as number | null;
     draw();
+  };
+  /** Policies of this notebook's own cells are asked by its kernel, whoever serves the rest. */
+  const ownShadows = (): ShadowRow[] => {
+    const text = model.get('screen') as string;
+    return text ? (JSON.parse(text) as PoolScreen).shadows.filter(row => row.cell) : [];
   };
   const feed =
     home &&
@@ -86,7 +93,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
       render(<div class="je-root je-pool je-section">{notice || 'Asking the pool…'}</div>, el);
       return;
     }
-    const shown = screen;
+    const shown = { ...screen, shadows: [...screen.shadows, ...(served ? ownShadows() : [])] };
     const close = () => ((picking = false), draw());
     const chooser = served && server ? server.picker(() => shown.policy) : comm;
     render(
@@ -98,13 +105,14 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
         wide
         actions={{
           cancel: job => void (served && server ? server : comm).cancel(job).catch(tell),
+          unshadow: row => void (served && server && !row.cell ? server.picker(() => shown.policy) : comm).unshadow(row.policy).catch(tell),
           openPicker: () => ((picking = !picking), draw()),
           window: (first, limit) => {
             if (served) feed?.show({ pool: [first, Math.min(limit, 500)] });
             else void comm.window(first, limit).catch(tell);
           }
         }}
-        picker={picking && <PolicyPicker active={shown.policy} at={shown.at} actions={chooser} close={close} />}
+        picker={picking && <PolicyPicker screen={shown} actions={chooser} close={close} />}
       />,
       el
     );

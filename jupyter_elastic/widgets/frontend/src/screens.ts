@@ -59,6 +59,28 @@ export interface NoteRow {
   text: string;
 }
 
+export interface ShadowDifference {
+  job: number;
+  name: string;
+  owner: string;
+  holds: number;
+  shadow: number;
+}
+
+export interface ShadowRow {
+  policy: string;
+  options: Record<string, unknown>;
+  cell: boolean;
+  since: number;
+  asked: number;
+  differed: number;
+  differs_since: number | null;
+  jobs: number;
+  differences: ShadowDifference[];
+  total_differences: number;
+  problem: string;
+}
+
 export interface PoolScreen {
   seq: number;
   at: number;
@@ -73,6 +95,7 @@ export interface PoolScreen {
   history: HistoryPoint[];
   switches: SwitchRow[];
   notes: NoteRow[];
+  shadows: ShadowRow[];
 }
 
 export interface SizePoint {

@@ -69,7 +69,9 @@ export class Server {
       policies: () => this.ask<Policies>('GET', 'policies'),
       forecast: (name, options) =>
         this.ask<Forecast[]>('POST', 'forecasts', { policies: name === active() ? [name] : [active(), name], options }),
-      use: (name, options, reason) => this.ask<void>('PUT', 'policy', { name, options, reason })
+      use: (name, options, reason) => this.ask<void>('PUT', 'policy', { name, options, reason }),
+      shadow: (name, options) => this.ask<void>('PUT', `shadows/${encodeURIComponent(name)}`, { options }),
+      unshadow: name => this.ask<void>('DELETE', `shadows/${encodeURIComponent(name)}`)
     };
   }
 }

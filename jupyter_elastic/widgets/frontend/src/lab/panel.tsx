@@ -74,6 +74,7 @@ export class PoolPanel extends Widget {
       this.draw();
     };
     const screen = this.screen;
+    const picker = this.server.picker(() => screen.policy);
     render(
       <>
         {this.problem && (
@@ -88,12 +89,13 @@ export class PoolPanel extends Widget {
           notice={this.absent ? ABSENT : ''}
           actions={{
             cancel: job => void this.server.cancel(job).catch(this.tell),
+            unshadow: row => void picker.unshadow(row.policy).catch(this.tell),
             openPicker: () => ((this.picking = !this.picking), this.draw()),
             window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] })
           }}
           picker={
             this.picking && (
-              <PolicyPicker active={screen.policy} at={screen.at} actions={this.server.picker(() => screen.policy)} close={close} />
+              <PolicyPicker screen={screen} actions={picker} close={close} />
             )
           }
         />

@@ -2,6 +2,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { Forecast, PickerActions, Policies, PolicyInfo, Property, Schema } from '../actions';
 import { duration } from '../format';
+import type { PoolScreen } from '../screens';
 
 function properties(schema: Schema | undefined): [string, Property][] {
   let found = schema;
@@ -104,8 +105,9 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; at: number }) {
   );
 }
 
-export function PolicyPicker(props: { active: string; at: number; actions: PickerActions; close: () => void }) {
-  const { active, actions } = props;
+export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions; close: () => void }) {
+  const { actions, screen } = props;
+  const active = screen.policy;
   const [shelf, setShelf] = useState<Policies | null>(null);
   const [name, setName] = useState(active);
   const [options, setOptions] = useState<Record<string, unknown>>({});
@@ -133,13 +135,17 @@ export function PolicyPicker(props: { active: string; at: number; actions: Picke
   }, [name, JSON.stringify(options), shelf]);
 
   if (!shelf) return <div class="je-picker">{problem || 'Asking the pool…'}</div>;
-  const apply = () => {
+  const same = name === active && !Object.keys(options).length;
+  const shadowed = screen.shadows.some(row => row.policy === name);
+  const carryOut = (wish: Promise<void>) => {
     setBusy(true);
-    actions.use(name, options, reason).then(props.close, error => {
+    wish.then(props.close, error => {
       setProblem(String(error.message ?? error));
       setBusy(false);
     });
   };
+  const apply = () => carryOut(actions.use(name, options, reason));
+  const shadow = () => carryOut(actions.shadow(name, options));
   const present = forecasts?.find(forecast => forecast.policy === active);
   const future = forecasts?.find(forecast => forecast.policy === name);
   return (
@@ -164,7 +170,7 @@ export function PolicyPicker(props: { active: string; at: number; actions: Picke
           />
         ))}
       {!forecasts && !problem && <p class="je-quiet">Predicting…</p>}
-      {present && future && !future.problem && name !== active && <WhatIf present={present} chosen={future} at={props.at} />}
+      {present && future && !future.problem && name !== active && <WhatIf present={present} chosen={future} at={screen.at} />}
       {future?.problem && <p class="je-bad">{future.problem}</p>}
       {problem && (
         <p class="je-bad" role="alert">
@@ -174,16 +180,18 @@ export function PolicyPicker(props: { active: string; at: number; actions: Picke
       {shelf.refusal ? (
         <p class="je-quiet">{shelf.refusal}</p>
       ) : (
-        <>
-          <input type="text" placeholder="why (kept in the history)" aria-label="reason" value={reason} onInput={e => setReason(e.currentTarget.value)} />
-          <div class="je-policy-line">
-            <button onClick={props.close}>Cancel</button>
-            <button class="je-main" disabled={busy || (name === active && !Object.keys(options).length)} onClick={apply}>
-              Apply {name}
-            </button>
-          </div>
-        </>
+        <input type="text" placeholder="why (kept in the history)" aria-label="reason" value={reason} onInput={e => setReason(e.currentTarget.value)} />
       )}
+      <div class="je-policy-line">
+        <button title="Ask it beside the policy that decides; nothing changes in the pool" disabled={busy || same} onClick={shadow}>
+          {shadowed ? 'Ask again from now' : 'Ask as a shadow'}
+        </button>
+        {!shelf.refusal && (
+          <button class="je-main" disabled={busy || same} onClick={apply}>
+            Apply {name}
+          </button>
+        )}
+      </div>
     </div>
   );
 }

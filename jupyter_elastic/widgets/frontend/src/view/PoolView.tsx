@@ -1,13 +1,15 @@
 // The pool: who holds what, who waits, how it has been, what the policy does and why.
 import type { ComponentChildren } from 'preact';
 import { clock, duration, hue, plural, range } from '../format';
-import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShareRow } from '../screens';
+import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
 
 const ROW_HEIGHT = 40;
 
 export interface PoolActions {
   cancel(job: number): void;
   openPicker(): void;
+  /** Ask this shadow no longer. */
+  unshadow(row: ShadowRow): void;
   /** Ask for another window of the job table. */
   window(offset: number, limit: number): void;
 }
@@ -124,6 +126,52 @@ function Jobs({ screen, offset, actions }: { screen: PoolScreen; offset: number;
   );
 }
 
+/** A policy that is asked and not obeyed: where it would do something else than the one that decides. */
+function Shadow({ row, end }: { row: ShadowRow; end: () => void }) {
+  const given = Object.entries(row.options).map(([name, value]) => `${name}=${String(value)}`);
+  return (
+    <li class="je-shadow" aria-label={`shadow ${row.policy}`}>
+      <div class="je-policy-line">
+        <span>
+          <strong>{row.policy}</strong> {given.length > 0 && <span class="je-quiet">{given.join(', ')}</span>}
+        </span>
+        <button class="je-icon" title={`Ask ${row.policy} no longer`} aria-label={`Ask ${row.policy} no longer`} onClick={end}>
+          ✕
+        </button>
+      </div>
+      {row.problem ? <p class="je-bad">{row.problem}</p> : <p>{difference(row)}</p>}
+      <p class="je-quiet">
+        Asked {row.cell && 'by this notebook '}since {clock(row.since)}
+        {row.asked > 0 && `; differed ${row.differed} of ${plural(row.asked, 'time')}`}.
+      </p>
+      {row.differences.length > 0 && (
+        <ul class="je-notes" aria-label={`what ${row.policy} would do otherwise`}>
+          <li class="je-policy-line je-quiet">
+            <span>slots held</span> <span>now → by {row.policy}</span>
+          </li>
+          {row.differences.map(job => (
+            <li class="je-policy-line" key={job.job}>
+              <span>
+                <span class="je-chip je-small">{job.job}</span> {job.name} <span class="je-quiet">{job.owner}</span>
+              </span>
+              <strong class="je-change">
+                {job.holds} → {job.shadow}
+              </strong>
+            </li>
+          ))}
+        </ul>
+      )}
+      {row.total_differences > row.differences.length && <p class="je-quiet">and {row.total_differences - row.differences.length} more jobs</p>}
+    </li>
+  );
+}
+
+function difference(row: ShadowRow): string {
+  if (!row.asked) return 'Not asked yet.';
+  if (row.differs_since === null) return row.jobs ? `Agrees about ${row.jobs === 1 ? 'the one job' : `all ${row.jobs} jobs`} now.` : 'No job to decide about now.';
+  return `Differs now for ${row.total_differences} of ${plural(row.jobs, 'job')}, since ${clock(row.differs_since)}.`;
+}
+
 function Shares({ shares, capacity }: { shares: ShareRow[]; capacity: number }) {
   const scale = (slots: number) => `${(100 * slots) / Math.max(capacity, 1)}%`;
   return (
@@ -216,6 +264,13 @@ export function PoolView(props: {
           <button onClick={() => actions.openPicker()}>{props.picker ? 'Close' : 'Change…'}</button>
         </div>
         {props.picker}
+        {screen.shadows.length > 0 && (
+          <ul aria-label="shadows">
+            {screen.shadows.map(row => (
+              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={() => actions.unshadow(row)} />
+            ))}
+          </ul>
+        )}
         <ul class="je-notes" aria-label="what the policy did">
           {screen.notes.slice(0, 8).map(note => (
             <li key={`${note.at}-${note.job}-${note.text}`}>
