@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest, EngineError
-from jupyter_elastic.training.loop import WARM_STEP, here
-from jupyter_elastic.training.ring import Array, in_horovod_job
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.ring import Array, Horovod, in_horovod_job
 from jupyter_elastic.training.state import Part
 
 # --- gradients --------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class TrainStep:
             return gradients
         wanted = state.wanted()
         self.steps += 1
-        if ring.size() > 1 or (ring.elastic and (here.rehearsing or self.steps == WARM_STEP)):
+        if here.adds_up(self.steps):
             gradients, wanted = _summed(gradients, wanted=wanted)
         here.change = bool(here.change) or wanted
         return gradients
@@ -270,32 +270,13 @@ def set_random_state(state: Any) -> None:
 # --- the ring ---------------------------------------------------------------------------------------------------------
 
 
-class HorovodRing:
+class HorovodRing(Horovod):
     """Horovod's collectives by TensorFlow's tensors on the host."""
-
-    elastic = True
 
     def __init__(self) -> None:
         import horovod.tensorflow as hvd
 
-        self.hvd = hvd
-
-    def init(self) -> None:
-        """Join, unless this process is in a ring already."""
-        if not self.hvd.is_initialized():
-            self.hvd.init()
-
-    def shutdown(self) -> None:
-        """Leave."""
-        self.hvd.shutdown()
-
-    def rank(self) -> int:
-        """This worker's number."""
-        return int(self.hvd.rank())
-
-    def size(self) -> int:
-        """Members."""
-        return int(self.hvd.size())
+        super().__init__(hvd)
 
     def broadcast(self, data: bytes) -> bytes:
         """Rank 0's `data`, everywhere."""

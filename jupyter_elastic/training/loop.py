@@ -71,5 +71,10 @@ class Loop:
         """Whether the optimizer steps now; outside `batches` it always does."""
         return self.piece is None or self.piece.last
 
+    def adds_up(self, step: int) -> bool:
+        """Whether an optimizer's step number `step` goes through the ring; alone only to have done it once."""
+        ring = self.ring
+        return ring is not None and (ring.size() > 1 or (ring.elastic and (self.rehearsing or step == WARM_STEP)))
+
 
 here = Loop()

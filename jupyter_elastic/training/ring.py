@@ -84,6 +84,32 @@ class Alone:
         return values
 
 
+class Horovod:
+    """Horovod's ring as far as it is the same for every framework; `hvd` is its module for one."""
+
+    elastic = True
+
+    def __init__(self, hvd: Any) -> None:
+        self.hvd = hvd
+
+    def init(self) -> None:
+        """Join, unless this process is in a ring already."""
+        if not self.hvd.is_initialized():
+            self.hvd.init()
+
+    def shutdown(self) -> None:
+        """Leave."""
+        self.hvd.shutdown()
+
+    def rank(self) -> int:
+        """This worker's number."""
+        return int(self.hvd.rank())
+
+    def size(self) -> int:
+        """Members."""
+        return int(self.hvd.size())
+
+
 def in_horovod_job() -> bool:
     """Whether this process is a Horovod worker: ours, or one that another launcher started."""
     current = session.current

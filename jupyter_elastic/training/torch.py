@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.training.loop import WARM_STEP, here
-from jupyter_elastic.training.ring import Array, in_horovod_job
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.ring import Array, Horovod, in_horovod_job
 from jupyter_elastic.training.state import Part
 
 _NUMPY = {
@@ -80,7 +80,7 @@ class Reducer:
             return
         wanted = here.state.wanted()
         self.steps += 1
-        if here.ring.size() > 1 or (here.ring.elastic and (here.rehearsing or self.steps == WARM_STEP)):
+        if here.adds_up(self.steps):
             wanted = self._add_up(parameters, wanted=wanted)
         here.change = bool(here.change) or wanted
 
@@ -247,32 +247,13 @@ def set_random_state(state: Any) -> None:
 # --- the ring ---------------------------------------------------------------------------------------------------------
 
 
-class HorovodRing:
+class HorovodRing(Horovod):
     """Horovod's collectives by PyTorch's tensors on the host."""
-
-    elastic = True
 
     def __init__(self) -> None:
         import horovod.torch as hvd
 
-        self.hvd = hvd
-
-    def init(self) -> None:
-        """Join, unless this process is in a ring already."""
-        if not self.hvd.is_initialized():
-            self.hvd.init()
-
-    def shutdown(self) -> None:
-        """Leave."""
-        self.hvd.shutdown()
-
-    def rank(self) -> int:
-        """This worker's number."""
-        return int(self.hvd.rank())
-
-    def size(self) -> int:
-        """Members."""
-        return int(self.hvd.size())
+        super().__init__(hvd)
 
     def broadcast(self, data: bytes) -> bytes:
         """Rank 0's `data`, everywhere."""
