@@ -39,10 +39,11 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Job:
     """A job of the pool. Its properties ask the daemon anew each time; logs and results are read from its folder."""
 
-    def __init__(self, client: Client, number: JobId) -> None:
+    def __init__(self, client: Client, number: JobId, known: JobInfo | None = None) -> None:
+        """`known` is what is known of it already, so that nobody need be asked."""
         self._client = client
         self.id = number
-        self._known: JobInfo | None = None
+        self._known = known
 
     @property
     def info(self) -> JobInfo:
@@ -55,14 +56,19 @@ class Job:
         return self._known
 
     @property
+    def known(self) -> JobInfo:
+        """What was last known of it; the daemon is asked only when nothing is."""
+        return self._known or self.info
+
+    @property
     def name(self) -> str:
         """The name given with --name."""
-        return (self._known or self.info).spec.name
+        return self.known.spec.name
 
     @property
     def folder(self) -> Path:
         """Where its files are: `cell.py`, `rank.N/stdout`, `results/`."""
-        return Path((self._known or self.info).spec.folder)
+        return Path(self.known.spec.folder)
 
     @property
     def status(self) -> Phase:

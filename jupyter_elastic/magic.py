@@ -6,13 +6,17 @@ Errors of ours are shown as their message alone: the traceback of this package w
 from __future__ import annotations
 
 import contextlib
+import functools
+import getpass
 import os
 import re
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,7 +28,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, PackagingError
 from jupyter_elastic.job import Job
 from jupyter_elastic.magic_options import Options, distribute_line, long_options, parse, policy_line
-from jupyter_elastic.types import JobSpec
+from jupyter_elastic.types import JobInfo, JobSpec
 
 WAIT_TICK_S = 0.25
 CANCEL_S = 60.0
@@ -54,9 +58,12 @@ def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
 
 
 def _warm() -> None:
+    """What the first cell needs, while a person still writes it: its views, daemon and agent, what foresees waits."""
     with contextlib.suppress(Exception):  # the first cell says what is wrong
+        import_module("jupyter_elastic.widgets.show").prepare()
+        choose_engine("process")
         keeper.ensure()
-        import_module("jupyter_elastic.forecasts")  # the simulator, so that the first cell need not wait for it either
+        import_module("jupyter_elastic.forecasts").for_live_views()
 
 
 @magics_class
@@ -66,6 +73,7 @@ class ElasticMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._client: Client | None = None
+        self._slots_are = ""
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is magic_options' own, below
@@ -172,7 +180,7 @@ class ElasticMagics(Magics):
             self.shell.user_ns[options.handle] = job
         view = None
         try:
-            view = Shown(self.shell, job, _kind(client), waits=not options.detach)
+            view = Shown(self.shell, job, self._kind(), waits=not options.detach)
             if options.detach:
                 return job
             while not view.watched.ended.wait(WAIT_TICK_S):
@@ -204,17 +212,27 @@ class ElasticMagics(Magics):
             cell=cell,
         )
         try:
-            return Job(client, client.submit(spec, uuid.uuid4().hex))
+            number = client.submit(spec, uuid.uuid4().hex)
         except BadRequest:
             packaging.remove_folder(folder)
             raise
+        owner = client.welcome.user if client.welcome is not None else getpass.getuser()
+        queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
+        return Job(client, number, queued)
+
+    def _kind(self) -> str:
+        """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
+        if not self._slots_are:
+            answer = self.client().ask(wire.ListHosts())
+            self._slots_are = answer.kind if isinstance(answer, wire.Hosts) else "cpu"
+        return self._slots_are
 
     def _attach(self, number: int) -> Job:
         from jupyter_elastic.widgets.show import Shown
 
         client = self.client()
         job = Job(client, number)
-        Shown(self.shell, job, _kind(client))
+        Shown(self.shell, job, self._kind())
         return job
 
 
@@ -241,21 +259,31 @@ def choose_engine(asked: str) -> str:
 
     BadRequest names the engines that there are.
     """
-    from importlib.metadata import entry_points
-
     if not asked:
-        return "horovod" if find_spec("horovod") is not None else "process"
-    known = sorted(entry.name for entry in entry_points(group="jupyter_elastic.engines"))
-    if asked not in known:
-        raise BadRequest(f"--engine {asked}: there is no such engine; installed are {', '.join(known) or 'none'}")
+        return "horovod" if _has_horovod() else "process"
+    if asked not in _engines():
+        _engines.cache_clear()  # installed a moment ago?
+        if asked not in _engines():
+            raise BadRequest(
+                f"--engine {asked}: there is no such engine; installed are {', '.join(sorted(_engines())) or 'none'}"
+            )
     return asked
+
+
+@functools.cache
+def _engines() -> frozenset[str]:
+    """The installed engines; reading the metadata of every installed package takes a while."""
+    return frozenset(entry.name for entry in entry_points(group="jupyter_elastic.engines"))
+
+
+def _has_horovod() -> bool:
+    return "horovod" in sys.modules or find_spec("horovod") is not None
 
 
 def _report(package: packaging.Package, options: Options, engine: str) -> None:
     """Say what travels before it does."""
     for line in report(package, options, engine):
         print(line)  # noqa: T201
-    sys.stdout.flush()
 
 
 def report(package: packaging.Package, options: Options, engine: str) -> list[str]:
@@ -276,11 +304,6 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
         lines.append(f"dry run: engine {engine}, {wants} slot(s), back comes {back}; nothing was queued")
         lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
     return lines
-
-
-def _kind(client: Client) -> str:
-    answer = client.ask(wire.ListHosts())
-    return answer.kind if isinstance(answer, wire.Hosts) else "cpu"
 
 
 def _returned(job: Job) -> dict[str, Any]:

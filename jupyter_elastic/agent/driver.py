@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -396,8 +397,29 @@ def prepare() -> asyncio.Runner:
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     runner = asyncio.Runner()
-    runner.run(asyncio.to_thread(processes.myself))
+    runner.run(_rehearse())
     return runner
+
+
+async def _rehearse() -> None:
+    """Go once through what every attempt needs, while nobody waits.
+
+    A forked process shares its pages with its parent until it touches them, and a touch costs a page fault.
+    """
+    await asyncio.to_thread(processes.myself)
+    with tempfile.TemporaryDirectory(prefix="jupyter-elastic-") as place:
+        folder = Path(place)
+        listener = link.listen(folder)
+        server = await asyncio.start_unix_server(lambda _, writer: writer.close(), sock=listener)
+        reader, writer = await asyncio.open_unix_connection(str(folder / link.SOCKET_NAME))
+        await reader.read()
+        writer.close()
+        server.close()
+        task = Task(job=0, attempt=0, owner="", folder=folder, python="", runtime=folder, min_slots=1, warm=False)
+        for engine in _preloaded.values():
+            with contextlib.suppress(Exception):
+                engine(task, lambda _: None)
+        AttemptFolder(folder).write_record(DriverRecord(job=0, attempt=0, driver=processes.myself()))
 
 
 def run(attempt: Path, runtime: Path, runner: asyncio.Runner, ready: Callable[[str], None] = lambda _: None) -> int:

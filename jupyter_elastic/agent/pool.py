@@ -1,11 +1,12 @@
 """The warm parent: a single-threaded process that has imported the frameworks and is forked once per worker.
 
 `python -m jupyter_elastic.agent.pool --socket PATH --frameworks torch` listens on a UNIX socket in the pool's runtime
-folder, serves only processes of its own user (peer credentials), imports, and then forks a worker for each request,
-whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start time,
-and later the exit code. It never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends
-when nobody has asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one
-starts it (`Client`), the lock file sees to it that there is only one. Knows nothing of jobs.
+folder, serves only processes of its own user (peer credentials), imports, and then gives a forked worker to each
+request, whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start
+time, and later the exit code. A few workers are forked ahead and wait, so that a request costs a message and no fork.
+The parent never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends when nobody has
+asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one starts it
+(`PoolClient`), the lock file sees to it that there is only one. Knows nothing of jobs.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
 import jupyter_elastic
 
 IDLE_S = 1800.0
+LOOK_S = 10.0
+"""How often it is looked whether the package has changed."""
+SPARES, MOST_SPARES = 2, 16
+"""Workers that wait: so many at first, later as many as were wanted at once, but not more than this."""
+SPARE_DELAY_S = 0.15
+"""After a request new spares wait so long: the workers need the processor now."""
 MAX_REQUEST = 4096
 FRAMEWORKS = ("tensorflow", "torch")
 MODULES = {
@@ -49,6 +56,14 @@ log = logging.getLogger(__name__)
 _credentials = struct.Struct("3i")
 
 
+class Spare(NamedTuple):
+    """A worker that is forked and waits for its pipe."""
+
+    pid: int
+    start_time: float
+    wire: socket.socket
+
+
 class Pool:
     """The parent's loop."""
 
@@ -59,6 +74,10 @@ class Pool:
         self._clients: dict[int, socket.socket] = {}
         self._requesters: dict[int, socket.socket] = {}
         """By the pid of the child they asked for."""
+        self._spares: list[Spare] = []
+        self._wanted_spares = SPARES
+        self._at_once = 0
+        """Workers given away since there last was a pause."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -68,19 +87,29 @@ class Pool:
 
     def serve(self) -> None:
         """Fork for whoever asks, until no child lives and nobody has asked for `idle_s` or the package has changed."""
-        last = time.monotonic()
-        source = newest_source()
-        while self._requesters or (time.monotonic() - last < self._idle_s and newest_source() == source):
-            for descriptor, _ in self._poll.poll(min(self._idle_s, 10.0) * 1000):
+        asked = looked = time.monotonic()
+        source, changed = newest_source(), False
+        self._fork_spares()
+        while True:
+            now = time.monotonic()
+            if now - looked > LOOK_S:
+                looked, changed = now, newest_source() != source
+            if not self._requesters and (changed or now - asked > self._idle_s):
+                return
+            short = len(self._spares) < self._wanted_spares
+            ready = self._poll.poll(SPARE_DELAY_S * 1000 if short else min(self._idle_s, LOOK_S) * 1000)
+            for descriptor, _ in ready:
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
                 elif descriptor == self._listener.fileno():
                     self._accept()
                 else:
-                    last = time.monotonic()
+                    asked = time.monotonic()
                     self._hear(self._clients[descriptor])
             self._reap()
+            if short and not ready:
+                self._fork_spares()
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -101,7 +130,7 @@ class Pool:
             self._drop(client)
             return
         for descriptor in descriptors:
-            self._fork(client, descriptor)
+            self._give(client, descriptor)
 
     def _drop(self, client: socket.socket) -> None:
         with contextlib.suppress(KeyError):
@@ -109,39 +138,71 @@ class Pool:
         self._clients.pop(client.fileno(), None)
         client.close()
 
-    def _fork(self, client: socket.socket, descriptor: int) -> None:
+    def _give(self, client: socket.socket, descriptor: int) -> None:
+        """Hand a worker its pipe and tell the client who it is."""
+        self._at_once += 1
+        self._wanted_spares = min(max(self._wanted_spares, self._at_once), MOST_SPARES)
         try:
-            pid = os.fork()
+            spare = self._hand_over(descriptor)
         except OSError as problem:
             self._tell(client, k="refused", message=f"fork: {problem}")
-            os.close(descriptor)
             return
-        if pid == 0:
-            self._become_worker(descriptor)
-        os.close(descriptor)
-        self._requesters[pid] = client
-        self._tell(client, k="forked", pid=pid, start_time=psutil.Process(pid).create_time())
+        finally:
+            os.close(descriptor)
+        self._requesters[spare.pid] = client
+        self._tell(client, k="forked", pid=spare.pid, start_time=spare.start_time)
 
-    def _become_worker(self, descriptor: int) -> NoReturn:
+    def _hand_over(self, descriptor: int) -> Spare:
+        while True:
+            spare = self._spares.pop(0) if self._spares else self._fork()
+            with spare.wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: the next one
+                socket.send_fds(spare.wire, [b"w"], [descriptor])
+                return spare
+
+    def _fork_spares(self) -> None:
+        self._at_once = 0
+        with contextlib.suppress(OSError):  # tried again when a worker is wanted
+            while len(self._spares) < self._wanted_spares:
+                self._spares.append(self._fork())
+
+    def _fork(self) -> Spare:
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                ours.close()
+                self._become_worker(its)
+        return Spare(pid, psutil.Process(pid).create_time(), ours)
+
+    def _become_worker(self, wire: socket.socket) -> NoReturn:
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             atexit._clear()
-            for inherited in (self._listener, *self._clients.values()):
+            for inherited in (self._listener, *self._clients.values(), *(spare.wire for spare in self._spares)):
                 inherited.close()
             os.close(self._wake)
             os.close(self._wake_write)
             logging.getLogger().handlers.clear()
             from jupyter_elastic.agent import worker
 
-            worker.main(socket.socket(fileno=descriptor))
+            worker.prepare()
+            _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
+            wire.close()
+            if not descriptors:  # the pool is gone
+                os._exit(0)
+            worker.main(socket.socket(fileno=descriptors[0]))
         except BaseException:
             traceback.print_exc()
         os._exit(1)
 
     def _reap(self) -> None:
-        while self._requesters:
+        while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -151,6 +212,9 @@ class Pool:
             client = self._requesters.pop(pid, None)
             if client is not None:
                 self._tell(client, k="exit", pid=pid, code=os.waitstatus_to_exitcode(status))
+            elif any(spare.pid == pid for spare in self._spares):
+                self._spares = [spare for spare in self._spares if spare.pid != pid]
+                self._wanted_spares = 0  # something is wrong with them; the next request tries again
 
     def _tell(self, client: socket.socket, **words: Any) -> None:
         with contextlib.suppress(OSError):
@@ -172,7 +236,10 @@ def import_frameworks(frameworks: list[str]) -> None:
 
 
 def newest_source() -> int:
-    """When the part of our package that workers use was last changed, in ns: a pool with an older one is stale."""
+    """When the part of our package that workers use was last changed, in ns: a pool with an older one is stale.
+
+    Reads a hundred times the file system: not for every request.
+    """
     root = Path(jupyter_elastic.__file__).parent
     files = [*root.glob("*.py"), *root.glob("agent/*.py"), *root.glob("training/*.py")]
     return max(file.stat().st_mtime_ns for file in files)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import logging
 import os
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,10 +78,13 @@ class Spawner:
         self._client: PoolClient | None = None
         self._connecting = asyncio.Lock()
 
-    async def start(self) -> tuple[Process, socket.socket]:
-        """A worker, and our end of its pipe. EngineError when none can be started."""
+    async def start(self, first: bytes = b"") -> tuple[Process, socket.socket]:
+        """A worker, and our end of its pipe. EngineError when none can be started.
+
+        `first` is what it finds in its pipe, short enough for a socket's buffer: it need not wait until we know it.
+        """
         if self._warm:
-            ours, theirs = socket.socketpair()
+            ours, theirs = _pipe(first)
             try:
                 with theirs:
                     return await (await self._pool()).fork(theirs), ours
@@ -87,7 +92,7 @@ class Spawner:
                 ours.close()  # should the pool fork after all, that worker finds its pipe closed and ends
                 log.info("no warm worker (%s: %s); starting a cold one", type(problem).__name__, problem)
                 self._client = None
-        ours, theirs = socket.socketpair()
+        ours, theirs = _pipe(first)
         with theirs:
             try:
                 return self._start_cold(theirs), ours
@@ -131,6 +136,12 @@ class Spawner:
         return process
 
 
+def _pipe(first: bytes) -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.sendall(first)
+    return ours, theirs
+
+
 class PoolClient:
     """A connection to a warm pool."""
 
@@ -138,20 +149,20 @@ class PoolClient:
         self.lost = False
         self._writer = writer
         self._raw = raw
-        self._asking = asyncio.Lock()
-        self._answer: asyncio.Future[Process] | None = None
+        self._answers: deque[asyncio.Future[Process]] = deque()
+        """Of the requests that are under way; the pool answers in their order."""
         self._children: dict[int, Process] = {}
         self._listening = asyncio.create_task(self._listen(reader))
 
     async def fork(self, theirs: socket.socket) -> Process:
         """Fork a worker that has `theirs`. EngineError when the pool can't or is gone; TimeoutError when it hangs."""
-        async with self._asking:
-            if self.lost:
-                raise EngineError("the warm pool is gone")
-            self._answer = asyncio.get_running_loop().create_future()
-            # The asyncio transport owns the socket; a request is one small message, which a UNIX socket takes at once.
-            socket.send_fds(self._raw, [b'{"k":"fork"}\n'], [theirs.fileno()])
-            return await asyncio.wait_for(self._answer, START_S)
+        if self.lost:
+            raise EngineError("the warm pool is gone")
+        answer: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        # The asyncio transport owns the socket; a request is one small message, which a UNIX socket takes at once.
+        socket.send_fds(self._raw, [b'{"k":"fork"}\n'], [theirs.fileno()])
+        return await asyncio.wait_for(answer, START_S)
 
     def close(self) -> None:
         """Hang up."""
@@ -167,8 +178,9 @@ class PoolClient:
             pass
         finally:
             self.lost = True
-            if self._answer is not None and not self._answer.done():
-                self._answer.set_exception(EngineError("the warm pool is gone"))
+            for answer in self._answers:
+                if not answer.done():
+                    answer.set_exception(EngineError("the warm pool is gone"))
             for process in self._children.values():
                 process.set_code(None)
 
@@ -178,14 +190,14 @@ class PoolClient:
             if process is not None:
                 process.set_code(int(str(words["code"])))
             return
-        assert self._answer is not None
+        answer = self._answers.popleft()
         if words["k"] == "forked":
             process = Process(int(str(words["pid"])), float(str(words["start_time"])))
             self._children[process.pid] = process
-            if not self._answer.done():
-                self._answer.set_result(process)
-        elif not self._answer.done():
-            self._answer.set_exception(EngineError(f"the warm pool can't fork: {words.get('message')}"))
+            if not answer.done():
+                answer.set_result(process)
+        elif not answer.done():
+            answer.set_exception(EngineError(f"the warm pool can't fork: {words.get('message')}"))
 
 
 async def connect(
@@ -242,10 +254,16 @@ def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, 
     return False
 
 
+@functools.cache
+def _our_source() -> int:
+    """Which version of the package this process speaks for."""
+    return newest_source()
+
+
 def socket_of(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> Path:
     """The socket of the pool for this interpreter, environment and set of frameworks."""
     counted = sorted((name, value) for name, value in environment.items() if name.startswith(_READ_BY_FRAMEWORKS))
-    text = json.dumps([python, newest_source(), counted, sorted(frameworks)])
+    text = json.dumps([python, _our_source(), counted, sorted(frameworks)])
     return connection.runtime_dir() / f"pool-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
 
 

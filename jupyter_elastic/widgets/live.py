@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 PUSH_S = 0.25
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
-FIRST_S, EAGER_S = 0.01, 15.0
-"""Until the first line is there a young job is looked at so often, and for so long: that one is waited for."""
+FIRST_S = 0.002
+"""A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_S = 2.0
@@ -123,6 +123,11 @@ class Watched:
             with contextlib.suppress(Exception):  # a closed view must not stop the others
                 sink(screen, output)
 
+    def awaits_first_lines(self) -> bool:
+        """Whether a rank has printed nothing yet."""
+        ranks = self.outputs.ranks.values()
+        return len(ranks) < max(len(self.model.slots), 1) or any(not rank.total for rank in ranks)
+
     _ticked = 0.0
 
     def _ticking(self, now: float) -> bool:
@@ -153,7 +158,7 @@ class Live:
             watched = self._jobs.get(job.id)
             if watched is None:
                 watched = Watched(job.id, job.folder, JobModel(job.id, kind=kind or self.kind))
-                watched.model.describe(job.info)
+                watched.model.describe(job.known)
                 self._jobs[job.id] = watched
                 self.run(self._follow(watched))
                 self.run(self._pulse(watched))
@@ -263,16 +268,17 @@ class Live:
         watched.ended.set()
 
     async def _until_next_look(self, watched: Watched) -> None:
-        """The calm pace; sooner for a job's first line, and at its end."""
-        until = time.monotonic() + PUSH_S
-        while time.monotonic() < until and not watched.model.ended:
-            ranks = watched.outputs.ranks.values()
-            silent = not ranks or any(not rank.total for rank in ranks)
-            eager = silent and time.monotonic() - watched.began < EAGER_S
-            await asyncio.sleep(FIRST_S if eager else PUSH_S / 5)
+        """The calm pace; sooner for a rank's first line, and at the job's end."""
+        now = time.monotonic()
+        until = now + PUSH_S
+        while now < until and not watched.model.ended:
+            eager = watched.awaits_first_lines()
+            calm = PUSH_S / 5
+            await asyncio.sleep(min(max(FIRST_S, (now - watched.began) / 100), calm) if eager else calm)
             if eager and watched.outputs.poll():
                 watched.changed = True
                 return
+            now = time.monotonic()
 
     async def _mind_the_daemon(self, watched: Watched, now: float) -> None:
         """Say since when nothing is heard, and start the daemon again when it stays away."""

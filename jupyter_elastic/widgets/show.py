@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -33,6 +34,12 @@ def surface(shell: Any) -> str:
     # nbclient and papermill say that nobody can answer a question: nobody looks at widgets there either.
     headless = not getattr(kernel, "_allow_stdin", True)
     return "static" if headless or "google.colab" in sys.modules else "widget"
+
+
+def prepare() -> None:
+    """Load what a view needs ahead of the first one: widgets take half a second to import."""
+    import_module("jupyter_elastic.widgets.job")
+    live()
 
 
 class Shown:

@@ -111,7 +111,7 @@ class WorkersEngine:
         """Start one worker on each slot."""
         self._devices.update(devices)
         try:
-            payload = await asyncio.to_thread(self._read_payload)
+            payload = self._read_payload()
         except (OSError, msgspec.DecodeError) as problem:
             self._end("failed", f"the job's folder {self.task.folder} can't be read: {problem}")
             return
@@ -188,7 +188,7 @@ class WorkersEngine:
         member = self._members.get(name)
         if member is not None and member.writer is not None:
             with contextlib.suppress(OSError, RuntimeError):
-                member.writer.write(json.dumps({"k": k, **words}).encode() + b"\n")
+                member.writer.write(_line(k, words))
 
     def _kill(self, name: str) -> None:
         member = self._members.get(name)
@@ -201,7 +201,7 @@ class WorkersEngine:
     async def _live(self, member: Member, size: int) -> None:
         """A worker's whole life, from its start to the last of its processes."""
         try:
-            process, ours = await self._spawner.start()
+            process, ours = await self._spawner.start(_line("start", self._order(member, size)))
         except ElasticError as problem:
             self._fail(Failure(0, member.rank, "EngineError", str(problem)))
             self._members.pop(member.name, None)
@@ -211,7 +211,6 @@ class WorkersEngine:
         if member.doomed:
             processes.send(process.known, signal.SIGKILL)
         reader, member.writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
-        self.tell(member.name, "start", **self._order(member, size))
         listening = self._spawn_task(self._listen(member, reader))
         code = await process.ended()
         with contextlib.suppress(TimeoutError):
@@ -444,3 +443,8 @@ class WorkersEngine:
         shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / "error.json").unlink(missing_ok=True)
         return packaging.decode((folder / packaging.PAYLOAD).read_bytes())
+
+
+def _line(k: str, words: dict[str, Any]) -> bytes:
+    """A word to a worker, as the pipe carries it."""
+    return json.dumps({"k": k, **words}).encode() + b"\n"

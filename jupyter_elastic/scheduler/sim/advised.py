@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_elastic.scheduler.sim.legal import illegal
 from jupyter_elastic.scheduler.sim.pollux import RESTART, Training, shape
 from jupyter_elastic.scheduler.sim.profiles import Model
 from jupyter_elastic.scheduler.sim.reference import Allocation, packed
-from jupyter_elastic.types import HostView, JobView, Plan, Policy, Profile, Size, Speed, View
+from jupyter_elastic.types import HostView, JobView, Policy, Profile, Size, Speed, View
 
 OWNER = "trace"
 PAYBACK = 2.0
@@ -123,19 +124,6 @@ def _speed(model: Model, job: Training, n: int, gpus: int, epoch: int) -> float:
     if job.adapt:
         return model.speed(placement, model.best_batch(placement, epoch), epoch) * model.initial_batch
     return job.batch / model.step_time(placement, job.batch)
-
-
-def illegal(plan: Plan, view: View) -> str | None:
-    """Why a plan can't be carried out; None when it can."""
-    jobs = {job.job: job for job in view.jobs}
-    for number, size in plan.sizes.items():
-        job = jobs.get(number)
-        if job is None:
-            return f"there is no unfinished job {number}"
-        if not isinstance(size, Size) or size.workers < 0 or (size.workers and not job.allows(size.workers)):
-            return f"job {number} can't run on {size}"
-    total = sum(size.slots for size in plan.sizes.values())
-    return f"{total} slots are more than the pool's {view.capacity}" if total > view.capacity else None
 
 
 def place(sizes: Mapping[str, int], held: Mapping[str, Allocation], nodes: int, gpus: int) -> dict[str, Allocation]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.policies.speed import GUESS, rates, work_left
-from jupyter_elastic.scheduler.sim.advised import illegal
+from jupyter_elastic.scheduler.sim.legal import illegal
 from jupyter_elastic.types import HostView, JobId, JobView, Policy, Profile, Size, View
 
 GRAIN = 0.02

@@ -58,6 +58,41 @@ async def test_forks_and_tells_how_they_ended() -> None:
     spawner.close()
 
 
+@asynchronous
+async def test_workers_wait_ahead_and_a_dead_one_is_not_handed_out() -> None:
+    path = connection.runtime_dir() / "pool-test-b.sock"
+    client = await connect(path, sys.executable, ENVIRONMENT, (), start=True)
+    pool = owner(path)
+
+    async def waiting(number: int, *but: int) -> list[processes.Known]:
+        until = time.monotonic() + 60
+        while len(found := [c for c in psutil.Process(pool[0]).children() if c.pid not in but]) != number:
+            assert time.monotonic() < until, found
+            await asyncio.sleep(0.01)
+        return [(child.pid, child.create_time()) for child in found]
+
+    spares = await waiting(2)
+    for spare in spares:
+        processes.send(spare, signal.SIGKILL)
+        await processes.gone(spare)
+    spawner = Spawner(sys.executable, {}, (), warm=True)
+    spawner._client = client
+    workers = [await spawner.start() for _ in range(3)]
+    known = {worker.pid for worker, _ in workers}
+    assert not known & {pid for pid, _ in spares}
+    assert processes.living([worker.known for worker, _ in workers]) == [worker.known for worker, _ in workers]
+    await waiting(3, *known)  # as many as were wanted at once
+    for worker, pipe in workers:
+        pipe.close()
+        assert await worker.ended() == 77
+    left = await waiting(3)
+    processes.send(pool, signal.SIGKILL)
+    async with asyncio.timeout(60):  # they see that nobody will ever want them
+        for spare in left:
+            await processes.gone(spare)
+    spawner.close()
+
+
 def test_ends_when_idle(tmp_path: Path) -> None:
     path = tmp_path / "pool.sock"
     done = subprocess.run(
