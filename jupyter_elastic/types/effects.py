@@ -1,0 +1,48 @@
+"""Orders that only the owner's agent carries out."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from jupyter_elastic.types.vocabulary import Count, JobId, JobSpec, Record, SlotId, Text
+
+
+class Effect(Record, tag=True, frozen=True, kw_only=True):
+    """An order, idempotent by (job, attempt, generation)."""
+
+    job: JobId
+    attempt: Count
+    owner: str
+
+
+class Launch(Effect, frozen=True, kw_only=True):
+    """Start an attempt on these slots."""
+
+    spec: JobSpec
+    generation: Count
+    slots: tuple[SlotId, ...]
+    servers: Count = 0
+    devices: dict[SlotId, str] = {}
+    """GPU UUID by slot; empty on CPU hosts."""
+
+
+class Rescale(Effect, frozen=True, kw_only=True):
+    """Go on with exactly these slots."""
+
+    generation: Count
+    slots: tuple[SlotId, ...]
+    servers: Count = 0
+    devices: dict[SlotId, str] = {}
+    draining: tuple[SlotId, ...] = ()
+    """What the attempt still owes. It reports those without a process as released at once: an earlier generation that
+    it never heard of, because this one overtook it, may have granted them."""
+
+
+class Stop(Effect, frozen=True, kw_only=True):
+    """End the attempt; with `preempt`, after a commit to disk."""
+
+    how: Literal["cancel", "preempt", "time limit"]
+    reason: Text = ""
+
+
+AnyEffect: TypeAlias = Launch | Rescale | Stop

@@ -1,0 +1,170 @@
+"""The facts that everybody folds, and the envelope in which they travel."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Text
+
+
+class Fact(Record, tag=True, frozen=True, kw_only=True):
+    """The body of an event."""
+
+
+class JobSubmitted(Fact, frozen=True, kw_only=True):
+    """A job was accepted and stands in the queue."""
+
+    job: JobId
+    owner: str
+    spec: JobSpec
+
+
+class JobStarted(Fact, frozen=True, kw_only=True):
+    """Slots were leased to a new attempt of a queued job."""
+
+    job: JobId
+    attempt: Count
+    generation: Count
+    slots: tuple[SlotId, ...]
+    servers: Count = 0
+    reason: Text = ""
+
+
+class RescaleRequested(Fact, frozen=True, kw_only=True):
+    """A running job is to go on with `slots`; slots that it had and are not among them drain."""
+
+    job: JobId
+    attempt: Count
+    generation: Count
+    slots: tuple[SlotId, ...]
+    servers: Count = 0
+    reason: Text = ""
+
+
+class JobRunning(Fact, frozen=True, kw_only=True):
+    """A generation settled; the job trains on `slots`."""
+
+    job: JobId
+    attempt: Count
+    generation: Count
+    slots: tuple[SlotId, ...]
+    pause_s: float = 0.0
+
+
+class StopRequested(Fact, frozen=True, kw_only=True):
+    """All slots of the attempt drain; `how` says whether the job ends or is queued again."""
+
+    job: JobId
+    attempt: Count
+    how: Literal["cancel", "preempt", "time limit"]
+    reason: Text = ""
+
+
+class SlotsReleased(Fact, frozen=True, kw_only=True):
+    """Slots are free again."""
+
+    job: JobId
+    attempt: Count
+    slots: tuple[SlotId, ...]
+
+
+class JobProgressed(Fact, frozen=True, kw_only=True):
+    """The job reported progress."""
+
+    job: JobId
+    attempt: Count
+    progress: Progress
+
+
+class JobRequeued(Fact, frozen=True, kw_only=True):
+    """The attempt is over and the job waits for the next one."""
+
+    job: JobId
+    attempt: Count
+    """The attempt that is over."""
+    cause: Literal["preempted", "lost"]
+    reason: Text = ""
+
+
+class JobResized(Fact, frozen=True, kw_only=True):
+    """The owner changed the job's range."""
+
+    job: JobId
+    min_slots: Count
+    max_slots: Count
+
+
+class JobEnded(Fact, frozen=True, kw_only=True):
+    """The job is over for good."""
+
+    job: JobId
+    outcome: Literal["completed", "failed", "cancelled"]
+    reason: Text = ""
+
+
+class HostsChanged(Fact, frozen=True, kw_only=True):
+    """The pool's hosts are these from now on."""
+
+    hosts: tuple[Host, ...]
+
+
+class PolicyUsed(Fact, frozen=True, kw_only=True):
+    """A policy decides from now on."""
+
+    name: Name
+    options: dict[str, Any] = {}
+    source: str = ""
+    previous: str = ""
+    reason: Text = ""
+
+
+class PlanRejected(Fact, frozen=True, kw_only=True):
+    """A plan was illegal, or the policy failed: the present allocation stands."""
+
+    policy: Name
+    reason: Text
+
+
+class PlanAccepted(Fact, frozen=True, kw_only=True):
+    """A plan was applied; only journaled when its memo or its reasons changed."""
+
+    policy: Name
+    memo: Any = None
+    reasons: dict[str, str] = {}
+    """Why the policy gave a job what it gave, by job id as text."""
+
+
+class AgentChanged(Fact, frozen=True, kw_only=True):
+    """The agent of `user` connected or went."""
+
+    user: str
+    connected: bool
+
+
+AnyFact: TypeAlias = (
+    JobSubmitted
+    | JobStarted
+    | RescaleRequested
+    | JobRunning
+    | StopRequested
+    | SlotsReleased
+    | JobProgressed
+    | JobRequeued
+    | JobResized
+    | JobEnded
+    | HostsChanged
+    | PolicyUsed
+    | PlanRejected
+    | PlanAccepted
+    | AgentChanged
+)
+
+
+class Event(Record, frozen=True, kw_only=True):
+    """One line of the one event stream. `seq` has no gaps; `cause` is the id of the stimulus."""
+
+    seq: int
+    at: float
+    by: str
+    cause: str
+    fact: AnyFact

@@ -1,0 +1,150 @@
+"""What a policy sees and says."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct
+
+from jupyter_elastic.types.vocabulary import JobId, Phase, Record, Size, Text
+
+
+class Speed(Record, frozen=True, kw_only=True, gc=False):
+    """A measured point: samples per second at a size."""
+
+    workers: int
+    servers: int = 0
+    samples_per_s: float
+
+
+class Profile(Record, frozen=True, kw_only=True, gc=False):
+    """What the core has learned of a job from its own progress events.
+
+    `rate(n)` is samples/s on n workers: the measured point where there is one, else the fit T(n) = a/n + b + d*n of
+    seconds per sample-batch (Optimus, EuroSys'18, all-reduce form), else None.
+    """
+
+    speeds: tuple[Speed, ...] = ()
+    fit: tuple[float, float, float] | None = None
+    """(a, b, d) of T(n) = a/n + b + d*n, in seconds per sample; None before there is a measurement."""
+    done: float | None = None
+    """Samples trained."""
+    remaining: float | None = None
+    """Samples to go; None when the job does not say how many there are."""
+    rescale_cost_s: float = 2.0
+    """Mean measured pause of this job's rescales; a default before the first."""
+    noise_scale: float | None = None
+
+    def rate(self, workers: int, servers: int = 0) -> float | None:
+        """Samples per second at a size, or None when nothing is known."""
+        if workers <= 0:
+            return 0.0
+        for point in self.speeds:
+            if point.workers == workers and point.servers == servers:
+                return point.samples_per_s
+        if self.fit is None:
+            return None
+        a, b, d = self.fit
+        seconds = a / workers + b + d * workers
+        return 1.0 / seconds if seconds > 0 else None
+
+
+class JobView(Record, frozen=True, kw_only=True, gc=False):
+    """All that a policy may know of an unfinished job."""
+
+    job: JobId
+    owner: str
+    group: str = ""
+    name: str = ""
+    phase: Phase
+    submitted_at: float
+    queued_at: float
+    """Since when it waits (again); equal to `submitted_at` before the first start."""
+    started_at: float | None = None
+    """First start."""
+    changed_at: float | None = None
+    """Last start or rescale."""
+    size: Size = Size(workers=0)
+    """Leased now, draining slots not counted. Zero while `stopping`."""
+    min_slots: int
+    max_slots: int
+    sizes: tuple[int, ...] = ()
+    min_servers: int = 0
+    max_servers: int = 0
+    priority: int = 0
+    preemptible: bool = True
+    deadline_at: float | None = None
+    max_time_s: float | None = None
+    estimate_s: float | None = None
+    attained_s: float = 0.0
+    """Slot-seconds received so far, over all attempts."""
+    run_s: float = 0.0
+    """Seconds with slots so far."""
+    preemptions: int = 0
+    profile: Profile = Profile()
+
+    def allows(self, workers: int) -> bool:
+        """Whether the job can run on this many workers."""
+        return self.min_slots <= workers <= self.max_slots and (not self.sizes or workers in self.sizes)
+
+
+class HostView(Record, frozen=True, kw_only=True, gc=False):
+    """A host as a policy sees it."""
+
+    name: str
+    capacity: int
+    """Slots that are not out."""
+    free: int
+    draining: int = 0
+
+
+class View(Record, frozen=True, kw_only=True):
+    """All that a policy may know. Jobs are the unfinished ones in order of (submitted_at, job)."""
+
+    now: float
+    seed: int = 0
+    hosts: tuple[HostView, ...]
+    jobs: tuple[JobView, ...]
+    memo: Any = None
+    """What the same policy put into its last accepted plan."""
+    weights: dict[str, float] = {}
+    """Fair-share weight of users and groups; 1 when absent."""
+    quotas: dict[str, int] = {}
+    """Slots guaranteed to a user or group."""
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the pool that are not out."""
+        return sum(host.capacity for host in self.hosts)
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """A policy's proposal: the size of every job that is to hold slots. An absent job holds none.
+
+    A plan must be legal: known unfinished jobs, allowed sizes, in all at most the capacity. A job in phase `stopping`
+    is left out. `memo` (JSON values, 64 KiB) comes back in the next view.
+    """
+
+    sizes: dict[JobId, Size]
+    memo: Any = None
+    reasons: dict[JobId, Text] = {}
+
+
+class Policy(Protocol):
+    """Decides who gets how many slots. Pure: no clock, no chance, no memory but the memo."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One sentence for the picker."""
+    Options: ClassVar[type[Struct]]
+    """Typed options with defaults; `msgspec.Meta(description=...)` documents each."""
+    work_conserving: ClassVar[bool]
+    """Whether it never leaves a slot idle that a job which it runs could use."""
+    interval_s: ClassVar[float | None]
+    """Ask again after this time even when nothing happened; None: only on events."""
+
+    def __init__(self, options: Any) -> None: ...
+
+    def plan(self, view: View) -> Plan:
+        """The plan for this view."""
+        ...

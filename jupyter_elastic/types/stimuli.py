@@ -1,0 +1,127 @@
+"""What the core is told: wishes of people and observations of the world."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
+
+from jupyter_elastic.types.policy import Plan
+from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Text
+
+
+class Stimulus(Record, tag=True, frozen=True, kw_only=True):
+    """Something that the core is told. `at` when, `by` whom (a user name or `daemon`), `id` what its events name."""
+
+    at: float
+    by: str
+    id: str
+
+
+class Submit(Stimulus, frozen=True, kw_only=True):
+    """Wish: queue this job. Answered by `JobSubmitted`, or an error that says what to change."""
+
+    spec: JobSpec
+
+
+class Cancel(Stimulus, frozen=True, kw_only=True):
+    """Wish: end this job, whatever it is doing."""
+
+    job: JobId
+    reason: Text = ""
+
+
+class Resize(Stimulus, frozen=True, kw_only=True):
+    """Wish: let the job hold between `min_slots` and `max_slots` from now on."""
+
+    job: JobId
+    min_slots: Annotated[int, Meta(ge=1, le=100_000)]
+    max_slots: Annotated[int, Meta(ge=1, le=100_000)]
+
+
+class UsePolicy(Stimulus, frozen=True, kw_only=True):
+    """Wish: let another policy decide from now on. The daemon has checked name and options."""
+
+    name: Name
+    options: dict[str, Any] = {}
+    reason: Text = ""
+    source: Annotated[str, Meta(max_length=100_000)] = ""
+    """Source text of a policy given from a cell; empty for an installed one."""
+
+
+class Propose(Stimulus, frozen=True, kw_only=True):
+    """A policy's plan comes back. It is checked as if a stranger had sent it."""
+
+    plan: Plan
+    policy: Name
+
+
+class PolicyFailed(Stimulus, frozen=True, kw_only=True):
+    """The active policy raised, was too slow, or could not be read: the present allocation stands."""
+
+    policy: Name
+    reason: Text
+
+
+class HostsSeen(Stimulus, frozen=True, kw_only=True):
+    """These hosts exist now; a host that is not named is lost."""
+
+    hosts: tuple[Host, ...]
+
+
+class AgentSeen(Stimulus, frozen=True, kw_only=True):
+    """The agent of user `by` has connected (True) or is gone (False)."""
+
+    connected: bool
+
+
+class RunningSeen(Stimulus, frozen=True, kw_only=True):
+    """Generation `generation` of an attempt has settled: its members train on exactly `slots`."""
+
+    job: JobId
+    attempt: Count
+    generation: Count
+    slots: tuple[SlotId, ...]
+    pause_s: float = 0.0
+    """How long the members stood still for it."""
+
+
+class ReleaseSeen(Stimulus, frozen=True, kw_only=True):
+    """The processes on these slots are gone."""
+
+    job: JobId
+    attempt: Count
+    slots: tuple[SlotId, ...]
+    generation: Count | None = None
+    """The newest generation that the engine knew when they went. A late repeat of the report then can't be taken for
+    news about a slot that the attempt got back in a later generation."""
+
+
+class ProgressSeen(Stimulus, frozen=True, kw_only=True):
+    """The job reported how far it is."""
+
+    job: JobId
+    attempt: Count
+    progress: Progress
+
+
+class ExitSeen(Stimulus, frozen=True, kw_only=True):
+    """The attempt is over and every process of it is gone.
+
+    `completed` and `failed` are the cell's own end; `cancelled` and `preempted` follow a `Stop`; `lost` means that the
+    attempt ended through no fault of the cell (driver killed, host gone): it is queued again.
+    """
+
+    job: JobId
+    attempt: Count
+    outcome: Literal["completed", "failed", "cancelled", "preempted", "lost"]
+    reason: Text = ""
+
+
+class Tick(Stimulus, frozen=True, kw_only=True):
+    """Time has passed."""
+
+
+Wish: TypeAlias = Submit | Cancel | Resize | UsePolicy
+Observation: TypeAlias = RunningSeen | ReleaseSeen | ProgressSeen | ExitSeen
+"""What an agent may report."""

@@ -1,0 +1,108 @@
+"""The words that all messages are made of: numbers and names with their limits, and what a pool consists of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+JobId: TypeAlias = int
+SlotId: TypeAlias = str
+"""`host:index`, for example `lab1:3`."""
+
+Phase: TypeAlias = Literal["queued", "starting", "running", "rescaling", "stopping", "completed", "failed", "cancelled"]
+ENDED: frozenset[Phase] = frozenset({"completed", "failed", "cancelled"})
+ACTIVE: frozenset[Phase] = frozenset({"starting", "running", "rescaling", "stopping"})
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Text: TypeAlias = Annotated[str, Meta(max_length=10_000)]
+Path: TypeAlias = Annotated[str, Meta(max_length=4096)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What all of them share: immutable, named fields, nothing unknown accepted.
+
+    What a view holds ten thousand of is `gc=False`: among immutable things the collector can't find a cycle, and its
+    walks over them would stand in the way of submits.
+    """
+
+
+class Slot(Record, frozen=True, kw_only=True):
+    """Room for one worker: a GPU or a share of the CPU cores."""
+
+    index: Count
+    device: Text = ""
+    """The GPU's UUID; empty for CPU slots."""
+    out: Text = ""
+    """Why the slot can't be leased (foreign process, drained by the administrator); empty when it can."""
+
+
+class Host(Record, frozen=True, kw_only=True):
+    """A machine of the pool."""
+
+    name: Name
+    kind: Literal["gpu", "cpu"]
+    slots: tuple[Slot, ...]
+
+    def slot_id(self, index: int) -> SlotId:
+        """The pool-wide name of slot `index`."""
+        return f"{self.name}:{index}"
+
+
+class Size(Record, frozen=True, gc=False):
+    """How many workers (and parameter servers) a job is given. A server takes one slot, as a worker does."""
+
+    workers: Count
+    servers: Count = 0
+
+    @property
+    def slots(self) -> int:
+        """Slots in all."""
+        return self.workers + self.servers
+
+
+class JobSpec(Record, frozen=True, kw_only=True):
+    """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
+
+    name: Name
+    folder: Path
+    """Absolute path of the job's folder, written by its owner before the submit: payload, logs, results, commits."""
+    python: Path
+    """The interpreter that runs the workers: the kernel's own."""
+    min_slots: Annotated[int, Meta(ge=1, le=100_000)]
+    max_slots: Annotated[int, Meta(ge=1, le=100_000)]
+    engine: Name = "horovod"
+    sizes: tuple[int, ...] = ()
+    """Allowed numbers of workers; empty: every number from `min_slots` to `max_slots`."""
+    min_servers: Count = 0
+    max_servers: Count = 0
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    preemptible: bool = True
+    deadline_at: float | None = None
+    max_time_s: float | None = None
+    """Running time after which the job is stopped as failed (Slurm's `--time`)."""
+    estimate_s: float | None = None
+    """The owner's guess of the running time at `min_slots`, for backfill."""
+    group: Annotated[str, Meta(max_length=200)] = ""
+    notebook: Path = ""
+    cell: Annotated[str, Meta(max_length=200)] = ""
+
+
+class Progress(Record, frozen=True, kw_only=True):
+    """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
+
+    step: Annotated[int, Meta(ge=0, le=2**53 - 1)] | None = None
+    """As large as a page's JavaScript can count: long trainings take more than a million."""
+    epoch: float | None = None
+    epochs: float | None = None
+    samples: float | None = None
+    """Samples trained so far, over all ranks."""
+    total_samples: float | None = None
+    samples_per_s: float | None = None
+    world_size: Count | None = None
+    noise_scale: float | None = None
+    """Gradient noise scale in samples (McCandlish et al. 2018), where the job reports it."""
+    metrics: dict[Annotated[str, Meta(max_length=200)], float] = {}
+    not_finite: tuple[Annotated[str, Meta(max_length=200)], ...] = ()
+    """Metrics that are NaN or infinite now; in a fact they are named here and left out of `metrics`."""
