@@ -23,7 +23,7 @@ from jupyter_elastic.lock import Lock
 from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
 from jupyter_elastic.scheduler.daemon import Daemon
-from jupyter_elastic.scheduler.settings import Settings
+from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S, Settings
 from jupyter_elastic.scheduler.transport import Curve
 
 ALREADY = 3
@@ -74,6 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tcp", default="", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
     parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
     parser.add_argument("--admin", action="append", default=[], metavar="USER", help="a further administrator")
+    parser.add_argument(
+        "--keep-days", type=float, default=KEEP_S / 86_400, metavar="D", help="forget jobs so long after their end (30)"
+    )
+    parser.add_argument(
+        "--keep-jobs", type=int, default=KEEP_JOBS, metavar="N", help="remember so many ended jobs at most (10000)"
+    )
     parser.add_argument("--deadline", type=float, default=5.0, metavar="S", help="seconds that a policy has for a plan")
     return parser
 
@@ -83,6 +89,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
     if not 0.01 <= options.deadline <= 3600:
         raise BadRequest(f"--deadline {options.deadline}: expected seconds from 0.01 to 3600")
+    if not (options.keep_days >= 0 and options.keep_jobs >= 0):
+        raise BadRequest("--keep-days and --keep-jobs: expected numbers from 0 on")
     curve = None
     if options.tcp:
         if not options.tcp.startswith("tcp://"):
@@ -101,6 +109,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         curve=curve,
         policy=options.policy,
         deadline_s=options.deadline,
+        keep_s=options.keep_days * 86_400,
+        keep_jobs=options.keep_jobs,
     )
 
 

@@ -24,13 +24,14 @@ from jupyter_elastic.scheduler.hosts import without_own
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
-from jupyter_elastic.scheduler.settings import Settings
+from jupyter_elastic.scheduler.settings import FORGET_S, Settings
 from jupyter_elastic.scheduler.streams import Streams
 from jupyter_elastic.scheduler.transport import Peer, Received, Transport
 from jupyter_elastic.types import (
     AgentSeen,
     AnyEffect,
     Event,
+    Forget,
     Host,
     HostsSeen,
     JobId,
@@ -88,6 +89,7 @@ class Daemon:
         self._agent_limit: dict[str, float] = {}
         self._greeted: list[Peer] = []
         self._snapshot_seq = self.core.state.seq - self.replayed
+        self._forget_at = self.clock.monotonic()
         self._adviser = Adviser(settings.deadline_s)
         self._planner = Planner(self, self._adviser, self.clock.monotonic)
         self._errands: set[asyncio.Task[None]] = set()
@@ -387,10 +389,20 @@ class Daemon:
             self._miss_agents()
             self.transport.prune(PEER_SILENCE_S)
             if self.failing is None:
+                self._forget()
                 self.commit()
                 if self.core.state.seq - self._snapshot_seq > 4 * LONG:
                     self._snapshot_seq = self.core.state.seq
                     save_snapshot(self.journal, self.core)
+
+    def _forget(self) -> None:
+        if self.clock.monotonic() < self._forget_at:
+            return
+        self._forget_at = self.clock.monotonic() + FORGET_S
+        now, settings = self.now(), self.settings
+        before = now - settings.keep_s
+        with contextlib.suppress(ElasticError):
+            self._step(Forget(at=now, by="daemon", id=self.next_id(), before=before, keep=settings.keep_jobs))
 
     def _miss_agents(self) -> None:
         now = self.clock.monotonic()

@@ -102,6 +102,12 @@ class JobEnded(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
+class JobsForgotten(Fact, frozen=True, kw_only=True):
+    """The books no longer know these ended jobs, nor the keys they were submitted with."""
+
+    jobs: tuple[JobId, ...]
+
+
 class HostsChanged(Fact, frozen=True, kw_only=True):
     """The pool's hosts are these from now on."""
 
@@ -152,6 +158,7 @@ AnyFact: TypeAlias = (
     | JobRequeued
     | JobResized
     | JobEnded
+    | JobsForgotten
     | HostsChanged
     | PolicyUsed
     | PlanRejected

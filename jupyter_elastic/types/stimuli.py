@@ -118,6 +118,13 @@ class ExitSeen(Stimulus, frozen=True, kw_only=True):
     reason: Text = ""
 
 
+class Forget(Stimulus, frozen=True, kw_only=True):
+    """Let go of the records of jobs that ended before `before`, and of the oldest beyond the `keep` newest ones."""
+
+    before: float
+    keep: Annotated[int, Meta(ge=0)]
+
+
 class Tick(Stimulus, frozen=True, kw_only=True):
     """Time has passed."""
 

@@ -21,6 +21,7 @@ from jupyter_elastic.types import (
     Cancel,
     Event,
     ExitSeen,
+    Forget,
     Host,
     HostsSeen,
     JobSpec,
@@ -413,6 +414,18 @@ class World:
         if r.random() < 0.3:
             self.step(Tick)
 
+    def forget(self) -> None:
+        r = self.random
+        self.now += r.choice((100.0, 4000.0))
+        keep = r.randint(0, 3)
+        ended = list(self.core.state.ended)
+        self.step(Forget, before=self.now - r.choice((5000.0, 10**9)), keep=keep)
+        left = list(self.core.state.ended)
+        assert left == ended[len(ended) - len(left) :], "the oldest go first"
+        assert len(left) >= min(keep, len(ended)) or all(
+            self.core.state.at - (self.core.state.ended[job].ended_at or 0.0) < 5000.0 for job in left
+        )
+
     def look(self) -> None:
         job = self.any_job()
         if self.core.state.find(job):
@@ -439,6 +452,8 @@ class World:
         for _ in range(steps):
             if self.random.random() < 0.01:
                 self.quiesce()
+            if self.random.random() < 0.01:
+                self.forget()
             if self.random.random() < 0.04:
                 owner = self.random.choice(OWNERS)
                 self.connect(owner, connected=not self.connected[owner])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core.check import InvariantBroken, check
-from jupyter_elastic.scheduler.core.decide import decide, limit_at
+from jupyter_elastic.scheduler.core.decide import decide, limit_at, unknown
 from jupyter_elastic.scheduler.core.explain import explain
 from jupyter_elastic.scheduler.core.react import outstanding, react
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve
@@ -179,8 +179,7 @@ class Core:
     def _find(self, job_id: JobId) -> Job:
         job = self.state.find(job_id)
         if job is None:
-            msg = f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
-            raise NotFound(msg)
+            raise NotFound(unknown(self.state, job_id))
         return job
 
 

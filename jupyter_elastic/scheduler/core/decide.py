@@ -23,6 +23,7 @@ from jupyter_elastic.types import (
     AnyFact,
     Cancel,
     ExitSeen,
+    Forget,
     Host,
     HostsChanged,
     HostsSeen,
@@ -31,6 +32,7 @@ from jupyter_elastic.types import (
     JobRequeued,
     JobResized,
     JobRunning,
+    JobsForgotten,
     JobSpec,
     JobSubmitted,
     Observation,
@@ -58,6 +60,10 @@ MAX_LOSSES = 3
 """Attempts that may be lost in a row without new progress before the job is given up."""
 MAX_REJECTIONS = 3
 """Plans that may be refused in a row before the fallback policy takes over."""
+MIN_AGE_S = 3600.0
+"""A job that ended less than this ago is never forgotten: somebody may still look at it, or repeat its submit."""
+FORGOTTEN_AT_ONCE = 1000
+"""Jobs in one event."""
 
 Facts = list[AnyFact]
 
@@ -117,9 +123,15 @@ def _check_fits(state: State, least: int) -> None:
 def _unfinished(state: State, job_id: int) -> Job:
     job = state.find(job_id)
     if job is None:
-        msg = f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
-        raise NotFound(msg)
+        raise NotFound(unknown(state, job_id))
     return job
+
+
+def unknown(state: State, job_id: int) -> str:
+    """What to say of a job that is not in the books."""
+    if 1 <= job_id < state.next_job:
+        return f"job {job_id} ended long ago and the pool has forgotten it; what it wrote is still in its folder"
+    return f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
 
 
 def _cancel(state: State, wish: Cancel) -> Facts:
@@ -301,6 +313,20 @@ def _tick(state: State, tick: Tick) -> Facts:
     return facts
 
 
+def _forget(state: State, wish: Forget) -> Facts:
+    """By age and by number, oldest first: age alone lets a busy day fill the memory."""
+    surplus = len(state.ended) - wish.keep
+    gone: list[int] = []
+    for job in state.ended.values():
+        ended_at = job.ended_at or 0.0
+        old = ended_at < wish.before or len(gone) < surplus
+        if not old or ended_at > wish.at - MIN_AGE_S:
+            break
+        gone.append(job.job)
+    pages = range(0, len(gone), FORGOTTEN_AT_ONCE)
+    return [JobsForgotten(jobs=tuple(gone[at : at + FORGOTTEN_AT_ONCE])) for at in pages]
+
+
 def limit_at(job: Job) -> float | None:
     """When the job's running time is used up if it goes on; None: never."""
     if job.spec.max_time_s is None or job.phase == "stopping" or not job.slots:
@@ -359,5 +385,6 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], Facts]] = {
     ReleaseSeen: _release_seen,
     ProgressSeen: _progress_seen,
     ExitSeen: _exit_seen,
+    Forget: _forget,
     Tick: _tick,
 }

@@ -29,6 +29,7 @@ from jupyter_elastic.types import (
     JobRequeued,
     JobResized,
     JobRunning,
+    JobsForgotten,
     JobSpec,
     JobStarted,
     JobSubmitted,
@@ -150,7 +151,7 @@ class State(Struct, kw_only=True):
     jobs: dict[JobId, Job] = field(default_factory=dict)
     """The unfinished ones."""
     ended: dict[JobId, Job] = field(default_factory=dict)
-    """The others, kept aside so that nothing walks over them; in order of their end."""
+    """The others, until they are forgotten; kept aside so that nothing walks over them, in order of their end."""
     order: list[tuple[float, JobId]] = field(default_factory=list)
     """Keys of the unfinished jobs, sorted."""
     active: set[JobId] = field(default_factory=set)
@@ -346,6 +347,13 @@ def _ended(state: State, job: Job, at: float, fact: JobEnded) -> None:
         del state.order[position]
 
 
+def _forgotten(state: State, fact: JobsForgotten) -> None:
+    gone = set(fact.jobs)
+    for job in gone:
+        state.ended.pop(job, None)
+    state.keys = {key: job for key, job in state.keys.items() if job not in gone}
+
+
 # --- the pool ---------------------------------------------------------------------------------------------------------
 
 
@@ -388,6 +396,7 @@ def _agent_changed(state: State, fact: AgentChanged) -> None:
 
 
 _POOL: dict[type[AnyFact], Callable[[State, Any], None]] = {
+    JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
     PolicyUsed: _policy_used,
     PlanRejected: _plan_rejected,

@@ -12,6 +12,7 @@ from jupyter_elastic.types import (
     AgentSeen,
     Cancel,
     ExitSeen,
+    Forget,
     Host,
     HostsChanged,
     HostsSeen,
@@ -19,6 +20,7 @@ from jupyter_elastic.types import (
     JobProgressed,
     JobRequeued,
     JobRunning,
+    JobsForgotten,
     Launch,
     Progress,
     ProgressSeen,
@@ -472,3 +474,36 @@ def test_outstanding_orders_of_a_settled_and_of_a_stopping_job() -> None:
     [stop] = books.core.outstanding("ann")
     assert isinstance(stop, Stop)
     assert (stop.how, stop.reason) == ("cancel", "enough")
+
+
+def test_old_jobs_are_forgotten_by_age_and_by_number_and_young_ones_never() -> None:
+    books = Books(host("a", 4))
+    jobs = []
+    for _ in range(6):
+        jobs.append(books.submit())
+        books.step(Cancel, job=jobs[-1])
+        books.now += 1000.0
+    living = books.submit()
+    assert books.step(Forget, before=books.now, keep=0) == [JobsForgotten(jobs=tuple(jobs[:3]))]  # an hour is 3 of them
+    books.now += 10**6
+    assert books.step(Forget, before=0.0, keep=3) == []
+    assert books.step(Forget, before=0.0, keep=2) == [JobsForgotten(jobs=(jobs[3],))]
+    assert books.step(Forget, before=books.now - 10**6 - 1500.0, keep=9) == [JobsForgotten(jobs=(jobs[4],))]
+    assert [info.job for info in books.core.jobs(all=True)] == [jobs[5], living]
+    assert set(books.core.state.keys.values()) == {jobs[5], living}
+    with pytest.raises(NotFound, match="ended long ago"):
+        books.core.jobs(job=jobs[0])
+    with pytest.raises(NotFound, match="there is no job 99"):
+        books.step(Cancel, job=99)
+    assert books.submit() == living + 1
+
+
+def test_many_are_forgotten_in_several_events() -> None:
+    books = Books(host("a", 4))
+    for _ in range(1001):
+        books.step(Cancel, job=books.submit())
+    books.now += 10**6
+    facts = books.step(Forget, before=books.now, keep=0)
+    assert [len(fact.jobs) for fact in facts] == [1000, 1]
+    assert not books.core.state.ended
+    assert not books.core.state.keys

@@ -1,0 +1,44 @@
+"""Jobs that ended long ago are let go of; what is younger, and all that runs, stays."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from jupyter_elastic import connection, wire
+from jupyter_elastic.errors import NotFound
+from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.types import Cancel, Host, HostsSeen, JobsForgotten, Slot, Submit
+from tests.live.daemon.test_kills import replayed_is_live
+
+DAY_S = 86_400.0
+
+
+def test_a_daemon_forgets_what_ended_long_ago(pool, spec) -> None:
+    core, events, now = Core(), [], time.time()
+    host = Host(name="here", kind="cpu", slots=(Slot(index=0),))
+    events += core.step(HostsSeen(at=now - 50 * DAY_S, by="daemon", id="hosts", hosts=(host,)))[0]
+    for number, days in enumerate((50, 31, 29), 1):
+        at = now - days * DAY_S
+        events += core.step(Submit(at=at, by="root", id=f"key {number}", spec=spec))[0]
+        events += core.step(Cancel(at=at, by="root", id=f"cancel {number}", job=number))[0]
+    journal = Journal(connection.state_dir() / "journal.sqlite")
+    journal.append(events)
+    journal.close()
+
+    client = pool.start().client()
+    forgotten = next(event.fact for event in client.events(0) if isinstance(event.fact, JobsForgotten))
+    assert forgotten.jobs == (1, 2)
+    assert [info.job for info in client.jobs(all=True)] == [3]
+    with pytest.raises(NotFound, match="job 1 ended long ago"):
+        client.ask(wire.ExplainJob(job=1))
+    assert client.submit(spec, "key 3") == 3, "a key that is remembered makes no second job"
+    assert client.submit(spec, "key 1") == 4, "no number is used twice"
+    pool.kill()
+    pool.start()
+    live = {info.job: info for info in client.jobs(all=True)}
+    assert set(live) == {3, 4}
+    pool.kill()
+    replayed_is_live(pool.folder, live)
