@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -26,8 +27,13 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def ladder(job: JobView) -> Sequence[int]:
     """The allowed numbers of workers, ascending; empty when the range and the sizes exclude each other."""
     if job.sizes:
-        return sorted({n for n in job.sizes if job.min_slots <= n <= job.max_slots})
+        return _rungs(job.sizes, job.min_slots, job.max_slots)
     return range(job.min_slots, job.max_slots + 1)
+
+
+@lru_cache(4096)
+def _rungs(sizes: tuple[int, ...], least: int, most: int) -> tuple[int, ...]:
+    return tuple(sorted({n for n in sizes if least <= n <= most}))
 
 
 def least(job: JobView) -> int:

@@ -8,7 +8,8 @@ step by step to whoever saves the most time. Admissions live in the memo; a refu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
@@ -17,7 +18,7 @@ from jupyter_elastic.scheduler.policies.common import Draft, ladder, least, most
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
 from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
-from jupyter_elastic.types import JobView, Plan, View
+from jupyter_elastic.types import JobId, JobView, Plan, View
 
 TRIES = 16
 """New jobs that are tried at most per plan; the others' turn comes with the next."""
@@ -26,13 +27,21 @@ LEVELS = 16
 
 
 class Demand(Struct):
-    """What a job with a deadline needs: `rate` by level, `work` in the same unit, `until` in seconds from now."""
+    """What a job with a deadline needs. Level 0 is to wait; `work` is in the unit of `rates`, `until` in seconds."""
 
     job: JobView
-    levels: Sequence[int]
-    rate: dict[int, float]
+    workers: Sequence[int]
+    """By level, ascending."""
+    costs: Sequence[int]
+    """Slots, by level."""
+    rates: Sequence[float]
+    """Speed, by level."""
     work: float
     until: float
+
+    def least(self) -> int:
+        """The first level at which it could meet its deadline alone; one too many when there is none."""
+        return next((at for at, rate in enumerate(self.rates) if rate * self.until >= self.work), len(self.rates))
 
 
 class Timeline:
@@ -52,33 +61,33 @@ class Timeline:
 
     def reserve(self, demand: Demand) -> int | None:
         """Take the least level that meets the deadline; the workers that it has *now*, or None when none does."""
-        for level in demand.levels:
+        costs, rates, until = demand.costs, demand.rates, demand.until
+        for top in range(demand.least(), len(costs)):
             work, start = demand.work, 0.0
-            for at, limit in enumerate(self.ends):
-                end = min(limit, demand.until)
-                speed = demand.rate[self._fits(demand, level, self.free[at])]
-                if speed * (end - start) >= work:
-                    return self._take(demand, level, at, start + work / speed)
-                work -= speed * (end - start)
+            cost = costs[top]
+            levels: list[int] = []
+            for limit, free in zip(self.ends, self.free, strict=True):
+                level = top if cost <= free else bisect_right(costs, free, 0, top) - 1
+                levels.append(level)
+                end = min(until, limit)
+                done = rates[level] * (end - start)
+                if done >= work:
+                    self._take([costs[level] for level in levels], start + work / rates[level])
+                    return demand.workers[levels[0]]
+                work -= done
                 start = end
-                if end >= demand.until:
+                if end >= until:
                     break
         return None
 
-    @staticmethod
-    def _fits(demand: Demand, level: int, free: int) -> int:
-        if slots(demand.job, level) <= free:
-            return level
-        return max((n for n in demand.levels if n < level and slots(demand.job, n) <= free), default=0)
-
-    def _take(self, demand: Demand, level: int, last: int, end: float) -> int:
+    def _take(self, costs: list[int], end: float) -> None:
+        """Take so much of each of the first stretches; of the last one only until `end`."""
+        last = len(costs) - 1
         if end < self.ends[last]:
             self.ends.insert(last, end)
             self.free.insert(last, self.free[last])
-        now = self._fits(demand, level, self.free[0])
-        for at in range(last + 1):
-            self.free[at] -= slots(demand.job, self._fits(demand, level, self.free[at]))
-        return now
+        for at, cost in enumerate(costs):
+            self.free[at] -= cost
 
 
 class Deadline:
@@ -143,9 +152,12 @@ class Deadline:
             return None
         if until <= 0 and not known:
             return None
-        rate = {n: speed(n) for n in levels}
-        rate[0] = 0.0
-        return Demand(job, levels, rate, max(work, 1e-9) * (1 + self.options.margin), max(until, 0.0))
+        workers = (0, *levels)
+        demand = Demand(
+            job, workers, [slots(job, n) for n in workers], [speed(n) for n in workers],
+            max(work, 1e-9) * (1 + self.options.margin), max(until, 0.0),
+        )  # fmt: skip
+        return demand if known or demand.least() < len(workers) else None
 
     @staticmethod
     def _admit(capacity: int, demands: list[Demand], before: set[int]) -> tuple[dict[int, Demand], dict[int, int]]:
@@ -165,8 +177,8 @@ class Deadline:
                 line, admitted[demand.job.job], now[demand.job.job] = behind, demand, workers
                 continue
             everyone = sorted([*admitted.values(), demand], key=lambda one: (one.until, one.job.submitted_at))
-            other, then = _schedule(capacity, everyone)
-            if demand.job.job in then and all(number in then for number in now):
+            other, then = _schedule(capacity, everyone, {*now, demand.job.job})
+            if then:
                 line, now = other, then
                 admitted[demand.job.job] = demand
         return admitted, now
@@ -191,13 +203,20 @@ class Deadline:
             draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))) or draft.workers[number])
 
 
-def _schedule(capacity: int, demands: Iterable[Demand]) -> tuple[Timeline, dict[int, int]]:
-    """Fill the demands into a fresh timeline, by earliest deadline; who can't be met any more is left out."""
+def _schedule(
+    capacity: int, demands: Iterable[Demand], needed: Collection[JobId] = ()
+) -> tuple[Timeline, dict[JobId, int]]:
+    """Fill the demands into a fresh timeline, by earliest deadline; each one's workers now.
+
+    Who can't be met any more is left out; where that is one of the `needed`, nobody is in.
+    """
     line, now = Timeline(max(0, capacity)), {}
     for demand in demands:
         workers = line.reserve(demand)
         if workers is not None:
             now[demand.job.job] = workers
+        elif demand.job.job in needed:
+            return line, {}
     return line, now
 
 
