@@ -20,10 +20,7 @@ from jupyter_elastic.types import Profile, Progress, Speed
 RECENT = 9
 """Measurements kept for each size; their median is the speed, so that one slow step does not show."""
 
-DEFAULT_COST_S = 2.0
-"""Price of a rescale before the first one was measured."""
-
-_NOTHING = Profile(rescale_cost_s=DEFAULT_COST_S)
+_NOTHING = Profile()
 
 
 class Measured(Struct):
@@ -93,7 +90,7 @@ class Learned(Struct):
             fit=fit({speed.workers: 1 / speed.samples_per_s for speed in speeds if not speed.servers}),
             done=progress.samples if progress else None,
             remaining=remaining(progress),
-            rescale_cost_s=self.paused_s / self.pauses if self.pauses else DEFAULT_COST_S,
+            rescale_cost_s=self.paused_s / self.pauses if self.pauses else _NOTHING.rescale_cost_s,
             noise_scale=self.noise_scale,
         )
 

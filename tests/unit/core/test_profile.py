@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from jupyter_elastic.scheduler.core.profile import DEFAULT_COST_S, Learned, fit, remaining
-from jupyter_elastic.types import Progress
+from jupyter_elastic.scheduler.core.profile import Learned, fit, remaining
+from jupyter_elastic.types import Profile, Progress
 
 
 def told(learned: Learned, at: float, **what: float) -> None:
@@ -31,7 +31,7 @@ def test_the_first_report_after_a_rescale_is_no_measurement() -> None:
 def test_the_price_of_a_rescale_is_the_mean_of_the_pauses_and_a_start_is_none() -> None:
     learned = Learned()
     learned.settled(rescaled=False, pause_s=30.0)
-    assert learned.profile(None).rescale_cost_s == DEFAULT_COST_S
+    assert learned.profile(None).rescale_cost_s == Profile().rescale_cost_s
     learned.settled(rescaled=True, pause_s=1.0)
     learned.settled(rescaled=True, pause_s=3.0)
     assert learned.profile(None).rescale_cost_s == 2.0
