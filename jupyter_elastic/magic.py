@@ -24,6 +24,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import display as show
 
 from jupyter_elastic import connection, keeper, packaging, wire
+from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, PackagingError
 from jupyter_elastic.job import Job
@@ -58,12 +59,24 @@ def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
 
 
 def _warm() -> None:
-    """What the first cell needs, while a person still writes it: its views, daemon and agent, what foresees waits."""
+    """What the first cell needs, while a person still writes it.
+
+    Its views, daemon and agent, what foresees waits, and a parent for its workers that has imported the framework.
+    """
     with contextlib.suppress(Exception):  # the first cell says what is wrong
         import_module("jupyter_elastic.widgets.show").prepare()
         choose_engine("process")
         keeper.ensure()
+        for framework in _likely_frameworks():
+            warm_up(sys.executable, packaging.environment(os.environ), (framework,))
         import_module("jupyter_elastic.forecasts").for_live_views()
+
+
+def _likely_frameworks() -> list[str]:
+    """What the cells will import: what the notebook has imported, else what is installed, torch before TensorFlow."""
+    names = ("torch", "tensorflow")
+    imported = [name for name in names if name in sys.modules]
+    return imported or [name for name in names if find_spec(name) is not None][:1]
 
 
 @magics_class

@@ -24,7 +24,7 @@ from jupyter_elastic.agent import processes
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.folder import AttemptFolder, attempts
 from jupyter_elastic.agent.nursery import Nursery
-from jupyter_elastic.agent.spawn import WARM_VARIABLE, warm_up
+from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
@@ -175,9 +175,8 @@ class Agent:
             await nursery.start()
         except ElasticError as problem:
             log.warning("no nursery: %s", problem)
-        if os.environ.get(WARM_VARIABLE, "1") != "0":
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(warm_up, sys.executable, {}, ())
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(warm_up, sys.executable, {}, ())
 
     async def _orders(self) -> None:
         async for effect in self.client.orders():

@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -242,14 +243,20 @@ def start_pool(
 
 
 def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> bool:
-    """Start a pool for later, if none lives; whether one was started. Comes back at once."""
+    """Start a pool for later, if none lives; whether one was started. Comes back at once.
+
+    Not when the user doesn't want any (`$JUPYTER_ELASTIC_WARM=0`).
+    """
+    if os.environ.get(WARM_VARIABLE, "1") == "0":
+        return False
     environment = {**os.environ, **environment}
     path = socket_of(python, environment, frameworks)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
         except OSError:
-            start_pool(path, python, environment, tuple(name for name in FRAMEWORKS if name in frameworks))
+            pool = start_pool(path, python, environment, tuple(name for name in FRAMEWORKS if name in frameworks))
+            threading.Thread(target=pool.wait, name="reaper of a warm pool", daemon=True).start()
             return True
     return False
 

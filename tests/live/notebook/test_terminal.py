@@ -18,10 +18,24 @@ def ask(pool: Pool, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+CELL = """
+import pathlib, sys, time
+print('out', rank)
+print('err', file=sys.stderr)
+printed = pathlib.Path({printed!r})
+if rank == 0:
+    printed.touch()
+while not printed.exists():
+    time.sleep(0.01)
+1 / (1 - rank)
+"""
+
+
 @pytest.fixture(scope="module")
-def done(shared_pool: Pool) -> int:
-    """A job that printed and failed."""
-    job = shared_pool.submit("import sys\nprint('out', rank)\nprint('err', file=sys.stderr)\n1 / (1 - rank)", slots=2)
+def done(shared_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """A job that printed in both ranks and failed in one."""
+    printed = tmp_path_factory.mktemp("done") / "printed"
+    job = shared_pool.submit(CELL.format(printed=str(printed)), slots=2)
     shared_pool.ended(job)
     return job
 
