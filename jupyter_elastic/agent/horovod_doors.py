@@ -9,12 +9,14 @@ Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for spe
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import socket
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable, Sequence
@@ -40,6 +42,7 @@ class Doors:
     def __init__(self, pipe: Pipe, session: WorkerSession, name: str, follow: Callable[[int, int], None]) -> None:
         self._pipe = pipe
         self._name = name
+        self._folder = session.folder
         self._follow = follow
         self._keeper = StateKeeper(session)
         self._listeners: list[Any] = []
@@ -57,7 +60,7 @@ class Doors:
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
         os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
         patches: dict[str, Callable[[types.ModuleType], None]]
-        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic, _TENSORFLOW: _patch_tensorflow}
+        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic, _TENSORFLOW: self._patch_tensorflow}
         for name in list(patches):
             if name in sys.modules:
                 patches.pop(name)(sys.modules[name])
@@ -193,8 +196,22 @@ class Doors:
 
         module.notification_manager = NotificationManager()  # type: ignore[attr-defined]
 
+    def _patch_tensorflow(self, module: types.ModuleType) -> None:
+        _spare_autograph(module)
+        _keep_autograph_in(self._folder / "autograph")
 
-def _patch_tensorflow(module: types.ModuleType) -> None:
+
+def _keep_autograph_in(folder: Path) -> None:
+    """What AutoGraph writes goes into the job's folder: a worker that is killed or removed can't clean up `/tmp`."""
+    with contextlib.suppress(ImportError):
+        from tensorflow.python.autograph.pyct import loader
+
+        folder.mkdir(mode=0o700, exist_ok=True)
+        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
+
+
+def _spare_autograph(module: types.ModuleType) -> None:
     """Spare each worker the rewriting of Horovod's own Python by AutoGraph, most of a first TensorFlow step's time.
 
     Horovod's functions branch by `tf.cond` where a tensor decides, so there is nothing in them to rewrite.

@@ -85,6 +85,7 @@ class WorkerSession:
 
     def __init__(self, pipe: Pipe, engine: str, folder: Path) -> None:
         self.engine = engine
+        self.folder = folder
         self.rank = 0
         self._pipe = pipe
         self._commits = Commits(folder)

@@ -38,3 +38,26 @@ async def test_plain_cell_all_reduces(folder: Path) -> None:
         await bench.launch("h:0", "h:1")
         assert (await bench.ended()).outcome == "completed"
         assert bench.results() == {0: {"total": 41}, 1: {"total": 41}}
+
+
+@asynchronous
+async def test_what_autograph_writes_stays_in_the_jobs_folder(folder: Path) -> None:
+    source = """
+import sys, tensorflow as tf, horovod.tensorflow as hvd
+hvd.init()
+@tf.function
+def count(x):
+    while x < 10.0:
+        x += 1.0
+    return x
+value = float(count(tf.constant(0.5)))
+where = [m.__file__ for name, m in sys.modules.items() if name.startswith("__autograph_generated_file")]
+"""
+    async with Bench(Horovod, folder, source, out=("value", "where")) as bench:
+        await bench.launch("h:0")
+        assert (await bench.ended()).outcome == "completed"
+        result = bench.results()[0]
+        assert result["value"] == 10.5
+        assert result["where"]
+        assert {Path(file).parent for file in result["where"]} == {folder / "autograph"}
+        assert list((folder / "autograph").iterdir()) == []  # a worker that ends by itself leaves nothing
