@@ -287,6 +287,11 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
     if given.json:
         _print_json(policies)
         return
+    if given.name:
+        (active,) = (policy for policy in policies if policy.active)
+        options = "".join(f", {name}={value}" for name, value in active.options.items())
+        console.print(f"{active.name} decides from now on{options}. No job was touched by the switch.", markup=False)
+        return
     table = _table("", "POLICY", "WHAT IT DOES", "OPTIONS")
     for policy in policies:
         options = ", ".join(f"{name}={value}" for name, value in policy.options.items())

@@ -308,7 +308,7 @@ def _tick(state: State, tick: Tick) -> Facts:
         limit = job.spec.max_time_s
         due = limit_at(job)
         if limit is not None and due is not None and tick.at >= due:
-            reason = f"it ran for its time limit of {limit:g} s; give it more with --time"
+            reason = f"it ran for its time limit of {limit:g} s; give it more with --max-time"
             facts.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
     return facts
 
