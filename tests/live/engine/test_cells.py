@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.engines import _reading
 from jupyter_elastic.agent.engines.horovod import Horovod
 from jupyter_elastic.agent.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
@@ -109,6 +111,20 @@ async def test_killed_worker_of_a_plain_cell(folder: Path, engine: type) -> None
         assert "SIGKILL" in seen.reason
         assert "memory" in seen.reason
         assert error(folder)["rank"] == 1
+
+
+@asynchronous
+async def test_the_out_of_memory_killer_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts, then kills; here the cell does both, because a test must not fill the machine's memory."""
+    assert _reading.oom_kills() == int(re.search(r"^oom_kill (\d+)$", _reading.VMSTAT.read_text(), re.M)[1])
+    counter = folder / "vmstat"
+    counter.write_text("nr_free_pages 7\noom_kill 3\n")
+    monkeypatch.setattr(_reading, "VMSTAT", counter)
+    source = "import os\nopen('vmstat', 'w').write('nr_free_pages 0\\noom_kill 4\\n')\nos.kill(os.getpid(), 9)"
+    async with Bench(Process, folder, source) as bench:
+        seen = await through(bench, "h:0")
+        assert seen.outcome == "failed"
+        assert "killed by SIGKILL: the kernel's out-of-memory killer; use smaller batches" in seen.reason
 
 
 @needs("torch")
