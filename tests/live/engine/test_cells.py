@@ -116,7 +116,7 @@ async def test_killed_worker_of_a_plain_cell(folder: Path, engine: type) -> None
 @asynchronous
 async def test_the_out_of_memory_killer_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts, then kills; here the cell does both, because a test must not fill the machine's memory."""
-    assert _reading.oom_kills() == int(re.search(r"^oom_kill (\d+)$", _reading.VMSTAT.read_text(), re.M)[1])
+    assert _reading.oom_kills() == int(re.search(r"^oom_kill (\d+)$", _reading.VMSTAT.read_text(), re.MULTILINE)[1])
     counter = folder / "vmstat"
     counter.write_text("nr_free_pages 7\noom_kill 3\n")
     monkeypatch.setattr(_reading, "VMSTAT", counter)
