@@ -27,7 +27,7 @@ LEVELS = 16
 
 
 class Demand(Struct):
-    """What a job with a deadline needs. Level 0 is to wait; `work` is in the unit of `rates`, `until` in seconds."""
+    """What a job with a deadline needs. Level 0 is to wait; `work` is in the unit of `rates`, times are in seconds."""
 
     job: JobView
     workers: Sequence[int]
@@ -38,10 +38,19 @@ class Demand(Struct):
     """Speed, by level."""
     work: float
     until: float
+    """The deadline, from now on."""
+    spare: float
+    """By so much of its work it is to be early."""
+    level: int
+    """Where it is."""
+    pause: float
+    """What a start or a rescale costs; the deadline is to hold with all that are foreseen."""
+    paused: float
+    """What is to come of the one that is going on."""
 
-    def least(self) -> int:
-        """The first level at which it could meet its deadline alone; one too many when there is none."""
-        return next((at for at, rate in enumerate(self.rates) if rate * self.until >= self.work), len(self.rates))
+    def least(self, work: float, until: float) -> int:
+        """The first level at which it could do the work in time, alone; one too many when there is none."""
+        return next((at for at, rate in enumerate(self.rates) if rate * until >= work), len(self.rates))
 
 
 class Timeline:
@@ -59,26 +68,37 @@ class Timeline:
         twin.ends, twin.free = self.ends[:], self.free[:]
         return twin
 
-    def reserve(self, demand: Demand) -> int | None:
-        """Take the least level that meets the deadline; the workers that it has *now*, or None when none does."""
-        costs, rates, until = demand.costs, demand.rates, demand.until
-        for top in range(demand.least(), len(costs)):
-            work, start = demand.work, 0.0
-            cost = costs[top]
-            levels: list[int] = []
-            for limit, free in zip(self.ends, self.free, strict=True):
-                level = top if cost <= free else bisect_right(costs, free, 0, top) - 1
-                levels.append(level)
-                end = min(until, limit)
-                done = rates[level] * (end - start)
-                if done >= work:
-                    self._take([costs[level] for level in levels], start + work / rates[level])
-                    return demand.workers[levels[0]]
-                work -= done
-                start = end
-                if end >= until:
-                    break
+    def reserve(self, demand: Demand, work: float, until: float) -> int | None:
+        """Take the least level that does the work in time; the workers that it has *now*, or None when none does."""
+        for top in range(demand.least(work, until), len(demand.costs)):
+            levels, end = self._walk(demand, top, work, until)
+            if end <= until:
+                self._take([demand.costs[level] for level in levels], end)
+                return demand.workers[levels[0]]
         return None
+
+    def _walk(self, demand: Demand, top: int, work: float, until: float) -> tuple[list[int], float]:
+        """The levels, at most `top`, that there is room for in each stretch, and when the work is done (or inf)."""
+        costs, rates, pause = demand.costs, demand.rates, demand.pause
+        cost = costs[top]
+        levels: list[int] = []
+        start, last, owed = 0.0, demand.level, demand.paused
+        for limit, free in zip(self.ends, self.free, strict=True):
+            level = top if cost <= free else bisect_right(costs, free, 0, top) - 1
+            levels.append(level)
+            if level != last:
+                last, owed = level, pause if level else 0.0
+            end = min(until, limit)
+            lost = min(owed, end - start)
+            owed -= lost
+            done = rates[level] * (end - start - lost)
+            if done >= work:
+                return levels, start + lost + work / rates[level]
+            work -= done
+            start = end
+            if end >= until:
+                break
+        return levels, float("inf")
 
     def _take(self, costs: list[int], end: float) -> None:
         """Take so much of each of the first stretches; of the last one only until `end`."""
@@ -137,10 +157,9 @@ class Deadline:
 
     def _demand(self, job: JobView, now: float, known: bool) -> Demand | None:
         """What the job needs; None when nobody knows how long it takes, or it is too late already."""
-        until = (job.deadline_at or 0.0) - now - self.options.payback * job.profile.rescale_cost_s
-        rungs = ladder(job)
-        levels = rungs if len(rungs) <= LEVELS else [n for n in _powers(rungs) if n in rungs]
-        speed = rates(job)
+        until = (job.deadline_at or 0.0) - now
+        held, rungs, speed = job.size.workers, ladder(job), rates(job)
+        levels = rungs if len(rungs) <= LEVELS else [n for n in _powers(rungs, held) if n in rungs]
         if measured(job):
             work = job.profile.remaining or 0.0
         elif job.estimate_s is not None:
@@ -150,14 +169,23 @@ class Deadline:
                 work = max(0.1 * work, work - job.run_s * speed(max(1, round(job.attained_s / job.run_s))))
         else:
             return None
-        if until <= 0 and not known:
-            return None
+        pause = job.profile.rescale_cost_s
+        going = job.phase != "running" and job.changed_at is not None
         workers = (0, *levels)
         demand = Demand(
-            job, workers, [slots(job, n) for n in workers], [speed(n) for n in workers],
-            max(work, 1e-9) * (1 + self.options.margin), max(until, 0.0),
-        )  # fmt: skip
-        return demand if known or demand.least() < len(workers) else None
+            job=job,
+            workers=workers,
+            costs=[slots(job, n) for n in workers],
+            rates=[speed(n) for n in workers],
+            work=max(work, 1e-9),
+            until=max(until, 0.0),
+            spare=self.options.margin * max(work, 1e-9),
+            level=workers.index(held) if held in workers else -1,
+            pause=pause,
+            paused=max(0.0, pause - (now - (job.changed_at or now))) if going and held else 0.0,
+        )
+        hopeless = demand.least(demand.work + demand.spare, demand.until) == len(workers)
+        return demand if known or not hopeless else None
 
     @staticmethod
     def _admit(capacity: int, demands: list[Demand], before: set[int]) -> tuple[dict[int, Demand], dict[int, int]]:
@@ -172,7 +200,7 @@ class Deadline:
                 break
             tried += 1
             behind = line.copy()
-            workers = behind.reserve(demand)
+            workers = behind.reserve(demand, demand.work + demand.spare, demand.until)
             if workers is not None:  # it fits behind all others, whatever its deadline
                 line, admitted[demand.job.job], now[demand.job.job] = behind, demand, workers
                 continue
@@ -198,8 +226,9 @@ class Deadline:
                 short = workers - draft.workers[number] - draft.free
                 if short <= 0:
                     break
-                if other.job not in now and draft.workers[other.job] > least(other):
-                    draft.give(other, max(most(other, max(slots(other, least(other)), draft.cost(other) - short)), 1))
+                floor = max(now.get(other.job, 0), least(other))
+                if draft.workers[other.job] > floor:
+                    draft.give(other, max(most(other, max(slots(other, floor), draft.cost(other) - short)), floor))
             draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))) or draft.workers[number])
 
 
@@ -208,21 +237,34 @@ def _schedule(
 ) -> tuple[Timeline, dict[JobId, int]]:
     """Fill the demands into a fresh timeline, by earliest deadline; each one's workers now.
 
-    Who can't be met any more is left out; where that is one of the `needed`, nobody is in.
+    One that can't be early is to be in time; one that can't be in time any more comes after all others, as fast as it
+    can. Where that is one of the `needed`, nobody is in.
     """
-    line, now = Timeline(max(0, capacity)), {}
+    line, now, late = Timeline(max(0, capacity)), {}, []
     for demand in demands:
-        workers = line.reserve(demand)
-        if workers is not None:
+        workers = line.reserve(demand, demand.work + demand.spare, demand.until)
+        if workers is None:
+            if demand.job.job in needed:
+                return line, {}
+            workers = line.reserve(demand, demand.work, demand.until)
+        if workers is None:
+            late.append(demand)
+        else:
             now[demand.job.job] = workers
-        elif demand.job.job in needed:
-            return line, {}
+    for demand in late:
+        fastest = max(demand.rates)
+        soonest = demand.work / fastest + demand.pause if fastest > 0 else 0.0
+        for factor in (1.0, 2.0, 4.0, 8.0):
+            workers = line.reserve(demand, demand.work, factor * soonest)
+            if workers is not None:
+                now[demand.job.job] = workers
+                break
     return line, now
 
 
-def _powers(rungs: Sequence[int]) -> list[int]:
-    """The ends of a range and the powers of two between them."""
-    found = {rungs[0], rungs[-1]}
+def _powers(rungs: Sequence[int], held: int) -> list[int]:
+    """The ends of a range, what is held, and the powers of two between them."""
+    found = {rungs[0], rungs[-1], held}
     power = 1
     while power < rungs[-1]:
         if power >= rungs[0]:

@@ -7,7 +7,8 @@ from tests.unit.policies.pool import NOW, ask, job, linear, view, workers
 
 
 def due(number, seconds, work, high=4, **more):
-    return job(number, 1, high, deadline_at=NOW + seconds, profile=linear(work, top=8), **more)
+    cost = more.pop("cost", 0.0)
+    return job(number, 1, high, deadline_at=NOW + seconds, profile=linear(work, top=8, cost=cost), **more)
 
 
 def plan(capacity, *jobs, memo=None):
@@ -20,6 +21,35 @@ def test_the_least_level_that_meets_the_deadline_comes_first():
     assert workers(found) == {1: 1, 2: 3}
     assert found.memo == {"admitted": [2]}
     assert found.reasons[2] == "admitted: its deadline can be met"
+
+
+def test_what_a_start_and_a_rescale_cost_is_counted():
+    assert workers(plan(8, due(1, 100.0, 300.0, cost=2.0))) == {1: 4}
+    assert workers(plan(3, due(1, 100.0, 300.0, cost=2.0))) == {1: 3}  # can't be met, so it runs as one without
+    assert plan(3, due(1, 100.0, 300.0, cost=2.0)).memo == {"admitted": []}
+    going_on = due(1, 100.0, 300.0, on=3, cost=2.0)  # no pause is to come where it is
+    assert plan(3, going_on).memo == {"admitted": [1]}
+
+
+def test_a_pause_that_is_going_on_is_counted():
+    starting = due(1, 100.0, 295.0, on=3, cost=2.0, phase="starting", changed_at=NOW - 1.0)
+    assert plan(3, starting).memo == {"admitted": [1]}
+    assert plan(3, due(1, 100.0, 299.0, on=3, cost=2.0, phase="starting", changed_at=NOW - 1.0)).memo == {
+        "admitted": []
+    }
+
+
+def test_an_admitted_job_near_its_end_is_let_finish():
+    ending = due(1, 1.0, 0.5, on=1, cost=30.0)
+    found = plan(1, ending, due(2, 1000.0, 10.0), memo={"admitted": [1]})
+    assert workers(found) == {1: 1}
+
+
+def test_one_that_came_late_goes_on_as_fast_as_it_can_and_breaks_no_other():
+    late, fine = due(1, 10.0, 400.0, on=1), due(2, 100.0, 200.0, on=2)
+    found = plan(4, late, fine, memo={"admitted": [1, 2]})
+    assert workers(found) == {1: 2, 2: 2}
+    assert found.memo == {"admitted": [1, 2]}
 
 
 def test_a_deadline_that_would_break_an_admitted_one_is_refused():
