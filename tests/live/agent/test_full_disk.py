@@ -84,6 +84,6 @@ def test_a_job_that_finds_the_disk_full_ends_and_the_pool_goes_on(pool: Pool) ->
 
 def test_a_cell_that_cannot_be_written_down_is_not_queued(pool: Pool) -> None:
     fill(pool)
-    with pytest.raises(PackagingError, match="the disk is full. Free some space there.*Nothing was queued"):
+    with pytest.raises(PackagingError, match=r"the disk is full\. Free some space there.*Nothing was queued"):
         pool.submit("print()")
     assert not pool.active()
