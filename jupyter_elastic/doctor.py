@@ -78,7 +78,7 @@ def check_daemon() -> Finding:
 
     try:
         endpoint = keeper.ensure(start=False)
-        client = Client(endpoint)
+        client = Client()
     except ElasticError:
         return Finding(check="daemon", status="ok", found="not running; it is started by the first job")
     try:

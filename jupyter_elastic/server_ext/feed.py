@@ -144,9 +144,10 @@ class Feed:
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
-        endpoint = self.endpoint or await asyncio.to_thread(keeper.ensure, start=self.start)
+        if not self.endpoint:
+            await asyncio.to_thread(keeper.ensure, start=self.start)
         if self.client is None:
-            self.client = AsyncClient(endpoint).start()
+            self.client = AsyncClient(self.endpoint).start()  # which finds the daemon's keys beside its address
         async with aclosing(cast("Any", pool_feed.follow(self.client, self.pool))) as models:
             async for model in models:
                 self.pool = model

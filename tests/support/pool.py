@@ -54,7 +54,11 @@ LIMIT_S = 60.0
 class Pool:
     """See the module."""
 
-    def __init__(self, folder: Path, *, slots: int = 2, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, slots: int = 2, env: dict[str, str] | None = None, options: tuple[str, ...] = ()
+    ) -> None:
+        self.options = options
+        """Of the daemon."""
         self.folder = connection.private_dir(folder.absolute())
         self.runtime = connection.runtime_dir_of(self.folder)
         self.jobs_dir = connection.private_dir(self.folder / "jobs")
@@ -89,7 +93,7 @@ class Pool:
         """Start the daemon and wait until it answers."""
         # The plainest policy at first, so that a test sees its own doings only; later the pool keeps what it has.
         first = () if self.daemon else ("--policy", "fifo")
-        self.daemon = self._start("daemon", "jupyter_elastic.scheduler", *first)
+        self.daemon = self._start("daemon", "jupyter_elastic.scheduler", *first, *self.options)
         self.until(lambda: self._daemon_lives() or self._ended_early(self.daemon, "daemon"), "the daemon comes up")
         self.client.ask(Ping(), timeout_s=LIMIT_S)
         if self._collector is None:
