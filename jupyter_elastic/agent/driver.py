@@ -31,6 +31,7 @@ import msgspec
 from jupyter_elastic.agent import link, processes
 from jupyter_elastic.agent.engines.base import Engine, Task
 from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord
+from jupyter_elastic.agent.meter import Meter
 from jupyter_elastic.agent.progress import ProgressWriter
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import (
@@ -102,6 +103,7 @@ class Driver:
         # orders
         self._generation = launch.generation
         self._given = launch.generation
+        self._devices = launch.devices
         self._wanted: Rescale | None = None
         self._stop: Stop | None = None
         self._told = asyncio.Event()
@@ -124,7 +126,8 @@ class Driver:
             self._loop.add_signal_handler(number, self._terminate)
         self._record()
         server = await asyncio.start_unix_server(self._serve, sock=listener)
-        tasks = [asyncio.create_task(self._carry_out()), asyncio.create_task(self._watch())]
+        meter = Meter(self.folder.job_folder, self._pids, lambda: self._devices)
+        tasks = [asyncio.create_task(work) for work in (self._carry_out(), self._watch(), meter.run())]
         await self._over.wait()
         for task in tasks:
             task.cancel()
@@ -251,7 +254,7 @@ class Driver:
                     await self._engine.stop(how)
                 elif self._wanted is not None and not stopped:
                     wanted, self._wanted = self._wanted, None
-                    self._given = wanted.generation
+                    self._given, self._devices = wanted.generation, wanted.devices
                     self._holding |= set(wanted.slots)
                     await self._engine.rescale(wanted.generation, wanted.slots, wanted.devices)
                     self._release_unheard(wanted)

@@ -385,7 +385,9 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
             try:
                 page = await asyncio.to_thread(pages.job_page, await feed.job(job), feed.down_since)
             except ElasticError as problem:
-                await self.send_once(f"job {job}", str(problem).encode(), {"missing": job, "message": str(problem)})
+                # A pool that does not answer yet says nothing about whose job this is.
+                kind = "missing" if isinstance(problem, NotFound) else "waiting"
+                await self.send_once(f"job {job}", str(problem).encode(), {kind: job, "message": str(problem)})
                 continue
             marker = msgspec.json.encode(pages.without_clock(page))
             await self.send_once(f"job {job}", marker, {"job": page})

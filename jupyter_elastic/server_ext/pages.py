@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from jupyter_elastic import use
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.job import BACKGROUND, Failure
 from jupyter_elastic.server_ext.feed import JobFeed
@@ -31,6 +32,7 @@ class JobPage(Struct, frozen=True, kw_only=True):
 def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
     """The page now."""
     feed.outputs.poll()
+    feed.model.use = use.read(feed.folder)
     notice = ""
     if down_since is not None:
         since = time.strftime("%H:%M:%S", time.localtime(down_since))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jupyter_elastic import wire
+from jupyter_elastic import use, wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.widgets.model import JobModel, JobScreen
@@ -118,6 +118,7 @@ class Watched:
             self._next_output = now + size / BYTES_PER_S
             self.changed = False
         self._ticked = now
+        self.model.use = use.read(self.outputs.folder)
         screen = self.screen()
         for sink in list(self.sinks):
             with contextlib.suppress(Exception):  # a closed view must not stop the others

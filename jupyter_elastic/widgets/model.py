@@ -33,6 +33,7 @@ from jupyter_elastic.types import (
     SlotsReleased,
     StopRequested,
 )
+from jupyter_elastic.use import FRESH_S, JobUse
 
 MAX_POINTS = 240
 """Of a metric's curve; when it is full every second point goes."""
@@ -87,6 +88,8 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     step: int | None
     samples_per_s: float | None
     metrics: list[Series]
+    use: JobUse | None
+    """What its workers use of the machine just now; None while nobody can tell."""
     attempt: int
     preemptions: int
     submitted_at: float
@@ -109,6 +112,8 @@ class JobModel:
         """Why it waits, as the daemon explains it; asked for by whoever keeps this model."""
         self.forecast: tuple[float, float] | None = None
         """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
+        self.use: JobUse | None = None
+        """What the workers use of the machine, from whoever reads the job's folder."""
         self.reason = ""
         self.submitted_at = 0.0
         self.started_at: float | None = None
@@ -196,6 +201,7 @@ class JobModel:
             step=progress.step,
             samples_per_s=_finite(progress.samples_per_s),
             metrics=[curve.series(name) for name, curve in self._curves.items()],
+            use=self.use if self.slots and self.use is not None and now - self.use.at < FRESH_S else None,
             attempt=self.attempt,
             preemptions=self.preemptions,
             submitted_at=self.submitted_at,

@@ -144,7 +144,6 @@ class Shown:
         return {
             MIME: {
                 "job": self.job.id,
-                "submitted_at": screen.submitted_at,
                 "folder": self.job.folder.name,  # a number alone may be another pool's job
                 "waits": self._waits and not self.watched.model.ended,
                 "page": self.page(screen),

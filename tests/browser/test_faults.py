@@ -30,6 +30,7 @@ SAVED = {
     "job": 1, "name": "saved elsewhere", "owner": "ann", "engine": "horovod", "phase": "completed", "tone": "good",
     "state": "completed in 12 s", "detail": "", "unit": "GPU", "slots": [], "min_slots": 1, "max_slots": 4, "sizes": [],
     "fraction": 1.0, "eta_s": None, "epoch": None, "epochs": None, "step": 7, "samples_per_s": None, "metrics": [],
+    "use": None,
     "attempt": 1, "preemptions": 0, "submitted_at": 1.0, "started_at": 1.0, "ended_at": 9.0, "now": 9.0,
 }  # fmt: skip
 
@@ -58,7 +59,7 @@ def test_a_job_of_another_pool_is_not_taken_for_ours(page: Page, lab: Lab, pool:
     pool.ended(job)
     data = {
         "application/vnd.jupyter-elastic.job+json": {
-            "job": job, "submitted_at": 1.0, "folder": "0" * 32, "waits": True,
+            "job": job, "folder": "0" * 32, "waits": True,
             "page": {"screen": {**SAVED, "job": job}, "outputs": {"0": [["stdout", "theirs"]]}, "traceback": "",
                      "notice": "", "folder": "0" * 32},
         },

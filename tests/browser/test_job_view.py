@@ -40,6 +40,7 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
     view.get_by_role("tab", name="rank 1").click()
     expect(view.locator(".je-output")).to_contain_text("rank 1 step 1")
     expect(view.locator(".je-curve")).to_contain_text("loss")
+    expect(view.get_by_role("list", name="in use now")).to_contain_text("2 workers")
     book.picture("job-running")
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
     book.wait_idle()

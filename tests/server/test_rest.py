@@ -35,6 +35,22 @@ def test_a_job_s_page_has_its_output(server: Lab, pool: Pool) -> None:
     assert job in [info["job"] for info in server.api("elastic/api/jobs?all=1")]
 
 
+def test_a_job_s_page_says_what_it_uses(server: Lab, pool: Pool) -> None:
+    job = pool.submit("held = bytearray(100_000_000)\nwhile True: pass", slots=2)
+    pool.running(job)
+
+    def used() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = server.api(f"elastic/api/jobs/{job}")["screen"]["use"]
+        return found if found and found["workers"] == 2 and found["cores"] > 0.1 else None
+
+    found = pool.until(used, "the page says what the workers use")
+    assert found["gpus"] == []
+    assert found["memory"] > 100_000_000
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
+    assert server.api(f"elastic/api/jobs/{job}")["screen"]["use"] is None
+
+
 def test_a_loss_that_is_no_number_is_said(server: Lab, pool: Pool) -> None:
     job = pool.submit("from jupyter_elastic import training\ntraining.report(loss=float('nan'), accuracy=0.5)\n")
     assert pool.ended(job).outcome == "completed"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import websocket
 
-from tests.support.lab import Lab
+from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
@@ -82,6 +83,22 @@ def test_a_socket_that_asks_nonsense_is_closed(server: Lab, message: str) -> Non
 def test_a_socket_needs_the_token(server: Lab) -> None:
     with pytest.raises(websocket.WebSocketBadStatusException), socket(server, "screens", token="wrong"):
         pass
+
+
+def test_before_the_pool_answers_a_job_is_waited_for_and_not_missing(pool: Pool, tmp_path: Path) -> None:
+    job = pool.submit(WAITS)
+    pool.until(lambda: "here" in pool.output(job), "the job runs")
+    pool.kill_daemon()
+    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder))
+    lab = Lab(tmp_path, env, "--ElasticApp.start_daemon=False", module="jupyter_server")
+    with lab as young, socket(young, "screens") as connection:
+        connection.send(json.dumps({"jobs": [job]}))
+        assert json.loads(connection.recv())["waiting"] == job
+        pool.start_daemon()
+        page = until(connection, lambda message: "job" in message)
+        assert page["job"]["screen"]["phase"] == "running"
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
 
 
 def test_the_daemon_goes_and_comes_back(server: Lab, pool: Pool) -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from jupyter_elastic import use
 from jupyter_elastic.widgets import model, pool_screen
 
 SOURCE = Path(pool_screen.__file__).parent / "frontend" / "src" / "screens.ts"
@@ -32,7 +33,7 @@ def structs(module: ModuleType) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("module", [pool_screen, model], ids=["pool", "job"])
+@pytest.mark.parametrize("module", [pool_screen, model, use], ids=["pool", "job", "use"])
 def test_every_screen_has_its_twin(module: ModuleType) -> None:
     twins = interfaces()
     python = structs(module)
@@ -41,4 +42,4 @@ def test_every_screen_has_its_twin(module: ModuleType) -> None:
 
 
 def test_no_interface_is_left_over() -> None:
-    assert set(interfaces()) == set(structs(pool_screen)) | set(structs(model))
+    assert set(interfaces()) == {name for module in (pool_screen, model, use) for name in structs(module)}

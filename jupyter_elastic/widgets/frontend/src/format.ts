@@ -27,6 +27,12 @@ export function figure(value: number): string {
   return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
 }
 
+/** "812 MB", "40.2 GB": bytes for people, as memory is sold. */
+export function memory(bytes: number): string {
+  const size = bytes / 1e9;
+  return size < 1 ? `${Math.round(size * 1000)} MB` : `${size.toFixed(size < 10 ? 1 : 0)} GB`;
+}
+
 export function clock(at: number): string {
   return new Date(at * 1000).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' });
 }

@@ -1,4 +1,4 @@
-// The twin of widgets/pool_screen.py and of the structs in widgets/model.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The twin of widgets/pool_screen.py and of the structs in widgets/model.py and use.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
@@ -111,6 +111,21 @@ export interface Series {
   last: string;
 }
 
+export interface GpuUse {
+  slot: string;
+  busy: number | null;
+  memory: number;
+  total: number;
+}
+
+export interface JobUse {
+  at: number;
+  workers: number;
+  cores: number;
+  memory: number;
+  gpus: GpuUse[];
+}
+
 export interface JobScreen {
   job: number;
   name: string;
@@ -132,6 +147,7 @@ export interface JobScreen {
   step: number | null;
   samples_per_s: number | null;
   metrics: Series[];
+  use: JobUse | null;
   attempt: number;
   preemptions: number;
   submitted_at: number;

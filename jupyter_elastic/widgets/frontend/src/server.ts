@@ -84,7 +84,10 @@ export interface Look {
 export interface Screens {
   pool?: (screen: PoolScreen, offset: number, downSince: number | null) => void;
   job?: (page: JobPage) => void;
+  /** There is no such job here. */
   missing?: (job: number, message: string) => void;
+  /** The server can't say yet. */
+  waiting?: (job: number, message: string) => void;
   /** The socket is down since this time (seconds), or up again (null); `absent`: the server has no such extension. */
   down?: (since: number | null, absent: boolean) => void;
 }
@@ -143,6 +146,7 @@ export class Feed {
       if (message.pool) this.screens.pool?.(message.pool, message.offset, message.down_since);
       else if (message.job) this.screens.job?.(message.job);
       else if (message.missing) this.screens.missing?.(message.missing, message.message);
+      else if (message.waiting) this.screens.waiting?.(message.waiting, message.message);
     };
     socket.onclose = () => {
       if (this.closed) return;

@@ -9,8 +9,7 @@ const MIME = 'application/vnd.jupyter-elastic.job+json';
 
 interface Saved {
   job: number;
-  /** With the folder's name: whose number this is. */
-  submitted_at?: number;
+  /** The folder's name is random: it tells whose number this is. */
   folder?: string;
   /** A cell waited for the job when this was written. */
   waits?: boolean;
@@ -72,6 +71,10 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           this.draw();
         },
         missing: (_job, message) => this.keep(`${FOREIGN} Here ${message}.`),
+        waiting: (_job, message) => {
+          this.notice = message;
+          this.draw();
+        },
         down: (since, absent) => {
           this.toggleClass('je-live', since === null);
           if (since === null) this.notice = '';
@@ -125,8 +128,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
 
 /** A number alone may be another pool's job. Notebooks from before the folder was saved are believed. */
 function same(saved: Saved | null, page: JobPage): boolean {
-  if (!saved?.folder) return true;
-  return saved.folder === page.folder && saved.submitted_at === page.screen.submitted_at;
+  return !saved?.folder || saved.folder === page.folder;
 }
 
 const extension: IRenderMime.IExtension = {

@@ -1,7 +1,7 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { clock, duration, figure } from '../format';
-import type { JobScreen } from '../screens';
+import { clock, duration, figure, memory, plural } from '../format';
+import type { JobScreen, JobUse } from '../screens';
 import { Band, Curve, told } from './plots';
 
 export interface JobActions {
@@ -52,6 +52,38 @@ function Figures({ screen }: { screen: JobScreen }) {
       ))}
     </div>
   ) : null;
+}
+
+function Meter({ part, label }: { part: number; label: string }) {
+  return (
+    <span class="je-meter" role="meter" aria-label={label} aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(100 * part)}>
+      <span style={`width: ${Math.min(100, 100 * part).toFixed(0)}%`} />
+    </span>
+  );
+}
+
+/** What the job keeps busy of what it holds: its own GPUs, or its workers' cores where slots are cores. */
+function Use({ use, slots }: { use: JobUse; slots: number }) {
+  return (
+    <ul class="je-use je-quiet" aria-label="in use now">
+      {use.gpus.map(gpu => (
+        <li key={gpu.slot}>
+          <span>GPU {gpu.slot}</span>
+          <Meter part={gpu.busy ?? 0} label={`GPU ${gpu.slot} busy`} />
+          <span>
+            {gpu.busy === null ? 'busy: not told' : `${Math.round(100 * gpu.busy)} % busy`} · {memory(gpu.memory)} of {memory(gpu.total)}
+          </span>
+        </li>
+      ))}
+      <li>
+        <span>{plural(use.workers, 'worker')}</span>
+        <Meter part={use.cores / Math.max(slots, 1)} label="cores busy, of one for each slot" />
+        <span>
+          {use.cores.toFixed(1)} {use.cores.toFixed(1) === '1.0' ? 'core' : 'cores'} busy · {memory(use.memory)} resident
+        </span>
+      </li>
+    </ul>
+  );
 }
 
 function Sizes({ screen }: { screen: JobScreen }) {
@@ -200,6 +232,7 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
       {page.traceback && <pre class="je-output je-traceback">{page.traceback}</pre>}
       <Progress screen={screen} />
       <Figures screen={screen} />
+      {screen.use && <Use use={screen.use} slots={screen.slots.length} />}
       <Sizes screen={screen} />
       {screen.metrics.length > 0 && (
         <div class="je-curves">

@@ -1,0 +1,47 @@
+"""What a job's workers use of the machine: a live figure beside the job's output, never journaled.
+
+`use.json` in the job's folder, written by the driver every few seconds, read by whoever shows the job. Knows the file;
+must not know how it is measured or drawn.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+NAME = "use.json"
+FRESH_S = 10.0
+"""A figure that is older says nothing of now."""
+
+
+class GpuUse(Struct, frozen=True, kw_only=True):
+    """A GPU that the job has leased."""
+
+    slot: str
+    busy: float | None
+    """Part of the last moments in which it computed, 0 to 1; None where the driver does not say (MIG)."""
+    memory: int
+    """Bytes in use, whoever uses them."""
+    total: int
+
+
+class JobUse(Struct, frozen=True, kw_only=True):
+    """The whole job at `at` (seconds since the epoch)."""
+
+    at: float
+    workers: int
+    cores: float
+    """CPU cores that the workers and what they started kept busy."""
+    memory: int
+    """Resident bytes of all of them; a page that two share counts twice."""
+    gpus: list[GpuUse]
+
+
+def read(folder: Path) -> JobUse | None:
+    """What the job's driver last wrote; None where there is nothing, or nothing that may be read."""
+    try:
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=JobUse)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,125 @@
+"""What is measured of workers: a real busy process and what it starts; GPUs in NVML's words where there are none."""
+
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic import use
+from jupyter_elastic.agent import meter, processes
+from jupyter_elastic.agent.meter import Meter
+
+SPINS = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "print('spins', flush=True)\\nwhile True: pass"])
+held = bytearray(64_000_000)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+while True: pass
+"""
+
+
+@pytest.fixture
+def busy() -> Iterator[processes.Known]:
+    """A process that spins, with a child that spins."""
+    process = subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"spins\n"
+    known = processes.known(process.pid)
+    family = processes.family([known])
+    yield known
+    asyncio.run(processes.end([*processes.family([known]), *family]))
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, busy: processes.Known) -> None:
+    one = Meter(tmp_path, lambda: [busy], dict)
+    one.measure([busy])
+    began, before = time.monotonic(), _spent(busy)
+    while _spent(busy) - before < 0.5:
+        time.sleep(0.05)
+    found = one.measure([busy])
+    spent, took = _spent(busy) - before, time.monotonic() - began
+    assert found.workers == 1
+    assert found.cores == pytest.approx(spent / took, rel=0.3)
+    assert found.memory > 64_000_000
+
+
+def _spent(known: processes.Known) -> float:
+    return sum(found[0] for pid, _ in processes.family([known]) if (found := meter._read(pid)) is not None)
+
+
+def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.Known) -> None:
+    one = Meter(tmp_path, list, dict)
+    one.measure([busy])
+    asyncio.run(processes.end(processes.family([busy])))
+    found = one.measure([])
+    assert (found.workers, found.cores, found.memory) == (0, 0.0, 0)
+
+
+def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "EVERY_S", 0.02)
+
+    async def go() -> use.JobUse:
+        task = asyncio.create_task(Meter(tmp_path, lambda: [processes.myself()], dict).run())
+        while (found := use.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return found
+
+    assert asyncio.run(go()).workers == 1
+    assert use.read(tmp_path) is None
+
+
+def test_a_damaged_file_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / use.NAME).write_text('{"at": 1')
+    assert use.read(tmp_path) is None
+
+
+class _Nvml(types.ModuleType):
+    """NVML's words for two GPUs, the second one a MIG instance, which has no utilisation of its own."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, device: str) -> str:
+        return device
+
+    def nvmlDeviceGetMemoryInfo(self, device: str) -> Any:
+        return types.SimpleNamespace(used=3_000_000_000, total=80_000_000_000)
+
+    def nvmlDeviceGetUtilizationRates(self, device: str) -> Any:
+        if device.startswith("MIG"):
+            raise self.NVMLError
+        return types.SimpleNamespace(gpu=93, memory=10)
+
+
+def test_the_job_s_own_gpus_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", _Nvml("pynvml"))
+    monkeypatch.setattr(meter, "_nvml", None)
+    found = meter.gpu_use({"a:1": "MIG-2", "a:0": "GPU-1", "a:2": ""})
+    assert [(gpu.slot, gpu.busy, gpu.memory, gpu.total) for gpu in found] == [
+        ("a:0", 0.93, 3_000_000_000, 80_000_000_000),
+        ("a:1", None, 3_000_000_000, 80_000_000_000),
+    ]
+
+
+def test_without_a_driver_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "_nvml", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert meter.gpu_use({"a:0": "GPU-1"}) == []
