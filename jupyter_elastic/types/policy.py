@@ -139,7 +139,12 @@ class Policy(Protocol):
     Options: ClassVar[type[Struct]]
     """Typed options with defaults; `msgspec.Meta(description=...)` documents each."""
     work_conserving: ClassVar[bool]
-    """Whether it never leaves a slot idle that a job which it runs could use."""
+    """Whether it never leaves a slot idle by which a job that it runs would be faster.
+
+    A job that is starting or being rescaled is left alone. Options may make exceptions; the claim holds for the rest.
+    With `cooldown` and `payback` a running job does not grow that has just changed, or that would save too little;
+    with `theta` nobody grows by a step that adds less than this share of one slot's speed.
+    """
     interval_s: ClassVar[float | None]
     """Ask again after this time even when nothing happened; None: only on events."""
 

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_elastic import testing_policies
-from jupyter_elastic.testing_policies import Pool, check_description, check_ends, check_plan, check_starves_nobody
+from jupyter_elastic.testing_policies import (
+    Pool,
+    check_description,
+    check_ends,
+    check_plan,
+    check_starves_nobody,
+    without_exceptions,
+)
 
 SHELF = {entry.name: entry for entry in metadata.entry_points(group="jupyter_elastic.policies")}
 VARIANTS = [(name, {}) for name in SHELF] + [
@@ -39,6 +46,29 @@ def label(value):
 def test_plans_are_legal_and_deterministic(name, options, seed):
     view = testing_policies._view(random.Random(seed))
     check_plan(make(name, options), view, again=make(name, options))
+
+
+CONSERVING = [name for name in SHELF if SHELF[name].load().work_conserving]
+
+
+def test_every_elastic_policy_claims_work_conservation():
+    assert set(SHELF) - set(CONSERVING) == {"fifo", "las", "round_robin", "srtf"}, "these never grow a job"
+
+
+@pytest.mark.parametrize("name", CONSERVING)
+@given(seed=st.integers(0, 2**32))
+def test_no_slot_is_idle_that_a_job_could_use(name, seed):
+    """Without the options that make exceptions it holds for running jobs too; with them, for those that start."""
+    view = testing_policies._view(random.Random(seed))
+    check_plan(without_exceptions(SHELF[name].load()), view)
+
+
+@pytest.mark.parametrize("name", CONSERVING)
+def test_an_empty_pool_is_filled_by_one_job(name):
+    pool = Pool(without_exceptions(SHELF[name].load()), capacity=8)
+    number = pool.submit(1e7, 1, 16)
+    pool.step()
+    assert pool.jobs[number].size.workers == 8
 
 
 @pytest.mark.parametrize("name", SHELF)

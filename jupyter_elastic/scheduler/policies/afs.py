@@ -25,7 +25,7 @@ class Afs:
 
     name: ClassVar[str] = "afs"
     summary: ClassVar[str] = "Apathetic future share: weighs a job's length against how well it would use a slot."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):

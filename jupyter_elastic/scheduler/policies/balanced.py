@@ -28,7 +28,7 @@ class Balanced:
 
     name: ClassVar[str] = "balanced"
     summary: ClassVar[str] = "Short jobs soon, slots where they speed up most, changes only where they pay (default)."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):

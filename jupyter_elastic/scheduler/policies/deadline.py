@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from jupyter_elastic.scheduler.policies.common import Draft, ladder, least, most, seat, slots
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, settle
+from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, growing, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
 from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
 from jupyter_elastic.types import JobId, JobView, Plan, View
@@ -115,7 +115,7 @@ class Deadline:
 
     name: ClassVar[str] = "deadline"
     summary: ClassVar[str] = "Jobs with deadlines get what they need to meet them, if all admitted ones still can."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):
@@ -217,7 +217,8 @@ class Deadline:
 
     def _settle(self, draft: Draft, view: View, now: dict[int, int]) -> None:
         """Apply the guard, but never below what a deadline needs."""
-        settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
+        guard = Guard(self.options, view.now)
+        settle(draft, guard, lambda jobs: self._grow(draft, jobs))
         for number, workers in now.items():
             job = draft.jobs.get(number)
             if job is None or draft.workers[number] >= workers:
@@ -230,6 +231,8 @@ class Deadline:
                 if draft.workers[other.job] > floor:
                     draft.give(other, max(most(other, max(slots(other, floor), draft.cost(other) - short)), floor))
             draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))) or draft.workers[number])
+        if draft.free:
+            self._grow(draft, growing(draft, guard))
 
 
 def _schedule(

@@ -154,7 +154,7 @@ def climb(draft: Draft, jobs: Iterable[JobView], worth: Callable[[JobView], Valu
             heappop(heap)
 
 
-def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None] | None = None) -> None:
+def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None]) -> None:
     """Apply the guard: running jobs shrink only for those who start, and grow only where it pays.
 
     What the guard frees goes first to running jobs that would shrink for nothing, then `again` fills once more with
@@ -184,14 +184,17 @@ def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None
             wanted = most(job, min(wanted, job.size.workers + draft.free) + job.min_servers)
             if wanted > job.size.workers and guard.may_grow(job, wanted):
                 draft.give(job, wanted)
-    if again is not None and draft.free:
-        again(
-            [
-                job
-                for job in draft.jobs.values()
-                if not job.size.workers or (draft.workers[job.job] >= job.size.workers and guard.settled(job))
-            ]
-        )
+    if draft.free:
+        again(growing(draft, guard))
+
+
+def growing(draft: Draft, guard: Guard) -> list[JobView]:
+    """The draft's jobs that may have more: starting ones, and running ones that have rested and don't shrink."""
+    return [
+        job
+        for job in draft.jobs.values()
+        if not job.size.workers or (draft.workers[job.job] >= job.size.workers and guard.settled(job))
+    ]
 
 
 def shed(draft: Draft, jobs: Sequence[JobView], need: int) -> int:

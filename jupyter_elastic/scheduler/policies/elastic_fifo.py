@@ -24,7 +24,7 @@ class ElasticFifo:
 
     name: ClassVar[str] = "elastic_fifo"
     summary: ClassVar[str] = "First come, first served; jobs shrink for newcomers and grow when others finish."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):

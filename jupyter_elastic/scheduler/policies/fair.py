@@ -12,6 +12,7 @@ that waited `patience_s` goes first, one of each user, so that small jobs don't 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Container
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Annotated, ClassVar
 
@@ -20,7 +21,7 @@ from msgspec import Meta
 from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, least, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
-from jupyter_elastic.types import JobView, Plan, View
+from jupyter_elastic.types import JobId, JobView, Plan, View
 
 
 class Party:
@@ -46,7 +47,7 @@ class Fair:
 
     name: ClassVar[str] = "fair"
     summary: ClassVar[str] = "Weighted fair shares over groups and users; quotas are guaranteed, and lent while idle."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):
@@ -72,7 +73,7 @@ class Fair:
             waits = [view.now - job.queued_at for job in draft.jobs.values() if not job.size.workers]
             if max(waits, default=0.0) < self.options.grace_s:
                 draft = self._filled(view, preempt=False)
-        settle(draft, Guard(self.options, view.now))
+        settle(draft, Guard(self.options, view.now), lambda jobs: self._pour(draft, [], {job.job for job in jobs}))
         return draft.plan()
 
     def _filled(self, view: View, *, preempt: bool) -> Draft:
@@ -83,7 +84,12 @@ class Fair:
             for job in draft.running:
                 draft.give(job, least(job))
         self._overdue(draft)
-        groups = self._parties(draft)
+        self._pour(draft, draft.by_priority(draft.running + draft.waiting), draft.workers)
+        return draft
+
+    def _pour(self, draft: Draft, queue: list[JobView], growing: Container[JobId]) -> None:
+        """Free slots by shares to the `queue`, and to the seated jobs among `growing`."""
+        groups = self._parties(draft, queue, growing)
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
         while heap and draft.free:
@@ -92,7 +98,6 @@ class Fair:
                 heapreplace(heap, group.due(at))
             else:
                 heappop(heap)
-        return draft
 
     def _overdue(self, draft: Draft) -> None:
         """The minimum for gangs that waited past all patience, one for each user, the longest wait first."""
@@ -109,17 +114,18 @@ class Fair:
         """Whether it started so recently that preempting it would waste the start."""
         return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
 
-    def _parties(self, draft: Draft) -> list[Party]:
-        """Groups with their users, each with its jobs: the running first, then in order of arrival."""
+    @staticmethod
+    def _parties(draft: Draft, queue: list[JobView], growing: Container[JobId]) -> list[Party]:
+        """Groups with their users; each user with its jobs that wait and those that may grow."""
         weights, quotas = draft.view.weights, draft.view.quotas
         queues: defaultdict[tuple[str, str], deque[JobView]] = defaultdict(deque)
-        for job in draft.by_priority(draft.running + draft.waiting):
+        for job in queue:
             queues[job.group, job.owner].append(job)
         seated: defaultdict[tuple[str, str], list[JobView]] = defaultdict(list)
         for job in draft.jobs.values():
             seated[job.group, job.owner].append(job)
         groups: dict[str, Party] = {}
-        for (group_name, owner), queue in queues.items():
+        for group_name, owner in dict.fromkeys([*queues, *seated]):
             alone = not group_name
             name = group_name or owner
             group = groups.setdefault(name, Party(weights.get(name, 1.0), quotas.get(name, 0)))
@@ -127,8 +133,9 @@ class Fair:
             for job in seated[group_name, owner]:
                 held = draft.cost(job)
                 user.has += held
-                heappush(user.growing, (held, job.job, job))
-            user.waiting = queue
+                if job.job in growing:
+                    heappush(user.growing, (held, job.job, job))
+            user.waiting = queues[group_name, owner]
             group.has += user.has
             group.members.append(user.due(len(group.members)))
         for group in groups.values():

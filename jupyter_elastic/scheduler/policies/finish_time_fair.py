@@ -26,7 +26,7 @@ class FinishTimeFair:
 
     name: ClassVar[str] = "finish_time_fair"
     summary: ClassVar[str] = "Whoever is furthest behind its fair finish time goes first (Themis, Shockwave)."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):

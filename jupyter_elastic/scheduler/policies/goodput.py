@@ -28,7 +28,7 @@ class Goodput:
     summary: ClassVar[str] = (
         "Slots where they give the most progress: throughput times statistical efficiency (Pollux)."
     )
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):

@@ -20,7 +20,7 @@ class Optimus:
 
     name: ClassVar[str] = "optimus"
     summary: ClassVar[str] = "Everyone a minimum, then each slot where it saves the most remaining time (Optimus)."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):

@@ -56,7 +56,7 @@ class ElasticSrtf:
 
     name: ClassVar[str] = "elastic_srtf"
     summary: ClassVar[str] = "Shortest remaining time first, elastic: minimums first, then the shortest grow first."
-    work_conserving: ClassVar[bool] = False
+    work_conserving: ClassVar[bool] = True
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):
