@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import stat
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -90,13 +91,16 @@ def agent_lock() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Create `path` with mode 0700 if it is absent; NotAllowed if it is a link or somebody else's."""
+    """Create `path` with mode 0700 if it is absent; NotAllowed if it, or a link to it, is somebody else's.
+
+    Who owns a link in `/tmp` can turn it to another folder at any time, and be taken for the daemon.
+    """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = path.lstat() if not path.is_symlink() else path.stat()
+        info, link = path.stat(), path.lstat()
     except OSError as problem:
         raise BadRequest(f"can't use the folder {path}: {problem}; set {DIR_VARIABLE} to one that you own") from problem
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or link.st_uid not in {os.getuid(), 0}:
         raise NotAllowed(f"{path} belongs to another user; remove it or set {DIR_VARIABLE} to a folder of your own")
     if stat.S_IMODE(info.st_mode) & 0o077:
         path.chmod(0o700)
@@ -112,6 +116,12 @@ def write_private(path: Path, content: bytes) -> None:
     with os.fdopen(handle, "wb") as file:
         file.write(content)
     temporary.replace(path)
+
+
+def open_private(path: Path, *, append: bool = False) -> FileIO:
+    """Open a file for writing, without a buffer; it is of mode 0600 when it is made here."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    return FileIO(os.open(path, flags, 0o600), "w")
 
 
 def write_endpoint(path: Path, endpoint: Endpoint) -> None:

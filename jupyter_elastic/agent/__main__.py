@@ -8,6 +8,8 @@ import logging
 import logging.handlers
 import signal
 import sys
+from io import TextIOWrapper
+from pathlib import Path
 
 from jupyter_elastic import connection
 from jupyter_elastic.agent import agent
@@ -36,9 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """Its files are for their owner's eyes only."""
+
+    def _open(self) -> TextIOWrapper:
+        connection.open_private(Path(self.baseFilename), append=True).close()
+        return super()._open()
+
+
 def _log(*, foreground: bool) -> None:
     path = connection.state_dir() / "agent.log"
-    handlers: list[logging.Handler] = [logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)]
+    handlers: list[logging.Handler] = [_PrivateLog(path, maxBytes=LOG_BYTES, backupCount=1)]
     if foreground:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(

@@ -86,9 +86,8 @@ class AttemptFolder:
         """Write the end, on disk before this returns."""
         path = self.path / "exit.json"
         temporary = path.with_name(f".exit.json.{os.getpid()}")
-        with temporary.open("wb") as file:
+        with connection.open_private(temporary) as file:
             file.write(msgspec.json.encode(seen))
-            file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from jupyter_elastic import connection
 from jupyter_elastic.types import Launch, Observation, Progress, ProgressSeen
 
 INTERVAL_S = 0.1
@@ -67,7 +68,7 @@ class ProgressWriter:
     def _write(self, seen: ProgressSeen) -> None:
         line = {"at": seen.at, "attempt": self.attempt, **msgspec.to_builtins(seen.progress)}
         try:
-            with self.path.open("ab", buffering=0) as file:
+            with connection.open_private(self.path, append=True) as file:
                 file.write(msgspec.json.encode(line) + b"\n")
         except OSError as problem:
             if not self._complained:

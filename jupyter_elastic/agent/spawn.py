@@ -230,7 +230,7 @@ def start_pool(
     path: Path, python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]
 ) -> subprocess.Popen[bytes]:
     """Start a pool as a detached process; it ends by itself when another one has the lock."""
-    with path.with_suffix(".log").open("ab") as output:
+    with connection.open_private(path.with_suffix(".log"), append=True) as output:
         return subprocess.Popen(
             [python, "-P", "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--frameworks", *frameworks],
             stdin=subprocess.DEVNULL,

@@ -38,6 +38,7 @@ def test_the_rules_hold(house: Path) -> None:
         ("scheduler/policies/fifo.py", "import random"),
         ("agent/driver.py", "from jupyter_elastic.scheduler import core"),
         ("scheduler/daemon.py", "from jupyter_elastic.agent import driver"),
+        ("agent/store.py", "import pickle"),
     ],
 )
 def test_a_broken_rule_is_found(house: Path, module: str, line: str) -> None:

@@ -39,6 +39,17 @@ def test_somebody_elses_folder_is_refused(pool_dir: Path) -> None:
         connection.state_dir()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+def test_a_link_of_somebody_else_is_refused_even_if_it_leads_home(pool_dir: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    pool_dir.symlink_to(home)
+    assert connection.state_dir() == pool_dir  # a link of one's own is a way to another disk
+    os.chown(pool_dir, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(NotAllowed, match="another user"):
+        connection.state_dir()
+
+
 def test_two_pools_have_two_sockets(tmp_path: Path) -> None:
     assert connection.runtime_dir_of(tmp_path / "a") != connection.runtime_dir_of(tmp_path / "b")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import stat
 import time
 
 import pytest
@@ -59,6 +60,18 @@ def test_a_job_runs_and_leaves_nothing(pool, tmp_path):
     assert pool.output(job, 1) == "rank 1 of 2 begins\nrank 1 ends\n"
     pool.all_gone(pids)
     assert not pool.active()
+
+
+def test_everything_is_closed_to_others(pool, tmp_path):
+    job = pool.submit("from jupyter_elastic import training\ntraining.report(step=1)\nx = 1", slots=2, out=("x",))
+    assert pool.ended(job).outcome == "completed"
+    made_by_the_test = {pool.folder / "daemon.out", pool.folder / "agent.out"}
+    found = [pool.folder, pool.runtime, *pool.folder.rglob("*"), *pool.runtime.rglob("*")]
+    names = {path.name for path in found}
+    assert {"journal.sqlite", "agent.log", "progress.jsonl", "exit.json", "payload.msgpack", "rank.0.pickle"} <= names
+    modes = {path: path.lstat().st_mode for path in found if path.exists() and path not in made_by_the_test}
+    open_ = {str(path): oct(mode) for path, mode in modes.items() if not stat.S_ISSOCK(mode) and mode & 0o077}
+    assert not open_
 
 
 def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(pool, tmp_path):
