@@ -48,7 +48,7 @@ def read(source: str, *, filename: str, first_line: int) -> Cell:
     plain, notes, in_commands = _plain(source, first_line)
     try:
         tree = ast.parse(plain, filename)
-        compile(tree, filename, "exec", dont_inherit=True)
+        compile(tree, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError) as problem:
         raise _not_python(problem, filename, first_line) from None
     if not any(not isinstance(node, ast.Pass) and not _is_text(node) for node in tree.body):
@@ -72,10 +72,7 @@ def _not_python(problem: Exception, filename: str, first_line: int) -> Packaging
     text = (problem.text or "").rstrip("\n")
     caret = f"\n    {' ' * max(0, (problem.offset or 1) - 1)}^" if text else ""
     shown = f"\n    {text}{caret}" if text else ""
-    hint = ""
-    if "await" in str(problem.msg):
-        hint = "\nWorkers run no event loop at top level: write asyncio.run(...) instead."
-    return PackagingError(f"syntax error in {filename}, line {line}: {problem.msg}{shown}\nNothing was queued.{hint}")
+    return PackagingError(f"syntax error in {filename}, line {line}: {problem.msg}{shown}\nNothing was queued.")
 
 
 # --- IPython's own lines ----------------------------------------------------------------------------------------------

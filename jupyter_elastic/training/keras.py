@@ -1,142 +1,33 @@
-"""Keras' end of `training`: Keras 3 on TensorFlow and legacy tf-keras. A train step, parts of a state, collectives.
+"""Keras' end of `training`: Keras 3 on TensorFlow and legacy tf-keras. Parts of a state, Horovod's collectives.
 
-The only file of `training` that imports TensorFlow; Horovod is imported when a ring is formed. Horovod's own Keras
-optimizer is not used: with Keras 3 it adds nothing up (see `guards`).
+Gradients are `keras_gradients`' business. Imports TensorFlow; Horovod is imported when a ring is formed.
 """
 
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest, EngineError
-from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import Array, Horovod, in_horovod_job
+from jupyter_elastic.training.keras_gradients import TrainStep, build, drop_unfinished, raw, reducer_of, train_step
+from jupyter_elastic.training.ring import Array, Horovod
 from jupyter_elastic.training.state import Part
 
-# --- gradients --------------------------------------------------------------------------------------------------------
-
-
-_steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
-
-
-class TrainStep:
-    """`loss = step(x, y)`: one optimizer step with the gradient of the global batch's mean loss.
-
-    Traced once, with a free batch size, so that another world size or a last small batch costs no second tracing.
-    Within a micro-batched share it only adds gradients up. Returns the mean loss of this worker's piece.
-    """
-
-    def __init__(self, model: Any, optimizer: Any, loss: Callable[[Any, Any], Any]) -> None:
-        self.model, self.optimizer, self.loss = model, optimizer, loss
-        _require_tensorflow(model)
-        self.variables = [raw(variable) for variable in model.trainable_variables]
-        _build(optimizer, model)
-        self.kept: list[Any] | None = None
-        self.steps = 0
-        self._gradients: Any = None
-        self._apply = tf.function(self._apply_eagerly, reduce_retracing=True)
-        here.reducers += 1
-        _steps.add(self)
-
-    def __call__(self, x: Any, y: Any) -> Any:
-        """Train on one piece; its mean loss."""
-        if here.ring is None and in_horovod_job():
-            raise EngineError(
-                "This train step is made for training.run, and it is called outside of it: the workers would train "
-                "apart. Put the loop into a function under @training.run."
-            )
-        x, y = _tensors(x), _tensors(y)
-        if self._gradients is None:
-            self._gradients = tf.function(self._gradients_eagerly, input_signature=(_free(x), _free(y), _SCALAR))
-        loss, gradients = self._gradients(x, y, tf.constant(here.weight))
-        if self.kept is not None:
-            gradients = [kept + gradient for kept, gradient in zip(self.kept, gradients, strict=True)]
-        if not here.last_piece:
-            self.kept = list(gradients)
-            return loss
-        self.kept = None
-        self._apply(self._add_up(list(gradients)))
-        here.trained = True
-        return loss
-
-    def reset(self) -> None:
-        """Drop gradients of a step that was never finished."""
-        self.kept = None
-
-    def _gradients_eagerly(self, x: Any, y: Any, weight: Any) -> tuple[Any, list[Any]]:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self.loss(y, self.model(x, training=True)))
-            whole = tf.add_n([loss, *[tf.cast(extra, loss.dtype) for extra in self.model.losses]])
-        gradients = tape.gradient(whole, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return loss, [gradient * tf.cast(weight, gradient.dtype) for gradient in dense]
-
-    def _apply_eagerly(self, gradients: list[Any]) -> None:
-        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
-
-    def _add_up(self, gradients: list[Any]) -> list[Any]:
-        ring, state = here.ring, here.state
-        if ring is None or state is None:
-            return gradients
-        wanted = state.wanted()
-        self.steps += 1
-        if here.adds_up(self.steps):
-            gradients, wanted = _summed(gradients, wanted=wanted)
-        here.change = bool(here.change) or wanted
-        return gradients
-
-
-def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
-    """A train step for a built model, an optimizer and a loss (Keras' own, or any function of (y, predicted))."""
-    return TrainStep(model, optimizer, loss)
-
-
-_SCALAR = tf.TensorSpec([], tf.float32)
-
-
-def _summed(gradients: list[Any], *, wanted: bool) -> tuple[list[Any], bool]:
-    """The sum over the ring, one group a type; the last number says whether anybody wants a change."""
-    from horovod.tensorflow import Sum
-    from horovod.tensorflow.mpi_ops import _grouped_allreduce
-
-    flag = tf.constant([float(wanted)])
-    by_type: dict[Any, list[int]] = {}
-    tensors = [*gradients, flag]
-    for index, tensor in enumerate(tensors):
-        by_type.setdefault(tensor.dtype, []).append(index)
-    for number, indices in enumerate(by_type.values()):
-        group = [tensors[index] for index in indices]
-        summed = _grouped_allreduce(group, name=f"elastic.{number}", op=Sum, ignore_name_scope=True)
-        for index, tensor in zip(indices, summed, strict=True):
-            tensors[index] = tensor
-    return tensors[:-1], bool(tensors[-1].numpy()[0])
-
-
-def _tensors(value: Any) -> Any:
-    return tf.nest.map_structure(_tensor, value)
-
-
-def _tensor(value: Any) -> Any:
-    tensor = tf.convert_to_tensor(value)
-    return tf.cast(tensor, tf.float32) if tensor.dtype == tf.float64 else tensor  # NumPy's default is Keras' exception
-
-
-def _free(value: Any) -> Any:
-    return tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), value)
-
+__all__ = [
+    "HorovodRing",
+    "TrainStep",
+    "complete",
+    "is_dataset",
+    "part",
+    "random_state",
+    "set_random_state",
+    "train_step",
+]
 
 # --- parts of a state -------------------------------------------------------------------------------------------------
-
-
-def raw(variable: Any) -> Any:
-    """TensorFlow's variable within one of Keras 3's, or itself."""
-    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
 
 
 def _kinds(name: str) -> tuple[Any, ...]:
@@ -149,24 +40,6 @@ def _kinds(name: str) -> tuple[Any, ...]:
         if value is not None:
             found.append(value)
     return tuple(found)
-
-
-def _require_tensorflow(model: Any) -> None:
-    keras = sys.modules.get("keras")
-    if keras is None or not isinstance(model, keras.Model) or not hasattr(keras, "backend"):
-        return
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise EngineError(
-            f"Keras runs on {backend!r} here, and training.keras needs TensorFlow. Set KERAS_BACKEND=tensorflow "
-            "(`%%distribute --env KERAS_BACKEND=tensorflow`); on the torch backend, use PyTorch's own loop."
-        )
-
-
-def _build(optimizer: Any, model: Any) -> None:
-    """Make the optimizer's own variables now, so that they can be shared out and nothing is traced twice."""
-    if not getattr(optimizer, "built", False) and hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
 
 
 class _Variables:
@@ -195,10 +68,8 @@ class _Variables:
             variable.assign(value)
 
     def reset(self) -> None:
-        """Drop what the model's train steps hold of an unfinished one."""
-        for step in _steps:
-            if step.model is self.value:
-                step.reset()
+        """Drop what is held of an unfinished step."""
+        drop_unfinished(self.value)
 
 
 def part(value: Any) -> Part | None:
@@ -213,6 +84,7 @@ def part(value: Any) -> Part | None:
             )
         return _Variables(value, is_model=True)
     if isinstance(value, (*_kinds("optimizers.Optimizer"), *_kinds("optimizers.legacy.Optimizer"))):
+        reducer_of(value)
         return _Variables(value, is_model=False)
     if isinstance(value, tf.Variable):
         return _Single(value)
@@ -245,7 +117,7 @@ def complete(parts: list[Part]) -> None:
         return
     for p in parts:
         if isinstance(p, _Variables) and not p.is_model:
-            _build(p.value, models[0])
+            build(p.value, models[0])
 
 
 def is_dataset(data: Any) -> bool:

@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -74,6 +75,12 @@ def _run_elastic(
         ring.shutdown()
         ring.init()
 
+    if state.framework is not None and not here.reducers:
+        warnings.warn(
+            "no optimizer is in training.State or was given to training.prepare: the workers' gradients are not added "
+            "up, unless this cell does it itself (hvd.DistributedOptimizer, hvd.DistributedGradientTape)",
+            stacklevel=4,
+        )
     with _training(state, ring):
         state.begin()
         result: _Result = run_fn(attempt, reset)(state, *args, **kwargs)

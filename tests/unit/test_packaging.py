@@ -58,6 +58,7 @@ def run(package: packaging.Package) -> dict[str, Any]:
         ("if (m := h()):\n    print(m)\nprint(f'{n!r:>{width}}')", {"h", "m", "n", "width"}),
         ("import numpy as np\nnp.zeros(n)", {"n"}),
         ("print(rank, world_size, local_rank, device)", set()),
+        ("await thing\nasync with other as it:\n    found = [x async for x in it]", {"thing", "other"}),
         ("async def go():\n    return await thing\nimport asyncio\nasyncio.run(go())", {"thing"}),
     ],
 )
@@ -141,7 +142,7 @@ def test_an_empty_cell_is_refused(source: str) -> None:
     [
         ("x = 1\ny = (", "syntax error in <In\\[1\\]>, line 3"),
         ("return 3", "line 2: 'return' outside function"),
-        ("await x", "asyncio.run"),
+        ("def f():\n    await x", "'await' outside async function"),
         ("x = 1\n%time f()", "line 3: `%time` is an IPython magic"),
         ("%pip install foo", "install in a cell of its own"),
         ("%%bash\nls", "`%%bash` is an IPython magic"),

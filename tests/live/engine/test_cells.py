@@ -31,6 +31,14 @@ def error(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "error.json").read_text())
 
 
+@asynchronous
+async def test_a_cell_may_await_at_top_level_as_in_a_notebook(folder: Path) -> None:
+    source = "import asyncio\nfound = await asyncio.sleep(0.01, rank)\nprint('awaited', found)"
+    async with Bench(Process, folder, source) as bench:
+        assert (await through(bench, "h:0", "h:1")).outcome == "completed"
+        assert bench.text(1) == "awaited 1\n"
+
+
 @needs("torch")
 @asynchronous
 async def test_plain_cell_all_reduces(folder: Path) -> None:

@@ -91,6 +91,34 @@ ended = state.ended
 """
 )
 
+KERAS_TAPE = (
+    KERAS.replace(
+        "            loss = train_step(x, y)\n",
+        """
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(loss_of(y, model(x, training=True)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+""",
+    )
+    .replace("train_step = training.keras.train_step(model, optimizer, ", "loss_of = (")
+    .replace("import keras\n", "import keras\nimport tensorflow as tf\n")
+)
+"""The loop as TensorFlow's own guide writes it: nothing in it says that others train too."""
+
+FIT = (
+    KERAS[: KERAS.index("@training.run")]
+    + """
+@training.run
+def train(state):
+    model.compile(optimizer, "mse")
+    model.fit(x_all, x_all[:, :3])
+
+train(state)
+print("trained apart")
+"""
+)
+
 LEGACY_KERAS = KERAS.replace("import keras\n", "import tf_keras as keras\n")
 
 REFUSED = """

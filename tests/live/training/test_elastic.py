@@ -14,7 +14,13 @@ from tests.live.engine.bench import Bench
 from tests.live.training import cells
 
 EPOCHS, STEPS = 25, 100
-FRAMEWORKS = {"torch": cells.TORCH, "keras": cells.KERAS, "legacy keras": cells.LEGACY_KERAS}
+FRAMEWORKS = {
+    "torch": cells.TORCH,
+    "keras": cells.KERAS,
+    "legacy keras": cells.LEGACY_KERAS,
+    "keras tape": cells.KERAS_TAPE,
+    "legacy keras tape": cells.KERAS_TAPE.replace("import keras\n", "import tf_keras as keras\n"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def static(warm_workers, tmp_path_factory):
 
 
 def make(framework, folder, *, micro=None, seed=0, attempt=1):
-    pytest.importorskip({"torch": "torch", "keras": "keras", "legacy keras": "tf_keras"}[framework])
+    pytest.importorskip("tf_keras" if framework.startswith("legacy") else framework.split()[0])
     names = {"SEED": seed, "EPOCHS": EPOCHS, "MICRO": micro}
     return Bench(Horovod, folder / "job", FRAMEWORKS[framework], names=names, out=("weights", "ended"), attempt=attempt)
 
@@ -80,7 +86,7 @@ def run(story, bench):
     asyncio.run(live())
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["torch", "keras", "legacy keras", "keras tape"])
 def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
     expected = static(framework)
 
@@ -100,7 +106,7 @@ def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
     run(story, make(framework, tmp_path))
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize("framework", ["torch", "keras", "keras tape", "legacy keras tape"])
 def test_micro_batches_on_two_workers_are_exact(framework, static, tmp_path):
     expected = static(framework)
 
@@ -181,6 +187,20 @@ def test_keras_3_with_horovods_optimizer_is_refused(warm_workers, tmp_path):
         await bench.launch("h:0", "h:1")
         assert (await bench.ended(240)).outcome == "failed"
         assert "does nothing on Keras 3" in bench.text(0, "stderr") + bench.text(1, "stderr")
+        assert "trained apart" not in bench.text(0) + bench.text(1)
+
+    run(story, bench)
+
+
+def test_fit_in_a_training_function_is_refused(warm_workers, tmp_path):
+    pytest.importorskip("keras")
+    names = {"SEED": 0, "EPOCHS": 1, "MICRO": None}
+    bench = Bench(Horovod, tmp_path / "job", cells.FIT, names=names)
+
+    async def story(bench):
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended(240)).outcome == "failed"
+        assert "training.keras.train_step(model, optimizer, loss)" in bench.text(0, "stderr") + bench.text(1, "stderr")
         assert "trained apart" not in bench.text(0) + bench.text(1)
 
     run(story, bench)

@@ -99,9 +99,38 @@ def test_a_rollback_drops_gradients_of_an_unfinished_batch(keras):
     model, optimizer, step = make(keras)
     state = State(model=model, optimizer=optimizer)
     state.commit()
-    step.kept = ["half"]
+    step.reducer._kept = ["half"]
     state.restore()
-    assert step.kept is None
+    assert step.reducer._kept is None
+
+
+def test_a_plain_loop_trains_as_the_train_step_does(keras):
+    model, optimizer, _ = make(keras)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @training.run
+    def train(state):
+        for state.epoch in state.epochs(2):  # noqa: B020
+            for x, y in training.batches((X, Y), 16, micro_batch=3):
+                with tf.GradientTape() as tape:
+                    loss = tf.add_n([loss_of(y, model(tf.cast(x, tf.float32), training=True)), *model.losses])
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return model.get_weights()
+
+    state = State(model=model, optimizer=optimizer)
+    found = train(state)
+    assert state.step == 8
+    for mine, theirs in zip(found, trained(keras)[0], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_outside_of_training_the_optimizer_is_what_it_was(keras):
+    model, optimizer, _ = make(keras)
+    State(model=model, optimizer=optimizer)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(X.astype("float32"), Y, epochs=3, verbose=0).history["loss"]
+    assert history[-1] < history[0]
 
 
 def test_a_model_without_weights_is_refused(keras):

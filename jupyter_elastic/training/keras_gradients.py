@@ -1,0 +1,246 @@
+"""Keras' gradients in `training`: an optimizer that steps with the global batch's, and the traced train step.
+
+Knows TensorFlow, Keras 3 and legacy tf-keras; Horovod is imported when gradients are added up. Horovod's own Keras
+optimizer is not used: with Keras 3 it adds nothing up (see `guards`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from jupyter_elastic.errors import BadRequest, EngineError
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.ring import in_horovod_job
+
+_steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
+_reducers: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
+
+
+class Reducer:
+    """Makes an optimizer apply the gradient of the global batch's mean loss, however the batch is shared out.
+
+    It stands before the optimizer's own `apply` (`apply_gradients` in legacy Keras). Each rank's gradient counts by its
+    share of the samples; within a micro-batched share gradients only add up, and nothing is applied.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._kept: list[Any] | None = None
+        self._steps = 0
+        self._open = False
+        name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+        own = getattr(optimizer, name)
+
+        @functools.wraps(own)
+        def instead(gradients: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._open or not self._counts():
+                return own(gradients, *args, **kwargs)
+            if name == "apply":
+                return self._apply(list(gradients), lambda whole: own(whole, *args, **kwargs))
+            pairs = [(gradient, variable) for gradient, variable in gradients if gradient is not None]
+            variables = [variable for _, variable in pairs]
+            return self._apply(
+                [gradient for gradient, _ in pairs],
+                lambda whole: own(list(zip(whole, variables, strict=True)), *args, **kwargs),
+            )
+
+        setattr(optimizer, name, instead)
+        here.reducers += 1
+
+    def take(self, gradients: list[Any]) -> list[Any] | None:
+        """Take a piece's weighted gradients; the global ones when it is the batch's last piece."""
+        if self._kept is not None:
+            gradients = [_sum(kept, gradient) for kept, gradient in zip(self._kept, gradients, strict=True)]
+        if not here.last_piece:
+            self._kept = gradients
+            return None
+        self._kept = None
+        gradients = self._add_up(gradients)
+        here.trained = True
+        return gradients
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        """Within, the optimizer applies what it is given: it is the global gradient already."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def reset(self) -> None:
+        """Drop gradients of a step that was never finished."""
+        self._kept = None
+
+    def _counts(self) -> bool:
+        if here.ring is None:
+            if in_horovod_job():
+                raise EngineError(_OUTSIDE.format("optimizer"))
+            return False
+        if not tf.executing_eagerly() and here.ring.elastic:
+            raise EngineError(
+                "This optimizer's gradients are applied within a tf.function, as model.fit does it, where they "
+                "can't be added up over the workers: each would train its own model. Use `step = "
+                "training.keras.train_step(model, optimizer, loss)` and call `step(x, y)`, which is as fast, or apply "
+                "them outside of it."
+            )
+        return True
+
+    def _apply(self, gradients: list[Any], apply: Callable[[list[Any]], Any]) -> Any:
+        whole = self.take([None if gradient is None else _weighed(gradient) for gradient in gradients])
+        return None if whole is None else apply(whole)
+
+    def _add_up(self, gradients: list[Any]) -> list[Any]:
+        ring, state = here.ring, here.state
+        if ring is None or state is None:
+            return gradients
+        wanted = state.wanted()
+        self._steps += 1
+        if here.adds_up(self._steps):
+            gradients, wanted = _summed(gradients, wanted=wanted)
+        here.change = bool(here.change) or wanted
+        return gradients
+
+
+_OUTSIDE = (
+    "This {} is made for training.run, and it is used outside of it: the workers would train apart. Put the loop into "
+    "a function under @training.run."
+)
+
+
+def reducer_of(optimizer: Any) -> Reducer | None:
+    """The optimizer's one reducer; None for Horovod's own optimizer (legacy Keras), which adds up by itself."""
+    if hasattr(optimizer, "_allreduce_grads"):
+        return None
+    return _reducers.get(optimizer) or _reducers.setdefault(optimizer, Reducer(optimizer))
+
+
+def drop_unfinished(value: Any) -> None:
+    """Let the reducers of a model or an optimizer forget a step that was never finished."""
+    for optimizer, reducer in list(_reducers.items()):
+        if optimizer is value or any(step.model is value and step.reducer is reducer for step in _steps):
+            reducer.reset()
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else one + other
+
+
+def _weighed(gradient: Any) -> Any:
+    gradient = tf.convert_to_tensor(gradient)
+    return gradient * tf.cast(here.weight, gradient.dtype)
+
+
+class TrainStep:
+    """`loss = step(x, y)`: one optimizer step with the gradient of the global batch's mean loss.
+
+    Traced once, with a free batch size, so that another world size or a last small batch costs no second tracing.
+    Within a micro-batched share it only adds gradients up. Returns the mean loss of this worker's piece.
+    """
+
+    def __init__(self, model: Any, optimizer: Any, loss: Callable[[Any, Any], Any]) -> None:
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        _require_tensorflow(model)
+        self.variables = [raw(variable) for variable in model.trainable_variables]
+        build(optimizer, model)
+        reducer = reducer_of(optimizer)
+        if reducer is None:
+            raise BadRequest("Give train_step the plain optimizer: it adds the gradients up itself.")
+        self.reducer = reducer
+        self._gradients: Any = None
+        self._apply = tf.function(self._apply_eagerly, reduce_retracing=True)
+        _steps.add(self)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        """Train on one piece; its mean loss."""
+        if here.ring is None and in_horovod_job():
+            raise EngineError(_OUTSIDE.format("train step"))
+        x, y = _tensors(x), _tensors(y)
+        if self._gradients is None:
+            self._gradients = tf.function(self._gradients_eagerly, input_signature=(_free(x), _free(y), _SCALAR))
+        loss, gradients = self._gradients(x, y, tf.constant(here.weight))
+        whole = self.reducer.take(list(gradients))
+        if whole is not None:
+            with self.reducer.passing():
+                self._apply(whole)
+        return loss
+
+    def _gradients_eagerly(self, x: Any, y: Any, weight: Any) -> tuple[Any, list[Any]]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.loss(y, self.model(x, training=True)))
+            whole = tf.add_n([loss, *[tf.cast(extra, loss.dtype) for extra in self.model.losses]])
+        gradients = tape.gradient(whole, self.variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return loss, [gradient * tf.cast(weight, gradient.dtype) for gradient in dense]
+
+    def _apply_eagerly(self, gradients: list[Any]) -> None:
+        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+
+
+def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
+    """A train step for a built model, an optimizer and a loss (Keras' own, or any function of (y, predicted))."""
+    return TrainStep(model, optimizer, loss)
+
+
+_SCALAR = tf.TensorSpec([], tf.float32)
+
+
+def _summed(gradients: list[Any], *, wanted: bool) -> tuple[list[Any], bool]:
+    """The sum over the ring, one group a type; the last number says whether anybody wants a change."""
+    from horovod.tensorflow import Sum
+    from horovod.tensorflow.mpi_ops import _grouped_allreduce
+
+    flag = tf.constant([float(wanted)])
+    by_type: dict[Any, list[int]] = {}
+    tensors = [*gradients, flag]
+    for index, tensor in enumerate(tensors):
+        if tensor is not None:
+            by_type.setdefault(tensor.dtype, []).append(index)
+    for number, indices in enumerate(by_type.values()):
+        group = [tensors[index] for index in indices]
+        summed = _grouped_allreduce(group, name=f"elastic.{number}", op=Sum, ignore_name_scope=True)
+        for index, tensor in zip(indices, summed, strict=True):
+            tensors[index] = tensor
+    return tensors[:-1], bool(tensors[-1].numpy()[0])
+
+
+def _tensors(value: Any) -> Any:
+    return tf.nest.map_structure(_tensor, value)
+
+
+def _tensor(value: Any) -> Any:
+    tensor = tf.convert_to_tensor(value)
+    return tf.cast(tensor, tf.float32) if tensor.dtype == tf.float64 else tensor  # NumPy's default is Keras' exception
+
+
+def _free(value: Any) -> Any:
+    return tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), value)
+
+
+def raw(variable: Any) -> Any:
+    """TensorFlow's variable within one of Keras 3's, or itself."""
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
+
+
+def _require_tensorflow(model: Any) -> None:
+    keras = sys.modules.get("keras")
+    if keras is None or not isinstance(model, keras.Model) or not hasattr(keras, "backend"):
+        return
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise EngineError(
+            f"Keras runs on {backend!r} here, and training.keras needs TensorFlow. Set KERAS_BACKEND=tensorflow "
+            "(`%%distribute --env KERAS_BACKEND=tensorflow`); on the torch backend, use PyTorch's own loop."
+        )
+
+
+def build(optimizer: Any, model: Any) -> None:
+    """Make the optimizer's own variables now, so that they can be shared out and nothing is traced twice."""
+    if not getattr(optimizer, "built", False) and hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
