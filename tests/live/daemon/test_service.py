@@ -112,6 +112,7 @@ def test_a_second_daemon_says_so_and_exits_3(pool) -> None:
         (["--tcp", "tcp://127.0.0.1:0"], "table of keys"),
         (["--tcp", "udp://x"], "expected tcp://"),
         (["--socket", "/tmp/" + "x" * 120], "100 bytes"),
+        (["--keep-days", "-1"], "expected numbers from 0 on"),
     ],
 )
 def test_wrong_options_are_named(pool_dir: Path, arguments: list[str], says: str) -> None:
