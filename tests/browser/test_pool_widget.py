@@ -37,6 +37,33 @@ def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page
     pool.client.ask(wire.SwitchPolicy(name=before))
 
 
+OLD = '{"version": "0.0.9", "down_since": null, "user": "ann", "policy": "fifo", "seq": 1}'
+STEPS = "import time\nfor step in range(3000):\n    print('step', step, flush=True)\n    time.sleep(0.2)"
+
+
+def test_an_old_server_extension_is_named_and_the_kernel_serves(notebook: Any, page: Page, pool: Pool) -> None:
+    page.route("**/elastic/api/health*", lambda route: route.fulfill(content_type="application/json", body=OLD))
+    book = notebook(LOAD, "%%distribute --gpus 1 --engine process --detach --name steps\n" + STEPS, "%elastic")
+    book.run_all()
+    said = "runs jupyter-elastic 0.0.9, this page is of"
+    view = page.locator(POOL)
+    expect(view.get_by_role("alert")).to_contain_text(said)
+    expect(view.get_by_role("alert")).to_contain_text("pip install -U jupyter-elastic")
+    expect(view.locator(".je-slot.je-leased")).to_have_count(1)
+    job = page.locator(".jp-OutputArea .je-job:visible").first
+    expect(job.get_by_role("alert")).to_contain_text(said)
+    expect(job.locator(".je-output")).to_contain_text("step 3")
+    (info,) = pool.client.jobs()
+    at = len(pool.output(info.job).splitlines())
+    expect(job.locator(".je-output")).to_contain_text(f"step {at + 5}")
+    book.picture("old-server")
+    job.get_by_role("button", name="Cancel job").click()
+    assert pool.ended(info.job).outcome == "cancelled"
+    expect(view.locator(".je-slot.je-leased")).to_have_count(0)
+    book.wait_command("jupyter-elastic:open-pool")
+    expect(page.locator("#jupyter-elastic-pool")).to_contain_text(said)
+
+
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Page, pool: Pool, theme: str) -> None:
     page.route("**/elastic/api/**", lambda route: route.fulfill(status=404, content_type="text/html", body="nothing"))

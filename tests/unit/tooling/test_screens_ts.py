@@ -9,6 +9,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
+import jupyter_elastic
 from jupyter_elastic import use
 from jupyter_elastic.widgets import model, pool_screen
 
@@ -43,3 +44,8 @@ def test_every_screen_has_its_twin(module: ModuleType) -> None:
 
 def test_no_interface_is_left_over() -> None:
     assert set(interfaces()) == {name for module in (pool_screen, model, use) for name in structs(module)}
+
+
+def test_the_page_knows_its_version() -> None:
+    (said,) = re.findall(r"VERSION = '([^']+)'", (SOURCE.parent / "version.ts").read_text())
+    assert said == jupyter_elastic.__version__

@@ -12,23 +12,30 @@ interface Model {
 
 function start({ model, el }: { model: Model; el: HTMLElement }) {
   const home = findHome();
-  const server = home && new Server(home);
+  let server = home && new Server(home);
   let problem = '';
+  // The kernel feeds this view whatever becomes of the server; what is wrong with that is said, and its REST left alone.
+  void server?.unfit().then(unfit => {
+    if (!unfit) return;
+    [server, problem] = [null, unfit];
+    draw();
+  });
   const draw = () => {
     const text = model.get('page') as string;
     if (!text) return;
     const page: JobPage = JSON.parse(text);
     const job = page.screen.job;
+    const rest = server;
     const reach = (over: (server: Server) => Promise<void>, comm: Record<string, unknown>) => {
-      if (!server) return model.send(comm);
-      over(server).catch(() => model.send(comm));
+      if (!rest) return model.send(comm);
+      over(rest).catch(() => model.send(comm));
     };
     const actions = {
       cancel: () => reach(s => s.cancel(job), { type: 'cancel' }),
       resize: (least: number, most: number) => reach(s => s.resize(job, least, most), { type: 'resize', least, most }),
       background: model.get('waits') ? () => reach(s => s.background(job), { type: 'background' }) : undefined,
-      script: server ? () => void server.script(job).then(text => navigator.clipboard.writeText(text)).catch(error => ((problem = error.message), draw())) : undefined,
-      link: (rank: number) => server?.output(job, rank) ?? null
+      script: rest ? () => void rest.script(job).then(text => navigator.clipboard.writeText(text)).catch(error => ((problem = error.message), draw())) : undefined,
+      link: (rank: number) => rest?.output(job, rank) ?? null
     };
     render(<JobView page={problem ? { ...page, notice: problem } : page} actions={actions} />, el);
   };

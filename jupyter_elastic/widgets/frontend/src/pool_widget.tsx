@@ -3,7 +3,7 @@ import { render } from 'preact';
 import type { Forecast, PickerActions, Policies } from './actions';
 import type { PoolScreen, ShadowRow } from './screens';
 import { clock } from './format';
-import { ABSENT, Feed, findHome, Server } from './server';
+import { Feed, findHome, Server } from './server';
 import { PolicyPicker } from './view/PolicyPicker';
 import { PoolView } from './view/PoolView';
 
@@ -81,10 +81,10 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
         [screen, offset, down, notice] = [next, first, since, ''];
         draw();
       },
-      down: (since, absent) => {
+      down: (since, unfit) => {
         if (since === null) return;
         served = false;
-        notice = absent ? ABSENT : `The Jupyter server has not answered since ${clock(since)}; this page comes back by itself.`;
+        notice = unfit || `The Jupyter server has not answered since ${clock(since)}; this page comes back by itself.`;
         fromKernel();
       }
     });

@@ -1,6 +1,7 @@
 // The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
 import type { Forecast, PickerActions, Policies } from './actions';
 import type { PoolScreen } from './screens';
+import { older, VERSION } from './version';
 import type { JobPage } from './view/JobView';
 
 export interface Home {
@@ -26,11 +27,18 @@ function cookie(name: string): string {
   return document.cookie.match(`\\b${name}=([^;]*)`)?.[1] ?? '';
 }
 
-export const ABSENT =
-  'The server extension of jupyter-elastic is not there: pip install jupyter-elastic beside JupyterLab and restart the server.';
+const ABSENT =
+  'The server extension of jupyter-elastic is not there: run `pip install jupyter-elastic` where JupyterLab is installed, and restart the Jupyter server.';
 
 /** The server answers, but knows nothing of us. */
-export class Absent extends Error {}
+class Absent extends Error {}
+
+function outdated(version: string): string {
+  return (
+    `The Jupyter server runs jupyter-elastic ${version}, this page is of ${VERSION}: ` +
+    'run `pip install -U jupyter-elastic` where JupyterLab is installed, and restart the Jupyter server.'
+  );
+}
 
 export class Server {
   constructor(private home: Home) {}
@@ -56,6 +64,16 @@ export class Server {
     }
     const problem = await response.json().catch(() => ({}));
     throw new Error(problem.message ?? `the server answered ${response.status}`);
+  }
+
+  /** Why this page can't rely on the server's extension and what to do; empty where it can, or where nothing answers. */
+  async unfit(): Promise<string> {
+    try {
+      const { version } = await this.ask<{ version: string }>('GET', 'health');
+      return older(version, VERSION) ? outdated(version) : '';
+    } catch (error) {
+      return error instanceof Absent ? ABSENT : '';
+    }
   }
 
   cancel = (job: number) => this.ask<void>('DELETE', `jobs/${job}`);
@@ -88,8 +106,8 @@ export interface Screens {
   missing?: (job: number, message: string) => void;
   /** The server can't say yet. */
   waiting?: (job: number, message: string) => void;
-  /** The socket is down since this time (seconds), or up again (null); `absent`: the server has no such extension. */
-  down?: (since: number | null, absent: boolean) => void;
+  /** The socket is down since this time (seconds), or up again (null); `unfit`: what is wrong with the server's extension. */
+  down?: (since: number | null, unfit: string) => void;
 }
 
 /** A socket that sends whole screens. It connects again for as long as the page lives; nothing has to be replayed. */
@@ -98,14 +116,13 @@ export class Feed {
   private closed = false;
   private wait = 500;
   private since: number | null = null;
-  private absent = false;
 
   constructor(
     private home: Home,
     private look: Look,
     private screens: Screens
   ) {
-    this.connect();
+    void this.connect();
   }
 
   show(look: Look): void {
@@ -118,18 +135,10 @@ export class Feed {
     this.socket?.close();
   }
 
-  /** A socket that cannot be opened does not say why: ask whether the extension is there at all. */
-  private async tellDown(): Promise<void> {
-    try {
-      await new Server(this.home).ask('GET', 'health');
-      this.absent = false;
-    } catch (error) {
-      this.absent = error instanceof Absent;
-    }
-    if (!this.closed && this.since !== null) this.screens.down?.(this.since, this.absent);
-  }
-
-  private connect(): void {
+  private async connect(): Promise<void> {
+    const unfit = await new Server(this.home).unfit(); // a socket that can't be opened does not say why
+    if (this.closed) return;
+    if (unfit) return this.retry(unfit);
     const url = new URL('elastic/api/screens', this.home.wsUrl.replace(/\/?$/, '/'));
     if (this.home.token) url.searchParams.set('token', this.home.token);
     const socket = new WebSocket(url.href);
@@ -137,8 +146,7 @@ export class Feed {
     socket.onopen = () => {
       this.wait = 500;
       this.since = null;
-      this.absent = false;
-      this.screens.down?.(null, false);
+      this.screens.down?.(null, '');
       socket.send(JSON.stringify(this.look));
     };
     socket.onmessage = event => {
@@ -148,12 +156,14 @@ export class Feed {
       else if (message.missing) this.screens.missing?.(message.missing, message.message);
       else if (message.waiting) this.screens.waiting?.(message.waiting, message.message);
     };
-    socket.onclose = () => {
-      if (this.closed) return;
-      this.since ??= Date.now() / 1000;
-      void this.tellDown();
-      setTimeout(() => !this.closed && this.connect(), this.wait);
-      this.wait = Math.min(this.wait * 1.6, 10000);
-    };
+    socket.onclose = () => this.retry('');
+  }
+
+  private retry(unfit: string): void {
+    if (this.closed) return;
+    this.since ??= Date.now() / 1000;
+    this.screens.down?.(this.since, unfit);
+    setTimeout(() => !this.closed && void this.connect(), this.wait);
+    this.wait = Math.min(this.wait * 1.6, 10000);
   }
 }

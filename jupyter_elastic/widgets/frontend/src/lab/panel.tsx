@@ -2,7 +2,7 @@
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import type { PoolScreen } from '../screens';
-import { ABSENT, Feed, Server, type Home } from '../server';
+import { Feed, Server, type Home } from '../server';
 import { PolicyPicker } from '../view/PolicyPicker';
 import { PoolView } from '../view/PoolView';
 
@@ -15,7 +15,7 @@ export class PoolPanel extends Widget {
   private offset = 0;
   private poolDown: number | null = null;
   private serverDown: number | null = null;
-  private absent = false;
+  private unfit = '';
   private picking = false;
   private problem = '';
 
@@ -36,9 +36,9 @@ export class PoolPanel extends Widget {
           this.poolDown = down;
           this.draw();
         },
-        down: (since, absent) => {
+        down: (since, unfit) => {
           this.serverDown = since;
-          this.absent = absent;
+          this.unfit = unfit;
           this.draw();
         }
       }
@@ -65,7 +65,7 @@ export class PoolPanel extends Widget {
   private draw(): void {
     if (this.isDisposed) return;
     if (!this.screen) {
-      const said = this.absent ? ABSENT : this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.';
+      const said = this.unfit || (this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.');
       render(<div class="je-root je-pool je-section">{said}</div>, this.node);
       return;
     }
@@ -86,7 +86,7 @@ export class PoolPanel extends Widget {
           screen={screen}
           offset={this.offset}
           down={this.serverDown ?? this.poolDown}
-          notice={this.absent ? ABSENT : ''}
+          notice={this.unfit}
           actions={{
             cancel: job => void this.server.cancel(job).catch(this.tell),
             unshadow: row => void picker.unshadow(row.policy).catch(this.tell),

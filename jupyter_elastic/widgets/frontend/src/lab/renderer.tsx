@@ -2,7 +2,7 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
-import { ABSENT, Feed, findHome, Server } from '../server';
+import { Feed, findHome, Server } from '../server';
 import { JobView, type JobActions, type JobPage } from '../view/JobView';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
@@ -75,10 +75,11 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           this.notice = message;
           this.draw();
         },
-        down: (since, absent) => {
+        down: (since, unfit) => {
           this.toggleClass('je-live', since === null);
+          this.toggleClass('je-unfit', unfit !== '');
           if (since === null) this.notice = '';
-          else if (absent) this.notice = ABSENT;
+          else if (unfit) this.notice = unfit;
           else this.notice = `The Jupyter server has not answered since ${new Date(since * 1000).toLocaleTimeString()}. The job goes on; this view comes back by itself.`;
           this.draw();
         }
