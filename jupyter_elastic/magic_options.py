@@ -60,9 +60,9 @@ class Options(Struct, frozen=True, kw_only=True):
 )
 @argument("--out", action="append", metavar="NAMES", help="Names whose values come back into the notebook.")
 @argument("--no-capture", action="store_true", help="Capture nothing from the notebook.")
-@argument("--detach", "-a", "--noblock", action="store_true", help="Return the job's handle at once.")
+@argument("--detach", "-a", "--noblock", action="store_true", help="Do not wait; the cell's value is the job's handle.")
 @argument("--block", "-b", action="store_true", help="Wait for the job (the default).")
-@argument("--handle", "-o", default="", metavar="NAME", help="Put the job's handle into this name.")
+@argument("--handle", "-o", default="", metavar="NAME", help="Put the job's handle into this name instead.")
 @argument("--max-time", default="", metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
 @argument(
     "--estimate", default="", metavar="TIME", help="Your guess of the running time; policies may back-fill by it."

@@ -1,0 +1,122 @@
+"""What docs/ lists is what the real parsers know, and every link of a page leads somewhere.
+
+When a list has changed, `python tests/unit/tooling/test_docs.py` prints the tables as they ought to be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic import cli, magic_options
+from jupyter_elastic.job import Job
+from jupyter_elastic.scheduler import __main__ as daemon
+
+ROOT = Path(__file__).resolve().parents[3]
+CELLS, POOL = ROOT / "docs" / "cells.md", ROOT / "docs" / "running-a-pool.md"
+
+
+def options(parser: argparse.ArgumentParser) -> list[str]:
+    """A row for each option: all its words, then what its help says."""
+    rows = []
+    for action in parser._actions:
+        if action.option_strings and "--help" not in action.option_strings:
+            # IPython writes what an option takes into its help, and leaves the action's own word empty.
+            value = f" {action.metavar}" if action.metavar else "" if action.nargs == 0 else " " + action.dest.upper()
+            words = ", ".join(f"`{word}`" for word in reversed(action.option_strings[1:]))
+            first = action.option_strings[0] + value
+            rows.append(f"| `{_cell(first)}`{', ' * bool(words)}{words} | {_cell(action.help or '')} |")
+    return rows
+
+
+def handle() -> list[str]:
+    """A row for each public word of a job's handle."""
+    rows = []
+    for name, member in vars(Job).items():
+        if not name.startswith("_"):
+            call = f"{name}{_signature(member)}" if inspect.isfunction(member) else name
+            rows.append(f"| `.{call}` | {_cell((inspect.getdoc(member) or '').splitlines()[0])} |")
+    return rows
+
+
+def elastic() -> list[str]:
+    """A row for each word of `%elastic`."""
+    parser = cli._parser("%elastic", notebook=True)
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    rows = []
+    for choice in commands._choices_actions:
+        sub = commands.choices[choice.dest]
+        words = [_usage(action) for action in sub._actions if not {"--help", "--json"} & {*action.option_strings}]
+        rows.append(f"| `{_cell(' '.join(['%elastic', choice.dest, *words]))}` | {_cell(choice.help or '')} |")
+    return [*rows, "| `%elastic attach JOB` | the live view of a job, in this notebook |"]
+
+
+def _usage(action: argparse.Action) -> str:
+    value = str(action.metavar or action.dest).upper()
+    if not action.option_strings:
+        return {"?": f"[{value}]", "+": f"{value}..."}.get(str(action.nargs), value)
+    return f"[{action.option_strings[0]}]" if action.nargs == 0 else f"[{action.option_strings[0]} {value}]"
+
+
+def _signature(member: object) -> str:
+    signature = inspect.signature(member)  # type: ignore[arg-type]
+    names = [name for name in signature.parameters if name != "self"]
+    return f"({', '.join(names)})"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def rows_below(page: Path, heading: str) -> list[str]:
+    """The rows of the first table below a heading or line."""
+    after = page.read_text().split(f"\n{heading}\n", 1)[1].lstrip("\n").splitlines()
+    start = next(number for number, line in enumerate(after) if line.startswith("|---"))
+    rows = []
+    for line in after[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append(line)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("heading", "expected"),
+    [("## `%%distribute`", options(magic_options.distribute_line.parser)), ("## `%elastic`", elastic())],
+)
+def test_the_tables_of_cells_are_the_parsers(heading: str, expected: list[str]) -> None:
+    assert rows_below(CELLS, heading) == expected
+
+
+def test_the_table_of_the_handle_is_the_class() -> None:
+    assert rows_below(CELLS, "## The handle") == handle()
+
+
+def test_the_policy_line_knows_the_options_that_are_listed() -> None:
+    listed = [re.findall(r"--\w+", row)[0] for row in rows_below(CELLS, "## `%%policy`")]
+    assert listed == ["--shadow", "--activate", "--opt"]
+    assert magic_options.policy_line("mine --shadow") == ("mine", False, {})
+    assert magic_options.policy_line("mine --activate --opt greed=2") == ("mine", True, {"greed": 2})
+
+
+def test_every_option_of_the_daemon_is_listed() -> None:
+    listed = {re.findall(r"`(--[\w-]+)", row)[0] for row in rows_below(POOL, "## All options of the daemon")}
+    known = {word for action in daemon._parser()._actions for word in action.option_strings if word.startswith("--")}
+    assert listed == known - {"--help"}
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not missing
+
+
+if __name__ == "__main__":
+    for table in (options(magic_options.distribute_line.parser), elastic(), handle()):
+        sys.stdout.write("\n".join(table) + "\n\n")
