@@ -289,8 +289,9 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
         return
     if given.name:
         (active,) = (policy for policy in policies if policy.active)
-        options = "".join(f", {name}={value}" for name, value in active.options.items())
-        console.print(f"{active.name} decides from now on{options}. No job was touched by the switch.", markup=False)
+        options = ", ".join(f"{name}={value}" for name, value in active.options.items())
+        told = f"{active.name} ({options})" if options else active.name
+        console.print(f"{told} decides from now on; no job was touched by the switch", markup=False)
         return
     table = _table("", "POLICY", "WHAT IT DOES", "OPTIONS")
     for policy in policies:

@@ -86,7 +86,7 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spa
     def think() -> None:
         plan, problem = None, ""
         try:
-            plan = _checked(policy.plan(view))
+            plan = _checked(policy.plan(view), view)
         except _TooSlow:
             problem = "it was interrupted"
         except BaseException as error:  # a stranger's code may even call sys.exit
@@ -105,11 +105,19 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spa
         raise PolicyProblem(f"it gave no plan within {deadline_s:g} s") from None
 
 
-def _checked(plan: Any) -> Plan:
-    """A copy of the plan that shares nothing with the policy, without subclasses or surprises in its fields."""
+def _checked(plan: Any, view: View) -> Plan:
+    """A copy of the plan that shares nothing with the policy, without subclasses or surprises in its fields.
+
+    The core overlooks jobs that have ended since the view was made; that the policy has seen none of that number shows
+    only here.
+    """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() gave back {type(plan).__name__}, not a Plan")
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
+    plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
+    strangers = sorted(plan.sizes.keys() - {job.job for job in view.jobs})
+    if strangers:
+        raise ValueError(f"it plans for job {strangers[0]}, and there is no unfinished job of that number")
+    return plan
 
 
 def _interrupt(thread: threading.Thread) -> None:

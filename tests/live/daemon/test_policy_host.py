@@ -137,3 +137,21 @@ def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
             break
     assert len(reasons) == 3
     assert all("within 0.5 s" in reason for reason in reasons)
+
+
+def test_a_policy_that_plans_for_an_ended_job_is_refused(pool, spec) -> None:
+    client = pool.start().client()
+    ended = client.submit(spec)
+    client.ask(wire.CancelJob(job=ended))
+    since = client.ask(wire.ListJobs(limit=1)).seq
+    client.ask(wire.SwitchPolicy(name="stale", source=f"def plan(view):\n    return {{{ended}: 1}}"))
+    job = client.submit(spec)
+    assert until(client, job, JobStarted), "the fallback policy starts it"
+    reasons = []
+    for event in client.events(since):
+        if isinstance(event.fact, PlanRejected):
+            reasons.append(event.fact.reason)
+        if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
+            break
+    assert len(reasons) == 3
+    assert all(f"job {ended}, and there is no unfinished job of that number" in reason for reason in reasons)
