@@ -28,11 +28,13 @@ from typing import Any
 
 import msgspec
 
+from jupyter_elastic import packaging
 from jupyter_elastic.agent import link, processes
 from jupyter_elastic.agent.engines.base import Engine, Task
 from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord
 from jupyter_elastic.agent.meter import Meter
 from jupyter_elastic.agent.progress import ProgressWriter
+from jupyter_elastic.agent.spawn import our_source
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import (
     AnyEffect,
@@ -71,6 +73,8 @@ def preload() -> None:
         with contextlib.suppress(Exception):
             _preloaded[entry.name] = entry.load()
     codecs.lookup("ascii")  # found by an import at the first use
+    our_source()
+    packaging.decode(packaging.encode(packaging.Payload(source="", filename="", first_line=1, names=b"")))
 
 
 def load_engine(name: str) -> type[Engine]:

@@ -262,15 +262,15 @@ def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, 
 
 
 @functools.cache
-def _our_source() -> int:
-    """Which version of the package this process speaks for."""
+def our_source() -> int:
+    """Which version of the package this process, and what is forked from it, speaks for."""
     return newest_source()
 
 
 def socket_of(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> Path:
     """The socket of the pool for this interpreter, environment and set of frameworks."""
     counted = sorted((name, value) for name, value in environment.items() if name.startswith(_READ_BY_FRAMEWORKS))
-    text = json.dumps([python, _our_source(), counted, sorted(frameworks)])
+    text = json.dumps([python, our_source(), counted, sorted(frameworks)])
     return connection.runtime_dir() / f"pool-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
 
 

@@ -440,7 +440,8 @@ class WorkersEngine:
 
     def _read_payload(self) -> packaging.Payload:
         folder = self.task.folder
-        shutil.rmtree(folder / "results", ignore_errors=True)
+        if (folder / "results").exists():  # of an attempt before this one
+            shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / "error.json").unlink(missing_ok=True)
         return packaging.decode((folder / packaging.PAYLOAD).read_bytes())
 
