@@ -113,11 +113,11 @@ def _checked(plan: Any, view: View) -> Plan:
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() gave back {type(plan).__name__}, not a Plan")
-    plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
-    strangers = sorted(plan.sizes.keys() - {job.job for job in view.jobs})
+    copy: Plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
+    strangers = sorted(copy.sizes.keys() - {job.job for job in view.jobs})
     if strangers:
         raise ValueError(f"it plans for job {strangers[0]}, and there is no unfinished job of that number")
-    return plan
+    return copy
 
 
 def _interrupt(thread: threading.Thread) -> None:
