@@ -8,7 +8,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.* tf-keras==2.21.*
 export OMP_NUM_THREADS ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo lab test check bench clean
+.PHONY: demo lab test check bench pictures clean
 
 demo: $(DONE)/horovod
 	$(BIN)/python scripts/demo.py
@@ -27,6 +27,9 @@ check: $(DONE)/tools
 
 bench: $(DONE)/tools $(DONE)/peers
 	$(BIN)/python -m benchmarks
+
+pictures: $(DONE)/tools
+	$(BIN)/python scripts/pictures.py
 
 clean:
 	rm -rf $(VENV) .venv-peers
@@ -52,7 +55,13 @@ $(DONE)/horovod: $(DONE)/package jupyter_elastic/build_horovod/hvd-cxx
 	$(BIN)/jupyter elastic build-horovod
 	@touch $@
 
-$(DONE)/tools: $(DONE)/horovod
+# The browser tests run with both: they differ in how a click reaches a busy kernel.
+$(DONE)/older-ipykernel: $(DONE)/package
+	@rm -rf $(VENV)/ipykernel-7.3
+	$(BIN)/python -m pip install -q --no-deps --target $(VENV)/ipykernel-7.3 "ipykernel==7.3.*"
+	@touch $@
+
+$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel
 	@command -v chromium >/dev/null || { echo "Installing Debian's chromium for the browser tests: about 1 minute."; \
 	  apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium >/dev/null; }
 	@touch $@

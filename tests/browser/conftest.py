@@ -21,7 +21,10 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-ARTEFACTS = Path(__file__).resolve().parents[2] / "artefacts"
+ROOT = Path(__file__).resolve().parents[2]
+ARTEFACTS = ROOT / "artefacts"
+OLDER = "ipykernel-7.3"
+"""The release before: in a folder of its own, used by a kernel of its own."""
 IDLE = """() => { const w = window.jupyterapp?.shell?.currentWidget;
   return w?.sessionContext?.session?.kernel?.status === 'idle'; }"""
 expect.set_options(timeout=60_000)
@@ -52,7 +55,21 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 def lab(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", OMP_NUM_THREADS="1")
     with Lab(tmp_path_factory.mktemp("lab"), env) as lab:
+        lab.add_kernel(OLDER, ROOT / ".venv" / OLDER)
         yield lab
+
+
+@pytest.fixture(params=["python3"])
+def kernel(request: pytest.FixtureRequest) -> str:
+    """Name of the kernel that the test's notebooks run; see `both_kernels`."""
+    name: str = request.param
+    if name == OLDER and not (ROOT / ".venv" / OLDER / "ipykernel").is_dir():
+        pytest.fail(f"the older kernel is not there: `make .venv/.done/older-ipykernel` puts it into .venv/{OLDER}")
+    return name
+
+
+both_kernels = pytest.mark.parametrize("kernel", ["python3", OLDER], indirect=True)
+"""For what depends on how ipykernel hands messages to a busy kernel."""
 
 
 class Notebook:
@@ -94,12 +111,12 @@ class Notebook:
 
 
 @pytest.fixture
-def notebook(page: Page, lab: Lab, pool: Pool, request: pytest.FixtureRequest) -> Iterator[Any]:
+def notebook(page: Page, lab: Lab, pool: Pool, kernel: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     """`notebook(cell, ...)` writes a notebook, opens it and waits for its kernel."""
     opened: list[Notebook] = []
 
     def make(*cells: str) -> Notebook:
-        name = lab.notebook(f"{request.node.name.split('[')[0]}-{len(opened)}.ipynb", *cells)
+        name = lab.notebook(f"{request.node.name.split('[')[0]}-{len(opened)}.ipynb", *cells, kernel=kernel)
         made = Notebook(page, lab, name)
         made.open()
         made.wait_idle()
@@ -110,5 +127,5 @@ def notebook(page: Page, lab: Lab, pool: Pool, request: pytest.FixtureRequest) -
     for info in pool.client.jobs():
         pool.cancel(info.job)
         pool.ended(info.job)
-    for kernel in lab.api("api/sessions"):
-        lab.api(f"api/sessions/{kernel['id']}", "DELETE")
+    for session in lab.api("api/sessions"):
+        lab.api(f"api/sessions/{session['id']}", "DELETE")

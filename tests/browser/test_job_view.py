@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import ipykernel
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import OLDER, both_kernels
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -29,6 +31,7 @@ def steps(count: int, options: str = "") -> str:
     return STEPS.format(steps=count, options=options)
 
 
+@both_kernels
 def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
     book = notebook(LOAD, steps(60))
     book.run_all()
@@ -47,6 +50,7 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
     book.picture("job-completed")
 
 
+@both_kernels
 def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: Any, page: Page, pool: Pool) -> None:
     book = notebook(LOAD, steps(3000, "--detach"), "import time\ntime.sleep(600)")
     book.run_all()
@@ -60,6 +64,45 @@ def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: A
     book.command("notebook:interrupt-kernel")
 
 
+@both_kernels
+def test_reload_while_busy(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
+    book = notebook(LOAD, steps(3000))  # the cell waits for its job, so the kernel is busy
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 2")
+    book.save()
+    book.open()
+    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 3}")
+    page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'busy'"
+    )
+    view.get_by_role("button", name="Cancel job").click()
+    expect(view.locator(".je-state")).to_contain_text("cancelled")
+
+
+@both_kernels
+def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page: Page, pool: Pool, kernel: str) -> None:
+    page.route("**/elastic/api/**", lambda route: route.fulfill(status=404, content_type="text/html", body="nothing"))
+    book = notebook(
+        LOAD,
+        steps(3000, "--detach"),
+        "import ipykernel, time\nprint('ipykernel', ipykernel.__version__)\ntime.sleep(600)",
+    )
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-job:visible").first
+    expect(view.get_by_role("alert")).to_contain_text("server extension of jupyter-elastic is not there")
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
+    version = "7.3." if kernel == OLDER else ipykernel.__version__
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text(f"ipykernel {version}")
+    (info,) = pool.client.jobs()
+    view.get_by_role("button", name=f"Cancel job {info.job}").click()
+    assert pool.ended(info.job).outcome == "cancelled"
+    expect(view.locator(".je-state")).to_contain_text("cancelled")
+    book.command("notebook:interrupt-kernel")
+
+
+@both_kernels
 def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     book = notebook(LOAD, steps(3000, "--detach"))
     book.run_all()

@@ -128,11 +128,19 @@ class Lab:
             return problem.code, text.decode()
         raise AssertionError(f"{method} {path} was not refused")
 
-    def notebook(self, name: str, *cells: str) -> str:
+    def add_kernel(self, name: str, path: Path) -> None:
+        """Give the server another kernel: this interpreter with `path` before its own packages."""
+        folder = self.folder / "data" / "kernels" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": name, "language": "python", "env": {"PYTHONPATH": str(path)}}
+        (folder / "kernel.json").write_text(json.dumps(spec))
+
+    def notebook(self, name: str, *cells: str, kernel: str = "python3") -> str:
         """Write a notebook into the server's root; its path there."""
         made = nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            metadata={"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}},
         )
         nbformat.write(made, self.root / name)
         return name
