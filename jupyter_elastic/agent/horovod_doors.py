@@ -143,6 +143,7 @@ class Doors:
             HOROVOD_CONTROLLER="gloo",
             HOROVOD_CPU_OPERATIONS="gloo",
             HOROVOD_GLOO_IFACE="lo",
+            HOROVOD_GLOO_HOSTNAME="127.0.0.1",  # read by our build's Gloo, where Horovod forgets the interface
             HOROVOD_ELASTIC="1",
         )
 

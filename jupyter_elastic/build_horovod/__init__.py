@@ -24,6 +24,7 @@ from jupyter_elastic.errors import ElasticError, EngineError
 
 HOROVOD = "0.28.1"
 WRAPPER = Path(__file__).with_name("hvd-cxx")
+HOSTNAME_HEADER = Path(__file__).with_name("gethostname.h")
 PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 
 
@@ -76,7 +77,7 @@ def cache_key() -> str:
     """Wheels with this key fit this interpreter, these frameworks and this processor."""
     parts = [HOROVOD, platform.python_version(), platform.machine(), _cpu_flags(), str(cuda_home())]
     parts += [f"{name}-{version}" for name, version in sorted(frameworks().items())]
-    parts.append(WRAPPER.read_text())
+    parts += [WRAPPER.read_text(), HOSTNAME_HEADER.read_text()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

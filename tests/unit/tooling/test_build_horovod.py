@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,23 @@ def test_wrapper_empties_the_xla_operations_only(tmp_path: Path) -> None:
     other = arguments_after_wrapping(tmp_path, "-c", "/x/horovod/tensorflow/mpi_ops.cc")
     assert xla[-1] == "-UTENSORFLOW_VERSION"
     assert "-UTENSORFLOW_VERSION" not in other
+
+
+def test_wrapper_lets_gloo_ask_for_its_address(tmp_path: Path) -> None:
+    source = tmp_path / "gloo" / "transport" / "tcp" / "device.cc"
+    source.parent.mkdir(parents=True)
+    source.write_text(
+        "#include <unistd.h>\n#include <cstdio>\n"
+        "int main() { char name[64]; return gethostname(name, 64) || !puts(name); }\n"
+    )
+    program = tmp_path / "program"
+    subprocess.run([str(build_horovod.WRAPPER), "-std=c++11", str(source), "-o", str(program)], check=True, timeout=60)
+
+    def says(**env: str) -> str:
+        return subprocess.run([program], env=env, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+    assert says(HOROVOD_GLOO_HOSTNAME="127.0.0.1") == "127.0.0.1"
+    assert says() == says(HOROVOD_GLOO_HOSTNAME="") == says(HOROVOD_GLOO_HOSTNAME="x" * 64) == socket.gethostname()
 
 
 def test_a_missing_compiler_is_named_with_the_way_to_get_it(
