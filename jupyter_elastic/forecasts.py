@@ -17,6 +17,7 @@ from jupyter_elastic import wire
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.sim import whatif
+from jupyter_elastic.scheduler.sim.lengths import History
 from jupyter_elastic.shadow import Shadows
 from jupyter_elastic.types import JobId, View
 
@@ -25,6 +26,8 @@ Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
 EVERY_S = 10.0
 MAX_JOBS = 300
 """Of a longer queue nobody is told a wait: it would take seconds to find out and be wrong."""
+PAST = 500
+"""Jobs that ended last, whose lengths say what is usual."""
 LAZY = 30
 """The waits are found anew at most so often that this takes one part in so many of the time."""
 
@@ -60,9 +63,19 @@ async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> li
     if options:
         chosen[policies[-1]] = options
     made = {name: plugins.make_policy(name, given) for name, given in chosen.items()}
-    found = await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0])
+    usual = await _usual(ask, answer.view)
+    found = await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0], usual=usual)
     now = answer.view.now
     return [_in_clock_time(one, now) for one in found]
+
+
+async def _usual(ask: Ask, view: View) -> History:
+    """What the pool's past says about the length of jobs that don't; not asked for where all do."""
+    if all(job.profile.remaining is not None or job.estimate_s is not None for job in view.jobs):
+        return History()
+    past = await ask(wire.ListJobs(all=True, limit=PAST))
+    assert isinstance(past, wire.Jobs)
+    return History.of(past.jobs)
 
 
 class Waits:
@@ -84,6 +97,7 @@ class Waits:
             answer = await ask(wire.ReadView())
             assert isinstance(answer, wire.PoolView)
             view, policy = answer.view, plugins.make_policy(answer.policy, answer.options)
+            usual = await _usual(ask, view)
         except ElasticError:  # gone, or a policy from somebody's notebook
             self.ranges = {}
             return True
@@ -91,7 +105,7 @@ class Waits:
         found: list[whatif.Eta] = []
         if len(view.jobs) <= MAX_JOBS:
             simulated = time.monotonic()
-            found = await asyncio.to_thread(whatif.waits, view, policy, past=self._past)
+            found = await asyncio.to_thread(whatif.waits, view, policy, past=self._past, usual=usual)
             self._next = max(self._next, began + LAZY * (time.monotonic() - simulated))
         self.ranges = {eta.job: (view.now + eta.low_s, view.now + eta.high_s) for eta in found}
         for eta in found:

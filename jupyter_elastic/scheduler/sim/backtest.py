@@ -12,30 +12,9 @@ from typing import Any
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.sim import whatif
+from jupyter_elastic.scheduler.sim.lengths import History, served
 from jupyter_elastic.scheduler.sim.whatif import Calibration, Eta
-from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitted, JobView, Policy
-
-
-class History:
-    """How long finished jobs were, in seconds of one worker: of the same name where there are three, else of all."""
-
-    ENOUGH = 3
-
-    def __init__(self) -> None:
-        self._all: list[float] = []
-        self._named: dict[str, list[float]] = {}
-
-    def ended(self, name: str, seconds: float) -> None:
-        """One more job is over."""
-        self._all.append(seconds)
-        self._named.setdefault(name, []).append(seconds)
-
-    def __call__(self, job: JobView) -> float | None:
-        """Mean length of jobs like this one; None as long as too few have ended."""
-        for past in (self._named.get(job.name, []), self._all):
-            if len(past) >= self.ENOUGH:
-                return sum(past) / len(past)
-        return None
+from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitted, Policy
 
 
 @dataclass
@@ -70,7 +49,7 @@ def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Poli
         if isinstance(fact, JobEnded) and fact.outcome == "completed":
             for job in core.view(event.at).jobs:
                 if job.job == fact.job:
-                    history.ended(job.name, whatif.served(job))
+                    history.ended(job.owner, job.name, served(job))
         core.fold(event)
         if isinstance(fact, JobSubmitted) and fact.job in wanted:
             policy = _active(core, make, policies)

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.policies.speed import GUESS, rates, work_left
+from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.scheduler.sim.legal import illegal
+from jupyter_elastic.scheduler.sim.lengths import Usual, expected
 from jupyter_elastic.types import HostView, JobId, JobView, Policy, Profile, Size, View
 
 GRAIN = 0.02
@@ -28,10 +29,6 @@ IDLE_TRIES = 40
 """Decisions in a row without any job running after which those that still wait are given up as never starting."""
 LOSS, LOSS_S = 0.05, 10.0
 """Who finishes later by this share of its time and by this many seconds loses by a switch."""
-
-
-Usual: TypeAlias = Callable[[JobView], float | None]
-"""How many seconds a job of this kind needs in all on one worker, from past ones; None when there were none."""
 
 
 Stretch: TypeAlias = Callable[[JobView], float]
@@ -126,13 +123,6 @@ def _against(base: Forecast, other: Forecast) -> Forecast:
     return replace(other, losers=tuple(losers), winners=tuple(winners))
 
 
-def served(job: JobView) -> float:
-    """The work that a job has had, in seconds of one worker, where n workers count as n**0.9."""
-    if job.run_s <= 0:
-        return 0.0
-    return job.run_s * math.pow(max(1.0, job.attained_s / job.run_s), GUESS)
-
-
 class _Fluid:
     """A job as a quantity that flows."""
 
@@ -144,19 +134,9 @@ class _Fluid:
     def __init__(self, view: JobView, stretch: float, usual: Usual | None) -> None:
         self.view = view
         self.rate: Callable[[int], float] = rates(view)
-        remaining = view.profile.remaining
-        self.guessed = remaining is None and view.estimate_s is None and view.max_time_s is None
-        if remaining is not None and (view.profile.fit is not None or view.profile.speeds):
-            self.left = max(0.0, remaining) * stretch
-        else:
-            total = usual(view) if usual is not None and self.guessed else None
-            if total is None:
-                least = max(1, view.min_slots)
-                left = work_left(view) / least * self.rate(least)
-            else:
-                had = served(view)
-                left = max(total - had, had, 1.0) * self.rate(1)
-            self.left = left * stretch
+        known = view.profile.remaining is not None or view.estimate_s is not None
+        self.guessed = not known and view.max_time_s is None
+        self.left = expected(view, self.rate, usual) * stretch
         self.work = self.left
         self.size = view.size
         self.speed = self.rate(view.size.workers)
