@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from jupyter_elastic import __version__, keeper, wire
+from jupyter_elastic import __version__, describe, keeper, wire
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed
 from jupyter_elastic.job import Job
@@ -142,8 +142,9 @@ def _parser(prog: str, *, notebook: bool) -> argparse.ArgumentParser:
     explain = command("explain", _explain, "why a job waits, or holds what it holds")
     explain.add_argument("job", type=int)
     command("hosts", _hosts, "the slots of the pool and who holds them")
-    policy = command("policy", _policy, "list the policies, or switch to NAME")
-    policy.add_argument("name", nargs="?")
+    policy = command("policy", _policy, "list the policies, switch to NAME, or `describe NAME`")
+    policy.add_argument("name", nargs="?", metavar="NAME | describe")
+    policy.add_argument("described", nargs="?", metavar="NAME", help="after `describe`: whose options are shown")
     policy.add_argument("--opt", "-o", action="append", default=[], metavar="K=V", help="an option of the policy")
     policy.add_argument("--reason", default="")
     command("status", _status, "the pool in a few lines")
@@ -277,6 +278,11 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
 
 
 def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    if given.name == "describe":
+        _describe(given, connect, console)
+        return
+    if given.described is not None:
+        raise BadRequest(f"{given.described!r} is one word too many: write `policy NAME` or `policy describe NAME`")
     client = connect()
     if given.name:
         client.ask(wire.SwitchPolicy(name=given.name, options=option_values(given.opt), reason=given.reason))
@@ -299,6 +305,28 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
         mark = "[green]●[/green]" if policy.active else ""
         table.add_row(mark, escape(policy.name), escape(policy.summary), escape(options))
     console.print(table)
+
+
+def _describe(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    if given.described is None or given.opt:
+        raise BadRequest("write `policy describe NAME`; `policy` lists the names")
+    answer = connect().ask(wire.ListPolicies())
+    policy = describe.find(answer.policies if isinstance(answer, wire.Policies) else (), given.described)
+    if given.json:
+        _print_json(policy)
+        return
+    console.print(f"[bold]{escape(policy.name)}[/bold]{' (active)' if policy.active else ''}: {escape(policy.summary)}")
+    options = describe.options(policy)
+    changed = any(option.now for option in options)
+    table = _table("OPTION", "TYPE", "DEFAULT", *(["NOW"] if changed else []), "MEANING")
+    for name, kind, default, now, meaning in options:
+        cells = (name, kind, default, *([now] if changed else []), meaning)
+        table.add_row(*(escape(cell) for cell in cells))
+    if table.row_count:
+        console.print(table)
+        console.print(f"[dim]set one with: policy {escape(policy.name)} --opt OPTION=VALUE[/dim]")
+    else:
+        console.print("it has no options")
 
 
 def option_values(words: Sequence[str]) -> dict[str, Any]:

@@ -46,10 +46,9 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
     """A policy with these options; BadRequest names the options there are when one is unknown or of a wrong type."""
     kind = load(POLICIES, name)
     try:
-        typed = msgspec.convert(options, kind.Options, strict=False)
         unknown_options = set(options) - {field.encode_name for field in msgspec.structs.fields(kind.Options)}
         if not unknown_options:
-            made: Policy = kind(typed)
+            made: Policy = kind(msgspec.convert(options, kind.Options, strict=False))
             return made
         problem = f"there is no option {', '.join(sorted(unknown_options))}"
     except ElasticError:

@@ -41,17 +41,22 @@ class Balanced:
             Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")
         ] = 1.0
         aging: Annotated[
-            float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
+            float,
+            Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go"),
         ] = 0.125
         stay: Annotated[
-            Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
+            Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")
         ] = 10.0
         size_weight: Annotated[
             float, Meta(ge=0, le=2, description="0: slots go where they are used best; 1: to the shortest jobs first")
         ] = 0.5
         efficiency: Annotated[
             float,
-            Meta(ge=0, le=1, description="first, slots go only where each adds this share of one of the job's first"),
+            Meta(
+                ge=0,
+                le=1,
+                description="first, a job grows only while a slot adds this share of what its first ones give",
+            ),
         ] = 0.5
 
     def __init__(self, options: Options) -> None:

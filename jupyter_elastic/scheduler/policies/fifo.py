@@ -30,7 +30,7 @@ class Fifo:
 
         backfill: Annotated[
             Literal["none", "first_fit", "easy"],
-            Meta(description="who may pass a blocked head: nobody, whoever fits, or whoever can't delay it"),
+            Meta(description="who may pass a blocked head: whoever fits (first_fit), or can't delay it (easy)"),
         ] = "none"
         size: Annotated[
             Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")

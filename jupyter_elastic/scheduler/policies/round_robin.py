@@ -34,7 +34,8 @@ class RoundRobin:
         """What can be set."""
 
         mode: Annotated[
-            Literal["timeslice", "placement"], Meta(description="take turns in time, or rotate over the hosts")
+            Literal["timeslice", "placement"],
+            Meta(description="turns in time (timeslice), or over the hosts (placement)"),
         ] = "timeslice"
         quantum_s: Annotated[float, Meta(ge=1, le=1e6, description="seconds of a time slice while others wait")] = 600.0
         passes: Annotated[int, Meta(ge=1, le=1000, description="passed over so often, a job gets a reservation")] = 3

@@ -31,10 +31,11 @@ class Srtf:
         """What can be set."""
 
         aging: Annotated[
-            float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
+            float,
+            Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go"),
         ] = 0.125
         stay: Annotated[
-            Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
+            Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")
         ] = 4.0
         size: Annotated[
             Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
@@ -63,10 +64,11 @@ class ElasticSrtf:
         """What can be set."""
 
         aging: Annotated[
-            float, Meta(ge=0.001, le=1e6, description="seconds of remaining time that one of waiting counts for")
+            float,
+            Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go"),
         ] = 0.125
         stay: Annotated[
-            Ratio, Meta(description="a shorter job preempts only when ahead by this many times the rescale cost")
+            Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")
         ] = 4.0
         theta: Annotated[
             Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
