@@ -92,6 +92,8 @@ class Watched:
         self.finishers: list[Callable[[], None]] = []
         """Draw the end once more, from the thread of whoever waited for it."""
         self.changed = True
+        self.news = asyncio.Event()
+        """Other slots, or the end: not to be kept waiting."""
         self.began = time.monotonic()
         self._next_output = 0.0
 
@@ -243,7 +245,10 @@ class Live:
             events = stream.events(0, watched.number)
             try:
                 async for event in events:
+                    before = fresh.slots
                     fresh.fold(event)
+                    if fresh.ended or fresh.slots != before:
+                        watched.news.set()
                     if fresh.spec is not None and watched.model is not fresh:
                         watched.model = fresh  # the story from the start goes before the short description
                     watched.changed = True
@@ -274,8 +279,10 @@ class Live:
         until = now + PUSH_S
         while now < until and not watched.model.ended:
             eager = watched.awaits_first_lines()
-            calm = PUSH_S / 5
-            await asyncio.sleep(min(max(FIRST_S, (now - watched.began) / 100), calm) if eager else calm)
+            pause = min(max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5) if eager else until - now
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(watched.news.wait(), pause)
+            watched.news.clear()
             if eager and watched.outputs.poll():
                 watched.changed = True
                 return
