@@ -105,9 +105,6 @@ class Job:
         watched = live().watch(self)
         if not watched.ended.wait(timeout):
             raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
-        # nbclient and papermill only heed what the running cell says: a view of a detached job is finished from here.
-        for finish in watched.finishers:
-            finish()
         return self._settled()
 
     @property

@@ -194,14 +194,13 @@ class ElasticMagics(Magics):
         view = None
         try:
             view = Shown(self.shell, job, self._kind(), waits=not options.detach)
-            # A handle with a name is not shown too: what it says of the job would stand there, out of date, for ever.
-            handle = None if options.handle else job
             if options.detach:
-                return handle
+                # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
+                return None if options.handle else job
             while not view.watched.ended.wait(WAIT_TICK_S):
                 if view.sent_away:
                     view.let_go()
-                    return handle
+                    return job
                 view.refresh()
         except KeyboardInterrupt:
             raise _interrupted(job, view) from None

@@ -89,8 +89,6 @@ class Watched:
         self.problem = ""
         """Why the story does not go on (daemon gone); empty while it does."""
         self.sinks: list[Sink] = []
-        self.finishers: list[Callable[[], None]] = []
-        """Draw the end once more, from the thread of whoever waited for it."""
         self.changed = True
         self.news = asyncio.Event()
         """Other slots, or the end: not to be kept waiting."""

@@ -62,7 +62,14 @@ class Shown:
         # The page keeps what it shows at the end, whether or not somebody waits for it.
         live().add(self.watched, self._at_end)
         if self.surface == "static":
-            self.watched.finishers.append(self._draw_static)
+            self._shell = shell
+            shell.events.register("post_run_cell", self._after_cell)
+
+    def _after_cell(self, _result: Any) -> None:
+        """Renew the view of a detached job: nbclient and papermill only heed what the running cell says."""
+        self._draw_static()
+        if self.watched.ended.is_set():
+            self._shell.events.unregister("post_run_cell", self._after_cell)
 
     @property
     def sent_away(self) -> bool:

@@ -57,8 +57,12 @@ def test_interrupting_cancels_the_job_and_says_that_its_slots_are_free(notebook:
     assert notebook.run("%elastic jobs").views[0].startswith("no unfinished jobs")
 
 
-def test_detach_returns_the_handle_at_once(notebook: Notebook) -> None:
-    cell = notebook.run(HEAD + "-a -o later --name 'long <i>one</i>' --out y\nimport time\ntime.sleep(1.5)\ny = 7")
+def test_detach_returns_the_handle_at_once(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run(f"go = {str(tmp_path / 'go')!r}")
+    cell = notebook.run(
+        HEAD + "-a -o later --name 'long <i>one</i>' --out y\nimport os, time\n"
+        "while not os.path.exists(go):\n    time.sleep(0.02)\ny = 7"
+    )
     assert not cell.result  # the handle has a name; what it says now would soon be out of date
     assert (
         notebook.run("print(later.status in ('queued', 'starting', 'running'), later.progress)").printed
@@ -66,11 +70,14 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook) -> None:
     )
     assert notebook.run("print(later.explain())").printed
     assert notebook.run("later.wait(0.01)").ename == "TimeoutError"
-    cell = notebook.run("print(later.result(), [p.slots for p in later.size_history()])")
+    cell = notebook.run(
+        "open(go, 'w').close()\nlater.wait()\nprint(later.result(), [p.slots for p in later.size_history()])"
+    )
     assert cell.printed == "7 [1, 0]\n"
     assert "completed in" in cell.views[0]  # said by the cell that waited: nbclient heeds no other
     assert "&lt;i&gt;" in notebook.run("later._repr_html_()").result
-    assert "<Job " in notebook.run(HEAD + "-a\n1").result
+    cell = notebook.run(HEAD + "-a\nprint(rank)")
+    assert "<Job " in cell.result, cell.error
 
 
 @pytest.mark.parametrize(
