@@ -78,6 +78,7 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook, tmp_path: Path) -
     assert "&lt;i&gt;" in notebook.run("later._repr_html_()").result
     cell = notebook.run(HEAD + "-a\nprint(rank)")
     assert "<Job " in cell.result, cell.error
+    assert notebook.run("_.wait()").result == "'completed'"
 
 
 @pytest.mark.parametrize(
