@@ -24,6 +24,7 @@ from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
 from jupyter_elastic.scheduler.daemon import Daemon
 from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S, Settings
+from jupyter_elastic.scheduler.shares import EQUAL, read_shares
 from jupyter_elastic.scheduler.transport import Curve
 
 ALREADY = 3
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tcp", default="", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
     parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
     parser.add_argument("--admin", action="append", default=[], metavar="USER", help="a further administrator")
+    parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights and quotas, for the policy fair")
     parser.add_argument(
         "--keep-days", type=float, default=KEEP_S / 86_400, metavar="D", help="forget jobs so long after their end (30)"
     )
@@ -109,6 +111,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         curve=curve,
         policy=options.policy,
         deadline_s=options.deadline,
+        shares=read_shares(Path(options.shares)) if options.shares else EQUAL,
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,
     )

@@ -65,10 +65,11 @@ class Daemon:
         self.settings = settings
         self.clock = clock or Clock()
         self.rights = settings.rights
+        self.shares = settings.shares
         self.pool = str(settings.state_dir)
         self.started_at = self.clock.now()
         self.journal = Journal(settings.state_dir / "journal.sqlite")
-        self.core, self.replayed = restore(self.journal)
+        self.core, self.replayed = restore(self.journal, settings.shares)
         self.transport = Transport(self._take, self._rest, self.clock.monotonic)
         self.streams = Streams(self.journal, self.transport, self.rights, self._owner_of)
         self.endpoints: list[str] = []
@@ -311,7 +312,7 @@ class Daemon:
         """What is not on disk did not happen. If the disk can't be read either, this daemon has to end."""
         self._events, self._effects, self._uncertain = [], [], []
         try:
-            self.core, _ = restore(self.journal)
+            self.core, _ = restore(self.journal, self.settings.shares)
         except JournalError as problem:
             self._fatal = problem
             self._stopping.set()

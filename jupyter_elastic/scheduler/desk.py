@@ -17,6 +17,7 @@ from jupyter_elastic.errors import BadRequest, NotAllowed, ProtocolError
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.transport import Peer
 from jupyter_elastic.types import (
     ACTIVE,
@@ -43,6 +44,7 @@ class House(Protocol):
 
     core: Core
     rights: Rights
+    shares: Shares
     pool: str
     started_at: float
 
@@ -119,7 +121,8 @@ def _submit(house: House, peer: Peer, ask: wire.SubmitJob) -> wire.AnyAnswer:
     _check_spec(ask.spec)
     job = house.core.submitted(ask.key)
     if job is None or house.core.state.owner_of(job) != peer.user:  # the core says what is wrong with another's key
-        house.wish(Submit(at=house.now(), by=peer.user, id=ask.key, spec=ask.spec))
+        spec = replace(ask.spec, group=house.shares.group_of(peer.user))  # nobody says himself which one is his
+        house.wish(Submit(at=house.now(), by=peer.user, id=ask.key, spec=spec))
         job = house.core.submitted(ask.key)
     if job is None:
         raise BadRequest("the job was not accepted; submit it with a new key")

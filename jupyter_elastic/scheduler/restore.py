@@ -15,6 +15,7 @@ from jupyter_elastic import __version__
 from jupyter_elastic.scheduler import core as core_package
 from jupyter_elastic.scheduler.core import Core, State
 from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.shares import EQUAL, Shares
 
 LONG = 5_000
 """Events after the last snapshot from which on a new one is worth its writing."""
@@ -22,12 +23,12 @@ LONG = 5_000
 _decoder = msgspec.msgpack.Decoder(State)
 
 
-def restore(journal: Journal) -> tuple[Core, int]:
+def restore(journal: Journal, shares: Shares = EQUAL) -> tuple[Core, int]:
     """The books as the journal tells them, and how many events had to be read for it.
 
     JournalError where the journal is damaged. A snapshot that this version did not write is passed over.
     """
-    core = _from_snapshot(journal) or Core()
+    core = Core(_from_snapshot(journal), weights=shares.weights, quotas=shares.quotas)
     read = 0
     for event in journal.replay(core.state.seq):
         core.fold(event)
@@ -52,7 +53,7 @@ def layout() -> str:
     return f"{__version__}:{sum_:08x}"
 
 
-def _from_snapshot(journal: Journal) -> Core | None:
+def _from_snapshot(journal: Journal) -> State | None:
     found = journal.snapshot(layout())
     if found is None:
         return None
@@ -61,4 +62,4 @@ def _from_snapshot(journal: Journal) -> Core | None:
         state = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return Core(state) if state.seq == seq else None
+    return state if state.seq == seq else None

@@ -9,6 +9,7 @@ from msgspec import Struct
 from jupyter_elastic.scheduler.adviser import DEADLINE_S
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.hosts import Source
+from jupyter_elastic.scheduler.shares import EQUAL, Shares
 from jupyter_elastic.scheduler.transport import Curve
 
 AGENT_SILENCE_S = 12.0
@@ -39,5 +40,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     deadline_s: float = DEADLINE_S
     agent_silence_s: float = AGENT_SILENCE_S
     scan_s: float = SCAN_S
+    shares: Shares = EQUAL
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS

@@ -74,8 +74,12 @@ class Reporter:
             session.current.report(progress)
         return progress
 
+    def new_ring(self) -> None:
+        """Another ring has another speed; what was measured of the model stays true."""
+        self.marks.clear()
+
     def forget(self) -> None:
-        """Another ring has another speed, and a rollback makes recent values stale."""
+        """Begin anew: a rollback makes recent values stale."""
         self.marks.clear()
         self.recent.clear()
         self.exact.clear()

@@ -23,7 +23,7 @@ from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import Rehearsed, here
 from jupyter_elastic.training.report import reporter
-from jupyter_elastic.training.ring import Alone, Ring, choose, translated
+from jupyter_elastic.training.ring import Alone, Ring, choose, is_failure, translated
 from jupyter_elastic.training.state import State, frameworks, warm_up
 
 _Result = TypeVar("_Result")
@@ -67,11 +67,16 @@ def _run_elastic(
         rehearse(function, ring, state, args, kwargs)
 
     def attempt(state: State, *args: Any, **kwargs: Any) -> _Result:
-        result: _Result = translated(lambda: function(state, *args, **kwargs))
+        try:
+            result: _Result = translated(lambda: function(state, *args, **kwargs))
+        except Exception as error:
+            if is_failure(error):
+                reporter.forget()  # it goes back to the last commit: what was reported since will be again
+            raise
         return result
 
     def reset() -> None:
-        reporter.forget()
+        reporter.new_ring()
         ring.shutdown()
         ring.init()
 

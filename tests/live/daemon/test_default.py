@@ -1,8 +1,11 @@
-"""A new pool is decided by the recommended policy; a pool with a history keeps the one that was chosen last."""
+"""What a new pool begins with: the recommended policy, the shares of a file; one with a history keeps its policy."""
 
 from __future__ import annotations
 
+import getpass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from jupyter_elastic import wire
 from jupyter_elastic.scheduler import policies
@@ -24,3 +27,14 @@ def test_the_default_of_a_new_pool_and_the_choice_that_lasts(pool: Pool) -> None
     pool.kill()
     pool.start()
     assert active(pool) == "las"
+
+
+def test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen(pool, spec, tmp_path) -> None:
+    shares = tmp_path / "shares.toml"
+    me = getpass.getuser()
+    shares.write_text(f'[groups.lab]\nmembers = ["{me}"]\nweight = 2\nquota = 3\n')
+    client = pool.start("--shares", str(shares)).client()
+    job = client.submit(msgspec.structs.replace(spec, group="directors"))
+    view = client.ask(wire.ReadView()).view
+    assert (view.weights, view.quotas) == ({"lab": 2.0}, {"lab": 3})
+    assert [found.group for found in view.jobs if found.job == job] == ["lab"]

@@ -33,9 +33,7 @@ def test_the_nearest_kin_counts() -> None:
     assert seconds(job(), past(*far)) == 10.0
     assert seconds(job(), past(*far, *[("ann", "other", 20.0)] * 3)) == 20.0
     assert seconds(job(), past(*far, *[("bob", "train", 30.0)] * 3)) == 30.0
-    assert seconds(job(), past(*far, ("ann", "train", 40.0))) == 40.0, (
-        "one run by its owner is enough"
-    )
+    assert seconds(job(), past(*far, ("ann", "train", 40.0))) == 40.0, "one run by its owner is enough"
 
 
 def test_with_too_little_of_a_past_it_is_a_guess() -> None:

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler.shares import read_shares
+
+
+def test_groups_weights_and_quotas(tmp_path: Path) -> None:
+    path = tmp_path / "shares.toml"
+    path.write_text('[groups.vision]\nmembers = ["ada", "grace"]\nweight = 2\nquota = 4\n[users.ada]\nweight = 3.0\n')
+    shares = read_shares(path)
+    assert shares.weights == {"ada": 3.0, "vision": 2.0}
+    assert shares.quotas == {"vision": 4}
+    assert [shares.group_of(user) for user in ("ada", "grace", "root")] == ["vision", "vision", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[groups.vision]\nquota = -1", r"Expected `int` >= 0 - at `\$\.groups\[\.\.\.\]\.quota`"),
+        ("[users.ada]\nweight = 0", "> 0"),
+        ("[users.ada]\nwieght = 1", "unknown field `wieght`"),
+        ("[users.ada\nweight = 1", "line 1"),
+        ('[groups.a]\nmembers = ["x"]\n[groups.b]\nmembers = ["x"]', "x is in more than one group"),
+        ("[users.a]\n[groups.a]", "a is the name of a user and of a group"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "shares.toml"
+    path.write_text(text)
+    with pytest.raises(BadRequest, match=problem) as refused:
+        read_shares(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="can't be read"):
+        read_shares(tmp_path / "none.toml")
