@@ -1,4 +1,4 @@
-"""What a live view costs: the kernel's CPU, bytes on the wire, the time from `training.report` to the page, bundles.
+"""What a live view costs: the kernel's CPU, bytes on the wire, the time from `training.report` to the pixels, bundles.
 
 A real kernel, a real Jupyter server and a real pool; the job reports and prints ten times a second. Peer of the kernel
 is the same kernel with nothing to show.
@@ -20,11 +20,14 @@ from typing import Any
 import msgspec
 import psutil
 import websocket
+from playwright.sync_api import sync_playwright
 
 from benchmarks.harness import row
 from jupyter_elastic.types import JobInfo, JobSpec, SlotInfo
 from jupyter_elastic.widgets import bundle
 from jupyter_elastic.widgets.pool_model import PoolModel
+from tests.browser.conftest import CHROMIUM, FLAGS
+from tests.browser.conftest import Notebook as Page
 from tests.live.notebook.conftest import Notebook
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
@@ -49,10 +52,47 @@ while True:
 """
 
 
+WATCH = """([count, limit]) => new Promise((done, fail) => {
+  const delays = []; let seen = null;
+  const look = () => {
+    const step = /step (\\d+)/.exec(document.querySelector('.je-renderer .je-figures')?.textContent ?? '')?.[1];
+    if (step === undefined || step === seen) return;
+    const first = seen === null; seen = step;
+    requestAnimationFrame(() => setTimeout(() => {  // after the frame that shows it was painted
+      if (!first) delays.push((Date.now() % 1e9 - Number(step)) / 1000);
+      if (delays.length >= count) { observer.disconnect(); done(delays); }
+    }));
+  };
+  const observer = new MutationObserver(look);
+  observer.observe(document.body, { subtree: true, childList: true, characterData: true });
+  setTimeout(() => fail(new Error(`${delays.length} of ${count} reports became pixels`)), limit * 1000);
+})"""
+"""Seconds from each report to the painted frame that shows it."""
+OPEN_PANEL = """() => new Promise(done => {
+  const begun = performance.now();
+  const look = () => document.querySelector('#jupyter-elastic-pool .je-row')
+    ? requestAnimationFrame(() => setTimeout(() => done(performance.now() - begun))) : requestAnimationFrame(look);
+  window.jupyterapp.commands.execute('jupyter-elastic:open-pool');
+  look();
+})"""
+SCROLL = """part => new Promise(done => {
+  const box = document.querySelector('#jupyter-elastic-pool .je-jobs');
+  const begun = performance.now();
+  box.scrollTop = part * (box.scrollHeight - box.clientHeight);
+  const { left, top, height } = box.getBoundingClientRect();
+  const look = () => document.elementFromPoint(left + 60, top + height / 2)?.closest('.je-row')
+    ? setTimeout(() => done(performance.now() - begun)) : requestAnimationFrame(look);
+  requestAnimationFrame(look);
+})"""
+"""Milliseconds until there are rows in the middle of the list again."""
+QUEUED = 5000
+
+
 def measure(rounds: int) -> list[dict[str, Any]]:
     """All figures."""
     with tempfile.TemporaryDirectory() as folder, Pool(Path(folder) / "pool", slots=2) as pool:
         found = [*_kernel(pool, rounds), _to_the_page(pool, Path(folder) / "server", rounds)]
+        found += _in_the_browser(pool, Path(folder) / "lab", rounds)
     return [*found, *_bundles(), *_five_thousand(rounds)]
 
 
@@ -128,6 +168,45 @@ def _delays(receive: Callable[[], Any], count: int) -> list[float]:
                 delays.append((now - step) / 1000)
             seen = step
     return delays
+
+
+def _in_the_browser(pool: Pool, folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """From a report to its pixels, and the panel with a long queue, in real JupyterLab in Chromium."""
+    env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2")
+    opens: list[float] = []
+    scrolls: list[float] = []
+    with Lab(folder, env) as lab, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+        page.set_default_timeout(1000 * LIMIT_S)
+        cell = f"%%distribute --gpus 1 --engine process --detach --name reports\n{REPORTER}"
+        book = Page(page, lab, lab.notebook("reports.ipynb", "%load_ext jupyter_elastic", cell))
+        book.open()
+        book.wait_idle()
+        book.run_all()
+        page.wait_for_selector(".je-renderer .je-figures")
+        medians = [statistics.median(page.evaluate(WATCH, [REPORTS, LIMIT_S])) for _ in range(rounds)]
+        (reports,) = pool.client.jobs()
+        pool.cancel(reports.job)
+        pool.ended(reports.job)
+        holder = pool.submit("import time\ntime.sleep(3600)", slots=2)
+        pool.running(holder)
+        spec = pool.info(holder).spec
+        waiting = [holder, *(pool.client.submit(spec) for _ in range(QUEUED))]
+        for _ in range(rounds):
+            book.open()
+            page.wait_for_function("() => window.jupyterapp?.commands.hasCommand('jupyter-elastic:open-pool')")
+            page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+            opens.append(page.evaluate(OPEN_PANEL))
+            scrolls += [page.evaluate(SCROLL, part) for part in (0.3, 0.9, 0.1, 0.6, 1.0)]
+        browser.close()
+        for job in reversed(waiting):
+            pool.cancel(job)
+    return [
+        row("from training.report to pixels in Chromium", "s", medians, [], "", goal="< 0.25 s"),
+        row("panel of 5,000 queued jobs opens", "ms", opens, [], ""),
+        row("panel of 5,000 queued jobs scrolls anywhere", "ms", scrolls, [], ""),
+    ]
 
 
 def _bundles() -> list[dict[str, Any]]:
