@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Container
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta
 
@@ -22,6 +22,9 @@ from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, least
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobId, JobView, Plan, View
+
+Queues: TypeAlias = defaultdict[tuple[str, str], deque[JobView]]
+"""Jobs by group and user, by priority, the running first."""
 
 
 class Party:
@@ -73,7 +76,8 @@ class Fair:
             waits = [view.now - job.queued_at for job in draft.jobs.values() if not job.size.workers]
             if max(waits, default=0.0) < self.options.grace_s:
                 draft = self._filled(view, preempt=False)
-        settle(draft, Guard(self.options, view.now), lambda jobs: self._pour(draft, [], {job.job for job in jobs}))
+        nobody: Queues = defaultdict(deque)
+        settle(draft, Guard(self.options, view.now), lambda jobs: self._pour(draft, nobody, {job.job for job in jobs}))
         return draft.plan()
 
     def _filled(self, view: View, *, preempt: bool) -> Draft:
@@ -83,13 +87,16 @@ class Fair:
         else:
             for job in draft.running:
                 draft.give(job, least(job))
-        self._overdue(draft)
-        self._pour(draft, draft.by_priority(draft.running + draft.waiting), draft.workers)
+        queues: Queues = defaultdict(deque)
+        for job in draft.by_priority(draft.running + draft.waiting):
+            queues[job.group, job.owner].append(job)
+        self._overdue(draft, queues)
+        self._pour(draft, queues, draft.workers)
         return draft
 
-    def _pour(self, draft: Draft, queue: list[JobView], growing: Container[JobId]) -> None:
-        """Free slots by shares to the `queue`, and to the seated jobs among `growing`."""
-        groups = self._parties(draft, queue, growing)
+    def _pour(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> None:
+        """Free slots by shares to the `queues`, and to the seated jobs among `growing`."""
+        groups = self._parties(draft, queues, growing)
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
         while heap and draft.free:
@@ -99,13 +106,15 @@ class Fair:
             else:
                 heappop(heap)
 
-    def _overdue(self, draft: Draft) -> None:
+    def _overdue(self, draft: Draft, queues: Queues) -> None:
         """The minimum for gangs that waited past all patience, one for each user, the longest wait first."""
         since = draft.view.now - self.options.patience_s
         late: dict[str, JobView] = {}
-        for job in draft.waiting:
-            if job.min_slots > 1 and job.owner not in late and job.queued_at < since:
-                late[job.owner] = job
+        for (_, owner), queue in queues.items():
+            waited = (job for job in queue if job.min_slots > 1 and job.phase == "queued" and job.queued_at < since)
+            job = next(waited, None)
+            if job is not None and (owner not in late or job.queued_at < late[owner].queued_at):
+                late[owner] = job
         fresh = [job for job in draft.running if self._fresh(job, draft.view.now)] if late else []
         seat(draft, [*fresh, *sorted(late.values(), key=lambda job: (job.queued_at, job.job))])
         draft.reasons.clear()
@@ -115,12 +124,9 @@ class Fair:
         return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
 
     @staticmethod
-    def _parties(draft: Draft, queue: list[JobView], growing: Container[JobId]) -> list[Party]:
+    def _parties(draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
         """Groups with their users; each user with its jobs that wait and those that may grow."""
         weights, quotas = draft.view.weights, draft.view.quotas
-        queues: defaultdict[tuple[str, str], deque[JobView]] = defaultdict(deque)
-        for job in queue:
-            queues[job.group, job.owner].append(job)
         seated: defaultdict[tuple[str, str], list[JobView]] = defaultdict(list)
         for job in draft.jobs.values():
             seated[job.group, job.owner].append(job)

@@ -4,12 +4,18 @@ Source: Mahajan et al., "Themis" (NSDI 2020), and Zheng et al., "Shockwave" (NSD
 that it is heading for, over the time it would take alone on 1/N of the pool, N the unfinished jobs. Minimums go to the
 largest rho first; free slots go where they lower rho most, so that jobs which are behind catch up and no slot is held
 back. Waiting raises rho, so nobody starves.
+
+Fairness alone leaves the longest jobs to run at the end, in a pool that empties (what Shockwave plans against). A job
+that takes as long, on all the slots it can use, as all the work there is on the whole pool is critical: each second
+that it waits is one more of makespan. It goes before all whose rho is below `limit`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Draft, most
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
@@ -32,6 +38,10 @@ class FinishTimeFair:
     class Options(Guarded, frozen=True):
         """What can be set."""
 
+        limit: Annotated[
+            float, Meta(ge=1, le=1e6, description="a job that makespan depends on goes before all whose rho is below")
+        ] = 2.5
+
     def __init__(self, options: Options) -> None:
         self.options = options
 
@@ -46,47 +56,68 @@ class FinishTimeFair:
         settle(draft, Guard(self.options, view.now), lambda some: self._grow(draft, some, share))
         return draft.plan()
 
-    @staticmethod
-    def _behind(draft: Draft, share: float) -> Iterator[JobView]:
+    def _behind(self, draft: Draft, share: float) -> Iterator[JobView]:
         """The largest rho first; who has just started keeps its place."""
-        now = draft.view.now
-        small = share <= 1.0
-        waiting = [
-            # the usual case, spelled out: never started, nothing measured, less than a slot each
-            (job.submitted_at - now)
-            / (work if (work := (UNKNOWN_S if (s := job.estimate_s) is None else s) * job.min_slots) > 1.0 else 1.0)
-            if small and not job.attained_s and job.profile.remaining is None
-            else (1.0 - _rho(job, now, share)) / min(share, 1.0)
+        now, inside = draft.view.now, min(share, 1.0)
+        works = [
+            # the usual case, spelled out: never started, nothing measured
+            (job.estimate_s or UNKNOWN_S) * job.min_slots
+            if not job.attained_s and job.profile.remaining is None
+            else work_left(job)
             for job in draft.waiting
         ]
-        running = []
-        for job in draft.running:
-            fresh = job.changed_at is None or now - job.changed_at < FRESH * job.profile.rescale_cost_s
-            running.append(-float("inf") if fresh else (1.0 - _rho(job, now, share)) / min(share, 1.0))
-        return ordered(draft, waiting, running)
+        held = [work_left(job) for job in draft.running]
+        capacity, limit = max(1, draft.capacity), self.options.limit
+        drain = (sum(works) + sum(held)) / capacity
+
+        def place(job: JobView, work: float) -> float:
+            rho = _rho(job, now, share, work)
+            if work >= drain and rho < limit and _alone(job, capacity, work) >= drain:
+                rho = limit
+            return (1.0 - rho) / inside
+
+        edge = drain if share <= 1.0 else 0.0
+
+        def places(jobs: list[JobView], works: list[float]) -> list[float]:
+            return [
+                # one that has less than a slot as its share and isn't critical, spelled out
+                (job.submitted_at + (run := job.run_s) - now) / (work + run * share)
+                if work < edge
+                else place(job, work)
+                for job, work in zip(jobs, works, strict=True)
+            ]
+
+        running = [
+            -float("inf")
+            if job.changed_at is None or now - job.changed_at < FRESH * job.profile.rescale_cost_s
+            else key
+            for job, key in zip(draft.running, places(draft.running, held), strict=True)
+        ]
+        return ordered(draft, places(draft.waiting, works), running)
 
     @staticmethod
     def _grow(draft: Draft, jobs: Iterable[JobView], share: float) -> None:
         def worth(job: JobView) -> Value:
             speed = rates(job)
             unit = max(speed(job.min_slots), 1e-300)
-            weight = min(_rho(job, draft.view.now, share), 100.0) ** 2
+            weight = min(_rho(job, draft.view.now, share, work_left(job, speed)), 100.0) ** 2
             return lambda workers: -weight * unit / max(speed(workers), 1e-300)
 
         climb(draft, jobs, worth)
 
 
-def _rho(job: JobView, now: float, share: float) -> float:
+def _rho(job: JobView, now: float, share: float, work: float) -> float:
     """Turnaround that the job is heading for on a fair share, over its time alone on that share."""
-    going = job.run_s + _alone(job, share)
-    return (max(0.0, now - job.submitted_at - job.run_s) + going) / max(going, 1e-9)
+    going = job.run_s + _alone(job, share, work)
+    waited = now - job.submitted_at - job.run_s
+    return (waited + going) / going if waited > 0.0 else 1.0
 
 
-def _alone(job: JobView, share: float) -> float:
+def _alone(job: JobView, share: float, work: float) -> float:
     """Seconds to go alone on a share of the pool, time-sliced where the share is below the minimum."""
     least = job.min_slots
     if share <= least:
-        return work_left(job) / least * (least / max(share, 1e-9))
+        return work / max(share, 1e-9)
     speed = rates(job)
     workers = most(job, int(share)) or least
-    return work_left(job) / least * speed(least) / max(speed(workers), 1e-300)
+    return work / least * speed(least) / max(speed(workers), 1e-300)

@@ -72,6 +72,16 @@ def test_the_one_behind_its_fair_finish_goes_first():
     assert ask(FinishTimeFair, view(1, late, short_behind)) == {3: 1}, "100 times its length beats 50 times"
 
 
+def test_a_job_that_makespan_depends_on_goes_before_those_that_are_not_far_behind():
+    waited = {"submitted_at": NOW - 100.0, "queued_at": NOW - 100.0}
+    gangs = [job(n, 4, profile=linear(400.0), **waited) for n in range(1, 6)]
+    long = job(9, 1, profile=linear(10_000.0), **waited)
+    assert ask(FinishTimeFair, view(4, *gangs, long)) == {9: 1}, "it takes longer than all the work on all the slots"
+    assert ask(FinishTimeFair, view(4, *gangs, long), limit=1.0) == {1: 4}, "who is behind comes first"
+    behind = job(10, 4, profile=linear(10.0), **waited)
+    assert ask(FinishTimeFair, view(4, behind, long)) == {10: 4}, "beyond the limit it does"
+
+
 def test_balanced_lets_the_short_one_have_the_slots_while_both_use_them_well():
     short, long = linear(100.0), linear(50_000.0)
     now = {"submitted_at": NOW}
