@@ -87,6 +87,28 @@ def test_what_is_wrong_with_a_text_is_said(text: str, says: str) -> None:
         HostedPolicy("wrong", {}, text, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("body", "problem", "says"),
+    [
+        ("raise ValueError('no idea')", RuntimeError, r"ValueError: no idea \(line 3\)"),
+        ("return {job.job: -1 for job in view.jobs}", ValueError, ">= 0"),
+        ("return {job.job: float('nan') for job in view.jobs}", Exception, "nan|NaN|Expected"),
+        ("return 7", RuntimeError, "not a Plan"),
+        ("hold = bytearray(2 * 1024**3)", RuntimeError, "MemoryError"),
+        ("os._exit(3)", OSError, "its process ended"),
+        ("while True: pass", TimeoutError, r"within 0\.5 s"),
+    ],
+    ids=["raises", "negative", "nan", "no plan", "memory", "exit", "loops"],
+)
+def test_whatever_plan_does_there_is_a_reason(body: str, problem: type[Exception], says: str) -> None:
+    rule = HostedPolicy("odd", {}, f"import os\ndef plan(view):\n    {body}", 0.5)
+    try:
+        with pytest.raises(problem, match=says):
+            rule.plan(VIEW)
+    finally:
+        rule.close()
+
+
 def test_a_child_that_hangs_or_dies_is_replaced() -> None:
     text = """
 import os, time

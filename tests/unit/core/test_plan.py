@@ -182,6 +182,47 @@ def test_a_plan_of_a_policy_that_was_switched_off_is_nothing() -> None:
     assert books.core.wants_plan
 
 
+def test_a_plan_for_a_host_that_was_lost_while_the_policy_thought_leaves_what_is_held() -> None:
+    books = Books(host("a", 2), host("b", 2))
+    job = books.running(2)
+    asked = books.core.view(books.now)
+    books.step(HostsSeen, hosts=(host("a", 2),))
+    [fact] = books.plan({job: asked.capacity})
+    assert isinstance(fact, PlanRejected)
+    assert "the pool has 2" in fact.reason
+    assert books.job(job).slots == ("a:0", "a:1")
+    assert books.core.wants_plan or books.core.state.policy == "fifo", "it is asked again with the hosts that are left"
+    [fact] = books.plan({job: 2})
+    assert isinstance(fact, PlanAccepted)
+
+
+def test_a_switch_in_the_middle_of_a_rescale_lets_it_end() -> None:
+    books = Books(host("a", 4))
+    job = books.running(2)
+    books.plan({job: 4})
+    assert books.job(job).phase == "rescaling"
+    assert [type(fact) for fact in books.step(UsePolicy, name="las", options={})] == [PolicyUsed]
+    assert books.effects == ()
+    assert (books.job(job).phase, len(books.job(job).slots)) == ("rescaling", 4)
+    assert moves(books.plan({job: 4})) == [], "the new policy sees the size that is coming"
+    books.settle(job)
+    assert (books.job(job).phase, len(books.job(job).slots)) == ("running", 4)
+    assert books.job(job).generation == 2, "it was rescaled once"
+
+
+def test_a_switch_in_the_middle_of_a_shrink_lets_it_end_too() -> None:
+    books = Books(host("a", 4))
+    job = books.running(4)
+    books.plan({job: 1})
+    books.step(UsePolicy, name="las", options={})
+    waiting = books.submit(3, 3)
+    assert moves(books.plan({job: 1, waiting: 3})) == [], "the slots are still draining"
+    books.settle(job)
+    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:1", "a:2", "a:3"))
+    [fact] = moves(books.plan({job: 1, waiting: 3}))
+    assert isinstance(fact, JobStarted)
+
+
 # --- what happens -----------------------------------------------------------------------------------------------------
 
 
