@@ -1,7 +1,7 @@
 """The one background thread of a kernel that keeps its job views live.
 
 Follows the daemon's events of the jobs that are watched, tails their rank files, and hands both to whoever draws, at
-most four times a second. It never runs on the kernel's own loop, so that a busy kernel does not stop it. Knows the
+most three times a second. It never runs on the kernel's own loop, so that a busy kernel does not stop it. Knows the
 client and the folds; must not know how anything is drawn.
 """
 
@@ -26,7 +26,7 @@ from jupyter_elastic.widgets.pool_screen import ShadowRow
 if TYPE_CHECKING:
     from jupyter_elastic.job import Job
 
-PUSH_S = 0.25
+PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
 FIRST_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
