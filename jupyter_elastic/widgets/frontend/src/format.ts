@@ -24,7 +24,7 @@ export function figure(value: number): string {
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
-  return size >= 100 ? value.toFixed(0) : value.toPrecision(3);
+  return size >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString('en-US') : value.toPrecision(3);
 }
 
 /** "812 MB", "40.2 GB": bytes for people, as memory is sold. */

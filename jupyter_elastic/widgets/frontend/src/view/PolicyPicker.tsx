@@ -58,8 +58,8 @@ function said(seconds: number | null): string {
   return seconds === null ? '–' : duration(seconds);
 }
 
-function WhatIf(props: { present: Forecast; chosen: Forecast; at: number }) {
-  const { present, chosen, at } = props;
+function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names: Map<number, string> }) {
+  const { present, chosen, at, names } = props;
   const before = new Map(present.jobs.map(job => [job.job, job]));
   const shown = chosen.jobs.slice(0, 12);
   const left = (finish: number | null | undefined) => (finish === null || finish === undefined ? null : finish - at);
@@ -89,7 +89,10 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; at: number }) {
             const then = left(job.finish_at);
             return (
               <tr key={job.job}>
-                <td>job {job.job} ends in</td>
+                <td>
+                  job {job.job} ends in
+                  <div class="je-quiet">{names.get(job.job)}</div>
+                </td>
                 <td>{said(now)}</td>
                 <td class={compare(now, then)}>{said(then)}</td>
               </tr>
@@ -170,7 +173,9 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
           />
         ))}
       {!forecasts && !problem && <p class="je-quiet">Predicting…</p>}
-      {present && future && !future.problem && name !== active && <WhatIf present={present} chosen={future} at={screen.at} />}
+      {present && future && !future.problem && name !== active && (
+        <WhatIf present={present} chosen={future} at={screen.at} names={new Map(screen.jobs.map(job => [job.job, job.name]))} />
+      )}
       {future?.problem && <p class="je-bad">{future.problem}</p>}
       {problem && (
         <p class="je-bad" role="alert">
