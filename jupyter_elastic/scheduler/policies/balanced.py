@@ -57,7 +57,7 @@ class Balanced:
                 le=1,
                 description="first, a job grows only while a slot adds this share of what its first ones give",
             ),
-        ] = 0.5
+        ] = 0.35
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -73,6 +73,9 @@ class Guard:
 
 def seated(draft: Draft, order: Iterator[JobView]) -> list[JobView]:
     """Everyone's minimum in order; those who have it, in that order (jobs that were pinned first, if slots ran out)."""
+    if not draft.workers:  # nobody was pinned
+        seat(draft, order)
+        return list(draft.jobs.values())
     walked: list[JobView] = []
 
     def walk() -> Iterator[JobView]:
