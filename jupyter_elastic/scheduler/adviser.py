@@ -116,7 +116,7 @@ def _checked(plan: Any, view: View) -> Plan:
     copy: Plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
     strangers = sorted(copy.sizes.keys() - {job.job for job in view.jobs})
     if strangers:
-        raise ValueError(f"it plans for job {strangers[0]}, and there is no unfinished job of that number")
+        raise ValueError(f"illegal plan: there is no unfinished job {strangers[0]}")
     return copy
 
 

@@ -130,7 +130,7 @@ class Unmakeable(Base):
 """
 FAULTS = {
     "raises": "no idea", "exits": "SystemExit", "loops": "within 0.3 s", "sleeps": "within 0.3 s",
-    "rubbish": "not a Plan", "mistyped": "sizes", "greedy": "1000", "stranger": "no job 1000000",
+    "rubbish": "not a Plan", "mistyped": "sizes", "greedy": "1000", "stranger": "no unfinished job 1000000",
     "formless": "interval_s",
 }  # fmt: skip
 

@@ -176,4 +176,4 @@ def test_a_policy_that_plans_for_an_ended_job_is_refused(pool, spec) -> None:
         if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
             break
     assert len(reasons) == 3
-    assert all(f"job {ended}, and there is no unfinished job of that number" in reason for reason in reasons)
+    assert all(f"no unfinished job {ended}" in reason for reason in reasons)
