@@ -90,7 +90,7 @@ class Notebook:
         self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
 
     def wait_idle(self) -> None:
-        """Wait until the kernel is idle, and hears: on a busy machine one that has just started lost a first request."""
+        """Wait until the kernel is idle, and hears: a young one on a busy machine has lost its first request."""
         self.page.wait_for_function(IDLE)
         for _ in range(6):
             if self.page.evaluate(ANSWERS):
