@@ -172,6 +172,6 @@ def torchrun_step(script: Path) -> float:
 
 
 def _torchrun(script: Path) -> subprocess.Popen[str]:
-    command = [str(PEERS / "torchrun"), "--nproc-per-node", "2", "--master-port", "0", str(script)]
+    command = [str(PEERS / "torchrun"), "--standalone", "--nproc-per-node", "2", str(script)]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{PEERS}:{os.environ['PATH']}"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)

@@ -40,7 +40,7 @@ IDLE_S = 1800.0
 LOOK_S = 10.0
 """How often it is looked whether the package has changed."""
 SPARES, MOST_SPARES = 2, 16
-"""Workers that wait: so many at first, later as many as were wanted at once, but not more than this."""
+"""Workers that wait: so many at least, as many as were last wanted at once, but not more than this."""
 SPARE_DELAY_S = 0.15
 """After a request new spares wait so long: the workers need the processor now."""
 MAX_REQUEST = 4096
@@ -141,7 +141,7 @@ class Pool:
     def _give(self, client: socket.socket, descriptor: int) -> None:
         """Hand a worker its pipe and tell the client who it is."""
         self._at_once += 1
-        self._wanted_spares = min(max(self._wanted_spares, self._at_once), MOST_SPARES)
+        self._wanted_spares = min(max(SPARES, self._at_once), MOST_SPARES)
         try:
             spare = self._hand_over(descriptor)
         except OSError as problem:
