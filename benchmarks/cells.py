@@ -58,7 +58,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(torch.randn(16, 8)).sum().backward()
 optimizer.step()
-print(time.time(), flush=True)
+print(f"{time.time()}\\n", end="", flush=True)  # in one piece: two ranks write at once
 """
 
 
