@@ -9,7 +9,7 @@ step by step to whoever saves the most time. Admissions live in the memo; a refu
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
@@ -51,6 +51,10 @@ class Demand(Struct):
     def least(self, work: float, until: float) -> int:
         """The first level at which it could do the work in time, alone; one too many when there is none."""
         return next((at for at, rate in enumerate(self.rates) if rate * until >= work), len(self.rates))
+
+    def hopeless(self) -> bool:
+        """Whether it can't be in time any more, whatever it gets."""
+        return self.least(self.work, self.until) == len(self.costs)
 
 
 class Timeline:
@@ -132,18 +136,21 @@ class Deadline:
         """Shares for the admitted, leftovers for the rest."""
         draft = Draft(view)
         draft.pin()
-        before = set(view.memo.get("admitted", ())) if isinstance(view.memo, dict) else set()
-        due = sorted(
-            (job for job in [*draft.running, *draft.waiting] if job.deadline_at is not None),
-            key=lambda job: (job.deadline_at, job.submitted_at, job.job),
-        )
-        demands = [demand for job in due if (demand := self._demand(job, view.now, job.job in before)) is not None]
+        before = list(view.memo.get("admitted", ())) if isinstance(view.memo, dict) else []
+        known = set(before)
+        demands = [
+            demand
+            for job in view.jobs
+            # one that is being preempted is stopping for a moment, and stays admitted
+            if job.deadline_at is not None and (job.phase != "stopping" or job.job in known)
+            if (demand := self._demand(job, view.now, job.job in known)) is not None
+        ]
         pinned = sum(draft.cost(job) for job in draft.running if not job.preemptible and job.deadline_at is None)
         admitted, now = self._admit(view.capacity - pinned, demands, before)
-        late = [demand.job for demand in demands if demand.job.job in before and demand.job.job not in now]
+        late = [one.job for number, one in admitted.items() if number not in now and one.job.phase != "stopping"]
         for number, workers in now.items():
             job = admitted[number].job
-            if workers:
+            if workers and job.phase != "stopping":
                 draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))))
         seat(draft, late)
         seat(draft, (demand.job for demand in admitted.values() if demand.job.size.workers))
@@ -151,9 +158,9 @@ class Deadline:
         self._grow(draft, list(draft.jobs.values()))
         self._settle(draft, view, now)
         for number in admitted:
-            if number not in before:
+            if number not in known:
                 draft.reasons.setdefault(number, "admitted: its deadline can be met")
-        return draft.plan(memo={"admitted": sorted([*admitted, *(job.job for job in late)])})
+        return draft.plan(memo={"admitted": list(admitted)})
 
     def _demand(self, job: JobView, now: float, known: bool) -> Demand | None:
         """What the job needs; None when nobody knows how long it takes, or it is too late already."""
@@ -188,27 +195,34 @@ class Deadline:
         return demand if known or not hopeless else None
 
     @staticmethod
-    def _admit(capacity: int, demands: list[Demand], before: set[int]) -> tuple[dict[int, Demand], dict[int, int]]:
-        """Who is admitted, and each one's workers now."""
-        admitted = {demand.job.job: demand for demand in demands if demand.job.job in before}
-        line, now = _schedule(capacity, admitted.values())
-        tried = 0
-        for demand in sorted(demands, key=lambda demand: (demand.job.submitted_at, demand.job.job)):
-            if demand.job.job in before:
-                continue
-            if tried >= TRIES:
-                break
-            tried += 1
+    def _admit(
+        capacity: int, demands: list[Demand], before: list[JobId]
+    ) -> tuple[dict[JobId, Demand], dict[JobId, int]]:
+        """Who is admitted, in the order in which slots were reserved, and each one's workers now.
+
+        The order is kept from plan to plan: what could be met in it yesterday can be met in it today.
+        """
+        rank = {number: at for at, number in enumerate(before)}
+        known = sorted((one for one in demands if one.job.job in rank), key=lambda one: rank[one.job.job])
+        line, now, late = _schedule(capacity, known)
+        if late:  # it went otherwise than foreseen; perhaps another order does better
+            urgent = sorted(known, key=_urgency)
+            other = _schedule(capacity, urgent)
+            if other[2] < late:
+                known, (line, now, late) = urgent, other
+        admitted = {one.job.job: one for one in known}
+        new = sorted((one for one in demands if one.job.job not in rank), key=lambda one: one.job.submitted_at)
+        for demand in new[:TRIES]:
             behind = line.copy()
             workers = behind.reserve(demand, demand.work + demand.spare, demand.until)
             if workers is not None:  # it fits behind all others, whatever its deadline
                 line, admitted[demand.job.job], now[demand.job.job] = behind, demand, workers
-                continue
-            everyone = sorted([*admitted.values(), demand], key=lambda one: (one.until, one.job.submitted_at))
-            other, then = _schedule(capacity, everyone, {*now, demand.job.job})
-            if then:
-                line, now = other, then
-                admitted[demand.job.job] = demand
+            elif not late:
+                everyone = sorted([*admitted.values(), demand], key=_urgency)
+                other = _schedule(capacity, everyone, all_or_none=True)
+                if not other[2]:
+                    line, now, late = other
+                    admitted = {one.job.job: one for one in everyone}
         return admitted, now
 
     @staticmethod
@@ -235,20 +249,25 @@ class Deadline:
             self._grow(draft, growing(draft, guard))
 
 
+def _urgency(demand: Demand) -> tuple[float, float, JobId]:
+    return demand.until, demand.job.submitted_at, demand.job.job
+
+
 def _schedule(
-    capacity: int, demands: Iterable[Demand], needed: Collection[JobId] = ()
-) -> tuple[Timeline, dict[JobId, int]]:
-    """Fill the demands into a fresh timeline, by earliest deadline; each one's workers now.
+    capacity: int, demands: Iterable[Demand], *, all_or_none: bool = False
+) -> tuple[Timeline, dict[JobId, int], int]:
+    """Fill the demands into a fresh timeline, in this order; each one's workers now, and how many come late needlessly.
 
     One that can't be early is to be in time; one that can't be in time any more comes after all others, as fast as it
-    can. Where that is one of the `needed`, nobody is in.
+    can. With `all_or_none` it ends at the first that can't be early, though it could alone be in time.
     """
-    line, now, late = Timeline(max(0, capacity)), {}, []
+    line, late = Timeline(max(0, capacity)), []
+    now: dict[JobId, int] = {}
     for demand in demands:
         workers = line.reserve(demand, demand.work + demand.spare, demand.until)
+        if workers is None and all_or_none and not demand.hopeless():
+            return line, now, 1
         if workers is None:
-            if demand.job.job in needed:
-                return line, {}
             workers = line.reserve(demand, demand.work, demand.until)
         if workers is None:
             late.append(demand)
@@ -262,7 +281,7 @@ def _schedule(
             if workers is not None:
                 now[demand.job.job] = workers
                 break
-    return line, now
+    return line, now, sum(not one.hopeless() for one in late)
 
 
 def _powers(rungs: Sequence[int], held: int) -> list[int]:

@@ -39,6 +39,28 @@ def test_a_pause_that_is_going_on_is_counted():
     }
 
 
+def test_an_admitted_job_that_is_being_preempted_stays_admitted():
+    stops = due(1, 100.0, 50.0, phase="stopping")
+    assert plan(4, stops, due(2, 100.0, 300.0), memo={"admitted": [1]}).memo == {"admitted": [1, 2]}
+    assert plan(4, stops).memo == {"admitted": []}
+
+
+def test_the_order_of_reservations_is_kept_so_that_what_could_be_met_still_can():
+    # by earliest deadline the second would take two slots at once, and the first could not be met any more
+    first, second = due(1, 300.0, 600.0, high=2), due(2, 250.0, 100.0, high=2)
+    found = plan(3, first, second, memo={"admitted": [1, 2]})
+    assert found.memo == {"admitted": [1, 2]}
+    assert found.sizes[1].workers == 2
+    assert plan(2, first, second, memo={"admitted": [1]}).memo == {"admitted": [1]}
+
+
+def test_a_deadline_that_is_past_keeps_nobody_out():
+    past = due(1, -5.0, 1e4, on=1, high=1)
+    late, early = due(2, 400.0, 800.0, high=2), due(3, 50.0, 40.0, high=1)
+    found = plan(3, past, late, early, memo={"admitted": [1, 2]})
+    assert set(found.memo["admitted"]) == {1, 2, 3}
+
+
 def test_an_admitted_job_near_its_end_is_let_finish():
     ending = due(1, 1.0, 0.5, on=1, cost=30.0)
     found = plan(1, ending, due(2, 1000.0, 10.0), memo={"admitted": [1]})
@@ -69,7 +91,7 @@ def test_a_later_deadline_waits_for_the_slots_of_an_earlier_one():
 def test_an_earlier_deadline_is_admitted_if_the_later_one_still_holds():
     late = due(1, 400.0, 400.0)
     found = plan(4, late, due(2, 50.0, 200.0))
-    assert found.memo == {"admitted": [1, 2]}
+    assert found.memo == {"admitted": [2, 1]}
     assert found.sizes[2].workers == 4
 
 
