@@ -40,6 +40,9 @@ END_GRACE_S = 10.0
 """How long a worker has to end after its cell is through."""
 COLLECT_S = 0.15
 """How long after the first failure the others are listened to, so that the cause is named and not its echo."""
+BROKEN_RING, CAUSE_S = 2, 1.0
+"""Weight of a ring that broke. It broke for a reason, such as a death of which the news is still to come: that is
+waited for, but not longer."""
 LADDER = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 """How a cancelled worker is ended: what, and how long it has then."""
 MAX_LINE = 1024 * 1024
@@ -264,7 +267,7 @@ class WorkersEngine:
                 self._spawn_task(self._see_to_end(member))
                 self._do(self.machine.done(member.name))
             case "error":
-                weight = 2 if words.get("broken_ring") else 0
+                weight = BROKEN_RING if words.get("broken_ring") else 0
                 if weight and self.machine.elastic:
                     return  # it comes back from the last commit
                 self._fail(Failure(weight, words["rank"], words["type"], words["message"], words["traceback"]))
@@ -309,6 +312,9 @@ class WorkersEngine:
 
     async def _fail_soon(self) -> None:
         await asyncio.sleep(COLLECT_S)
+        until = time.monotonic() + CAUSE_S
+        while self._cause().weight >= BROKEN_RING and time.monotonic() < until:  # noqa: ASYNC110 - many ways to end
+            await asyncio.sleep(COLLECT_S / 10)
         await self._end_all(((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0)))
 
     async def _end_all(self, ladder: tuple[tuple[signal.Signals, float], ...], *, after_s: float = 0.0) -> None:

@@ -163,6 +163,7 @@ def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
 
 def test_a_policy_that_plans_for_an_ended_job_is_refused(pool, spec) -> None:
     client = pool.start().client()
+    client.ask(wire.SwitchPolicy(name="idle", source="def plan(view):\n    return {}"))  # so that it ends by the cancel
     ended = client.submit(spec)
     client.ask(wire.CancelJob(job=ended))
     since = client.ask(wire.ListJobs(limit=1)).seq
