@@ -192,6 +192,7 @@ class Pool:
             from jupyter_elastic.agent import worker
 
             worker.prepare()
+            worker.rehearse()
             _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
             wire.close()
             if not descriptors:  # the pool is gone

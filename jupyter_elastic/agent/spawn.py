@@ -75,7 +75,7 @@ class Spawner:
         self._python = python
         self._environment = {**os.environ, **environment}
         self._frameworks = tuple(name for name in FRAMEWORKS if name in frameworks)
-        self._warm = warm and os.environ.get(WARM_VARIABLE, "1") != "0"
+        self._warm = warm and warm_wanted()
         self._client: PoolClient | None = None
         self._connecting = asyncio.Lock()
 
@@ -242,12 +242,17 @@ def start_pool(
         )
 
 
+def warm_wanted() -> bool:
+    """Whether the user lets workers be forked from warm pools."""
+    return os.environ.get(WARM_VARIABLE, "1") != "0"
+
+
 def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> bool:
     """Start a pool for later, if none lives; whether one was started. Comes back at once.
 
     Not when the user doesn't want any (`$JUPYTER_ELASTIC_WARM=0`).
     """
-    if os.environ.get(WARM_VARIABLE, "1") == "0":
+    if not warm_wanted():
         return False
     environment = {**os.environ, **environment}
     path = socket_of(python, environment, frameworks)

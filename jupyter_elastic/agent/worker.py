@@ -288,10 +288,9 @@ def prepare() -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
-    _rehearse()
 
 
-def _rehearse() -> None:
+def rehearse() -> None:
     """Go once through what every cell needs, while nobody waits.
 
     A forked process shares its pages with its parent until it touches them, and a touch costs a page fault.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jupyter_elastic.job import Job
 
 PUSH_S = 1 / 3
-"""At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
+"""At most so often is a view redrawn: what a person still takes for at once, for about 1 % of a core."""
 FIRST_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 BYTES_PER_S = 1_000_000

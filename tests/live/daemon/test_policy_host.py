@@ -7,6 +7,7 @@ import time
 import pytest
 
 from jupyter_elastic import wire
+from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.policies.source import from_source
 from jupyter_elastic.scheduler.policy_host import HostedPolicy
@@ -32,6 +33,17 @@ VIEW = View(
         for n in (1, 3, 2)
     ),
 )
+
+
+def refusals(client: Client, since: int) -> list[str]:
+    """Why plans were refused after event `since`, until the pool fell back to `fifo`."""
+    reasons = []
+    for event in client.events(since):
+        if isinstance(event.fact, PlanRejected):
+            reasons.append(event.fact.reason)
+        if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
+            break
+    return reasons
 
 
 def test_a_function_of_ten_lines_is_a_policy() -> None:
@@ -151,12 +163,7 @@ def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
     since = client.ask(wire.ListJobs(limit=1)).seq
     bad = "import time\ndef plan(view):\n    time.sleep(60)"
     assert isinstance(client.ask(wire.SwitchPolicy(name="bad", source=bad)), wire.Done)
-    reasons = []
-    for event in client.events(since):
-        if isinstance(event.fact, PlanRejected):
-            reasons.append(event.fact.reason)
-        if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
-            break
+    reasons = refusals(client, since)
     assert len(reasons) == 3
     assert all("within 0.5 s" in reason for reason in reasons)
 
@@ -170,11 +177,6 @@ def test_a_policy_that_plans_for_an_ended_job_is_refused(pool, spec) -> None:
     client.ask(wire.SwitchPolicy(name="stale", source=f"def plan(view):\n    return {{{ended}: 1}}"))
     job = client.submit(spec)
     assert until(client, job, JobStarted), "the fallback policy starts it"
-    reasons = []
-    for event in client.events(since):
-        if isinstance(event.fact, PlanRejected):
-            reasons.append(event.fact.reason)
-        if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
-            break
+    reasons = refusals(client, since)
     assert len(reasons) == 3
     assert all(f"no unfinished job {ended}" in reason for reason in reasons)
