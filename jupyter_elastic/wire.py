@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.types import (
     AnyEffect,
     Event,
@@ -283,8 +283,11 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Request | AnyMessage) -> bytes:
-    """The frame of a message; ProtocolError if it would be refused by the other side."""
-    frame = _encoder.encode(message)
+    """The frame of a message; ProtocolError if it would be refused by the other side, BadRequest if none can be made."""
+    try:
+        frame = _encoder.encode(message)
+    except (OverflowError, UnicodeEncodeError, RecursionError) as problem:
+        raise BadRequest(f"this can't be sent: {problem}; send other values") from None
     if len(frame) > MAX_FRAME:
         msg = f"a message of {len(frame):,} bytes is over the limit of {MAX_FRAME:,}; send less at once"
         raise ProtocolError(msg)

@@ -26,6 +26,7 @@ from jupyter_elastic.server_ext.feed import Feed
 
 STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
 MAX_WINDOW = 500
+TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 PUSH_S = 0.1
 """A socket is sent at most ten pages a second."""
@@ -197,13 +198,13 @@ class OutputHandler(_Api):
         """The file as text, in pieces, so that a long one costs no memory."""
         feed = await self.feed.job(job_number(job))
         path = pages.output_file(feed.folder, job_number(rank), stream)
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Type", TEXT)
         self.set_header("X-Content-Type-Options", "nosniff")
         with path.open("rb") as file:
             while piece := file.read(1 << 18):
                 self.write(piece)
                 await self.flush()
-        self.finish()
+        self.finish(set_content_type=TEXT)  # an empty file has sent no header yet, and the base class would say JSON
 
 
 class ScriptHandler(_Api):

@@ -1,4 +1,7 @@
-"""Cells that train, as a person would write them, and note each step in `FOLDER/steps`."""
+"""Cells that train, as a person would write them, and note each step in `FOLDER/steps`.
+
+Every rank notes: rank 0 may be killed between a step that all have trained and its note of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ NOTE = """
 import json, os, time
 import numpy as np
 from jupyter_elastic import training
+from jupyter_elastic.training.loop import here
 
 pieces, noted = [], [0]
 
@@ -16,10 +20,10 @@ def note(state, loss, count):
     mean = training.total(sum(pieces)) / min(BATCH, 96 - (state.step - 1) % 4 * BATCH)     # of the whole global batch
     pieces.clear()
     noted[0] = state.step
-    if training.rank() == 0:
-        line = {"step": state.step, "epoch": state.epoch, "loss": mean, "size": training.size(), "at": time.time()}
+    if not here.rehearsing:                                # a newcomer's first step, alone, is no step of the job
+        ring = {"rank": training.rank(), "size": training.size()}
         with open(f"{FOLDER}/steps", "a") as file:
-            file.write(json.dumps(line) + "\\n")
+            file.write(json.dumps({"step": state.step, "loss": mean, **ring, "at": time.time()}) + "\\n")
     if not os.path.exists(f"{FOLDER}/hurry"):
         time.sleep(0.05)
 
