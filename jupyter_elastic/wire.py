@@ -283,7 +283,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Request | AnyMessage) -> bytes:
-    """The frame of a message; ProtocolError if it would be refused by the other side, BadRequest if none can be made."""
+    """The frame of a message; BadRequest if none can be made, ProtocolError if the other side would refuse it."""
     try:
         frame = _encoder.encode(message)
     except (OverflowError, UnicodeEncodeError, RecursionError) as problem:

@@ -156,7 +156,7 @@ class Membership:
     _born: int = 0
     _called: set[str] = field(default_factory=set)
     _broken: int | None = None
-    """Ticks since a member of the present round died before all had joined."""
+    """Ticks since a member of the present round died, or came back to the door, before all had joined."""
     _settled: int = 0
     """The last round that all its members have joined."""
     _told: int = 0
@@ -180,6 +180,8 @@ class Membership:
         worker = self._workers.get(name)
         if worker is None or worker.place in {"done", "leaving"}:
             return []
+        if worker.round == self.round and self._settled < self.round and self._broken is None:
+            self._broken = 0  # who still joins waits for this one, in vain
         worker.place, worker.seasoned = door, seasoned
         self._called.discard(name)
         if door == "run":

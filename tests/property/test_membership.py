@@ -36,6 +36,9 @@ class Worker:
         self.round = 0
         self.updated = False
 
+    def __repr__(self) -> str:
+        return f"{self.name} on {self.slot}: {self.place}, round {self.round}"
+
 
 class Rings(RuleBasedStateMachine):
     def __init__(self) -> None:
@@ -239,5 +242,5 @@ class Rings(RuleBasedStateMachine):
         assert self.settled[-1].generation == self.generation
 
 
-Rings.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Rings.TestCase.settings = settings(stateful_step_count=30)
 TestRings = Rings.TestCase

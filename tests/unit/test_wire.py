@@ -18,7 +18,7 @@ def nested(depth: int) -> list[object]:
 @pytest.mark.parametrize("value", [2**64, -(2**64), "\ud800", nested(100_000)], ids=["large", "small", "half", "deep"])
 def test_a_value_that_has_no_frame_is_a_bad_request(value: object) -> None:
     ask = wire.SwitchPolicy(name="fifo", options={"x": value})
-    with pytest.raises(BadRequest, match="can't be sent: .*; send other values"):
+    with pytest.raises(BadRequest, match=r"can't be sent: .*; send other values"):
         wire.encode(wire.Request(id=1, ask=ask))
 
 

@@ -154,6 +154,17 @@ def test_a_broken_join_is_given_up_after_a_while() -> None:
     assert Kill("w1") in machine.tick()
 
 
+def test_who_joins_and_waits_for_one_that_came_back_is_given_up_too() -> None:
+    machine = Membership(elastic=True)
+    machine.want(1, ("h:0", "h:1"))
+    machine.ready("w0", "init")
+    machine.ready("w1", "init")
+    machine.ready("w0", "init")  # its part of the join failed
+    for _ in range(PATIENCE):
+        assert Kill("w1") not in machine.tick()
+    assert Kill("w1") in machine.tick()
+
+
 def test_a_wish_taken_back() -> None:
     machine = ring("h:0")
     machine.want(2, ("h:0", "h:1"))
