@@ -199,6 +199,7 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
   const { screen } = page;
   const { actions } = props;
   const over = ENDED.includes(screen.phase);
+  const noted = screen.sizes.length ? screen.sizes[screen.sizes.length - 1].reason : '';
   const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
   return (
     <div class="je-root je-job" role="group" aria-label={`job ${screen.job}, ${screen.name}`}>
@@ -228,7 +229,7 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
       <div class={`je-state je-is-${screen.phase}`} aria-live="polite">
         {screen.state}
       </div>
-      {screen.detail && <p class="je-quiet">{screen.detail}</p>}
+      {screen.detail && screen.detail !== noted && <p class="je-quiet">{screen.detail}</p>}
       {page.traceback && <pre class="je-output je-traceback">{page.traceback}</pre>}
       <Progress screen={screen} />
       <Figures screen={screen} />
