@@ -90,11 +90,16 @@ class Notebook:
         self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
 
     def wait_idle(self) -> None:
-        """Wait until the kernel is idle, and hears: a young one on a busy machine has lost its first request."""
+        """Wait until the kernel is idle, and hears.
+
+        ipykernel before 7.4 can overlook a young connection's first request until the next client connects
+        (ipython/ipykernel#1554); so it is connected to again, as a person would by "Reconnect to Kernel".
+        """
         self.page.wait_for_function(IDLE)
         for _ in range(6):
             if self.page.evaluate(ANSWERS):
                 return
+            self.wait_command("kernelmenu:reconnect-to-kernel")
         pytest.fail("the kernel says that it is idle and answers nothing")
 
     def command(self, name: str, **arguments: Any) -> None:
