@@ -21,7 +21,6 @@ from jupyter_elastic.scheduler.sim.loop import Costs
 from jupyter_elastic.scheduler.sim.metrics import Run, summary
 from jupyter_elastic.scheduler.sim.workload import Task
 from jupyter_elastic.types import Event, JobEnded, JobId, JobSubmitted
-from tests.live.agent.test_switches import no_slot_is_leased_twice
 from tests.support.pool import Pool
 
 JOBS = 30
@@ -80,7 +79,7 @@ def live(policy: str, plan: list[tuple[float, int, int]], folder: Path) -> tuple
             jobs.append(job)
         for job in jobs:
             assert pool.ended(job).outcome == "completed"
-        no_slot_is_leased_twice(pool)
+        pool.no_slot_is_leased_twice()
         no_sample_is_lost(pool, jobs, plan)
         return list(pool.events), jobs
 
