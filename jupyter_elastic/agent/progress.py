@@ -1,4 +1,4 @@
-"""Progress of one attempt: at most ten lines a second into `progress.jsonl`, and as many reports.
+"""Progress of one attempt: at most four lines a second into `progress.jsonl`, and as many reports.
 
 Knows the file and how two reports become one; must not know who reads them.
 """
@@ -16,7 +16,8 @@ import msgspec
 from jupyter_elastic import connection
 from jupyter_elastic.types import Launch, Observation, Progress, ProgressSeen
 
-INTERVAL_S = 0.1
+INTERVAL_S = 0.25
+"""Each report becomes an event in the journal and in every view: no more than a person can follow."""
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jupyter_elastic.job import Job
 
 PUSH_S = 1 / 3
-"""At most so often is a view redrawn: what a person still takes for at once, for about 1 % of a core."""
+"""At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
 FIRST_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 BYTES_PER_S = 1_000_000
@@ -238,24 +238,22 @@ class Live:
         until = answer.seq if isinstance(answer, wire.Jobs) else 0
         fresh = JobModel(watched.number, kind=watched.model.kind)
         fresh.explanation, fresh.forecast = watched.model.explanation, watched.model.forecast
-        stream = AsyncClient()
-        async with stream:
-            events = stream.events(0, watched.number)
-            try:
-                async for event in events:
-                    before = fresh.slots
-                    fresh.fold(event)
-                    if fresh.ended or fresh.slots != before:
-                        watched.news.set()
-                    if fresh.spec is not None and watched.model is not fresh:
-                        watched.model = fresh  # the story from the start goes before the short description
-                    watched.changed = True
-                    if event.seq >= until:
-                        watched.current.set()
-                    if fresh.ended:
-                        return
-            finally:
-                await events.aclose()  # type: ignore[attr-defined]
+        events = AsyncClient().events(0, watched.number)
+        try:
+            async for event in events:
+                before = fresh.slots
+                fresh.fold(event)
+                if fresh.ended or fresh.slots != before:
+                    watched.news.set()
+                if fresh.spec is not None and watched.model is not fresh:
+                    watched.model = fresh  # the story from the start goes before the short description
+                watched.changed = True
+                if event.seq >= until:
+                    watched.current.set()
+                if fresh.ended:
+                    return
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
 
     async def _pulse(self, watched: Watched) -> None:
         explained = 0.0
