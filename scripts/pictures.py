@@ -206,6 +206,7 @@ def pickers(browser: Browser, lab: Lab, ada: Pool, grace: Pool, over: Path) -> N
     for theme in ("Light", "Dark"):
         book.wait_command("apputils:change-theme", theme=f"JupyterLab {theme}")
         page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=f"JupyterLab {theme}")
+        expect(page.locator("#jupyterlab-splash")).to_have_count(0)  # JupyterLab veils the page meanwhile
         path = DOCS / f"policies-{theme.lower()}.png"
         page.screenshot(path=path, clip=down_to(panel, panel.get_by_role("button", name="Apply srtf")))
         print(f"{path.relative_to(ROOT)}: {size(path)}")
