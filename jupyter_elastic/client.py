@@ -140,7 +140,8 @@ class AsyncClient:
         number, pending = self._enqueue(ask)
         limit = self.timeout_s if timeout_s is None else timeout_s
         try:
-            answer = await asyncio.wait_for(pending.future, limit)
+            async with asyncio.timeout(limit):
+                answer = await pending.future
         except TimeoutError:
             raise DaemonUnreachable(self._nobody(limit)) from None
         finally:

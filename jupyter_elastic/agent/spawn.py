@@ -64,7 +64,8 @@ class Process:
         """Come back when the process is gone, with its exit code; None when nobody knows it."""
         await processes.gone(self.known)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.code_known.wait(), CODE_S)
+            async with asyncio.timeout(CODE_S):
+                await self.code_known.wait()
         return self.code
 
 
@@ -163,7 +164,8 @@ class PoolClient:
         self._answers.append(answer)
         # The asyncio transport owns the socket; a request is one small message, which a UNIX socket takes at once.
         socket.send_fds(self._raw, [b'{"k":"fork"}\n'], [theirs.fileno()])
-        return await asyncio.wait_for(answer, START_S)
+        async with asyncio.timeout(START_S):
+            return await answer
 
     def close(self) -> None:
         """Hang up."""

@@ -74,7 +74,8 @@ class Store:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), IDLE_S)
+        async with asyncio.timeout(IDLE_S):
+            head = await reader.readuntil(b"\r\n\r\n")
         request, *lines = head.decode("latin-1").split("\r\n")
         words = request.split(" ")
         if len(words) != 3:
@@ -92,7 +93,8 @@ class Store:
         text = fields.get("content-length", "")
         if not text.isdecimal() or int(text) > MAX_VALUE:
             return "413 Content Too Large", b""
-        value = await asyncio.wait_for(reader.readexactly(int(text)), IDLE_S)
+        async with asyncio.timeout(IDLE_S):
+            value = await reader.readexactly(int(text))
         return self._put(key, value)
 
     def _put(self, key: str, value: bytes) -> tuple[str, bytes]:
@@ -112,7 +114,8 @@ class Store:
             if left <= 0:
                 return None
             try:
-                await asyncio.wait_for(self._news.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._news.wait()
             except TimeoutError:
                 return None
         return self._values[key]

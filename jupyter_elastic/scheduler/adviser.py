@@ -99,7 +99,8 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spa
     thread = threading.Thread(target=think, name=f"policy {policy.name}", daemon=True)
     thread.start()
     try:
-        return await asyncio.wait_for(answer, deadline_s + spare_s)
+        async with asyncio.timeout(deadline_s + spare_s):
+            return await answer
     except TimeoutError:
         _interrupt(thread)
         raise PolicyProblem(f"it gave no plan within {deadline_s:g} s") from None

@@ -112,7 +112,8 @@ class Planner:
         while True:
             timeout = None if self._ask_at is None else max(self._ask_at - self._monotonic(), 0.0)
             try:
-                await asyncio.wait_for(self._wanted.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._wanted.wait()
             except TimeoutError:
                 if self._house.core.state.jobs:
                     return

@@ -272,9 +272,11 @@ class Transport:
         except zmq.ZMQError:
             self.forget(peer)
             return "gone"
-        if self._loop is not None and not self._pumping:
-            self._pumping = True  # sending may swallow the descriptor's signal
-            self._loop.call_soon(self._pump)
+        finally:
+            # Sending, even in vain, may swallow the descriptor's signal of a frame that has come meanwhile.
+            if self._loop is not None and not self._pumping:
+                self._pumping = True
+                self._loop.call_soon(self._pump)
         return "sent"
 
     def _answer_zap(self) -> None:

@@ -90,8 +90,8 @@ class Feed:
     async def wait_for_change(self, version: int, timeout_s: float) -> int:
         """Wait until there is something newer than `version`, at most `timeout_s`; the present version."""
         with contextlib.suppress(TimeoutError):
-            async with self._condition:
-                await asyncio.wait_for(self._condition.wait_for(lambda: self.version > version), timeout_s)
+            async with self._condition, asyncio.timeout(timeout_s):
+                await self._condition.wait_for(lambda: self.version > version)
         return self.version
 
     async def job(self, job: JobId) -> JobFeed:

@@ -277,7 +277,8 @@ class Live:
             eager = watched.awaits_first_lines()
             pause = min(max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5) if eager else until - now
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(watched.news.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await watched.news.wait()
             watched.news.clear()
             if eager and watched.outputs.poll():
                 watched.changed = True

@@ -217,7 +217,8 @@ class WorkersEngine:
         listening = self._spawn_task(self._listen(member, reader))
         code = await process.ended()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(listening), 1.0)  # its last words
+            async with asyncio.timeout(1.0):
+                await asyncio.shield(listening)  # its last words
         listening.cancel()
         member.writer.close()
         self._left(member, code)
