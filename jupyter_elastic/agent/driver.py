@@ -34,7 +34,7 @@ from jupyter_elastic.agent.engines.base import Engine, Task
 from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord
 from jupyter_elastic.agent.meter import Meter
 from jupyter_elastic.agent.progress import ProgressWriter
-from jupyter_elastic.agent.spawn import our_source, warm_wanted
+from jupyter_elastic.agent.spawn import our_source
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import (
     AnyEffect,
@@ -299,7 +299,7 @@ class Driver:
             python=self.launch.spec.python,
             runtime=self.runtime,
             min_slots=self.launch.spec.min_slots,
-            warm=warm_wanted(),
+            warm=True,
         )
 
     # --- the connection -----------------------------------------------------------------------------------------------

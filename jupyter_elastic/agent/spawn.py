@@ -178,7 +178,7 @@ class PoolClient:
             while line := await reader.readline():
                 self._hear(json.loads(line))
         except OSError:
-            pass
+            pass  # the pool is gone, as at its end
         finally:
             self.lost = True
             for answer in self._answers:

@@ -224,6 +224,10 @@ class Transport:
         if self._loop is None or self._pumping:
             return
         if any(_readable(socket) for socket in self._sockets):
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if self._loop is not None and not self._pumping:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
@@ -273,10 +277,7 @@ class Transport:
             self.forget(peer)
             return "gone"
         finally:
-            # Sending, even in vain, may swallow the descriptor's signal of a frame that has come meanwhile.
-            if self._loop is not None and not self._pumping:
-                self._pumping = True
-                self._loop.call_soon(self._pump)
+            self._pump_soon()  # sending, even in vain, may swallow the signal of a frame that has come meanwhile
         return "sent"
 
     def _answer_zap(self) -> None:

@@ -242,5 +242,5 @@ class Rings(RuleBasedStateMachine):
         assert self.settled[-1].generation == self.generation
 
 
-Rings.TestCase.settings = settings(stateful_step_count=30)
+Rings.TestCase.settings = settings(max_examples=max(100, settings().max_examples), stateful_step_count=30)
 TestRings = Rings.TestCase

@@ -24,9 +24,7 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-FEW = settings(
-    max_examples=settings().max_examples // 10, deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
+FEW = settings(max_examples=settings().max_examples // 10, suppress_health_check=list(HealthCheck), database=None)
 
 
 @pytest.fixture(scope="module")

@@ -181,6 +181,7 @@ def test_books_are_the_same_after_a_restart(pool, spec) -> None:
     client = pool.start().client()
     jobs = [client.submit(spec) for _ in range(6)]
     client.ask(wire.CancelJob(job=jobs[-1]))
+    until(client, jobs[3], JobStarted)
     for event in client.events(0):  # until the policy has spoken of the one that waits
         if isinstance(event.fact, PlanAccepted) and str(jobs[4]) in event.fact.reasons:
             break
