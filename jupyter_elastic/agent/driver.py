@@ -129,9 +129,9 @@ class Driver:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._terminate)
         self._record()
-        server = await asyncio.start_unix_server(self._serve, sock=listener)
         meter = Meter(self.folder.job_folder, self._pids, lambda: self._devices)
         tasks = [asyncio.create_task(work) for work in (self._carry_out(), self._watch(), meter.run())]
+        server = await asyncio.start_unix_server(self._serve, sock=listener)
         await self._over.wait()
         for task in tasks:
             task.cancel()

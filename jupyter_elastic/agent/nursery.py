@@ -27,7 +27,7 @@ from typing import IO, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.agent import driver
+from jupyter_elastic.agent import driver, pages
 from jupyter_elastic.agent.processes import Known, gone, known, myself
 from jupyter_elastic.errors import EngineError
 
@@ -270,6 +270,7 @@ def _child(pipe: socket.socket, ours: socket.socket) -> None:
         with contextlib.suppress(OSError):
             Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
         runner = driver.prepare()
+        pages.prefault()
         with pipe:
             data = pipe.recv(MAX_MESSAGE)
         if not data:  # the nursery is gone

@@ -35,6 +35,7 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 
 import jupyter_elastic
+from jupyter_elastic.agent import pages
 
 IDLE_S = 1800.0
 LOOK_S = 10.0
@@ -193,6 +194,7 @@ class Pool:
 
             worker.prepare()
             worker.rehearse()
+            pages.prefault()
             _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
             wire.close()
             if not descriptors:  # the pool is gone

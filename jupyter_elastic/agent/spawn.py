@@ -147,14 +147,13 @@ def _pipe(first: bytes) -> tuple[socket.socket, socket.socket]:
 class PoolClient:
     """A connection to a warm pool."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, raw: socket.socket) -> None:
+    def __init__(self, connected: socket.socket) -> None:
         self.lost = False
-        self._writer = writer
-        self._raw = raw
+        self._socket = connected
         self._answers: deque[asyncio.Future[Process]] = deque()
         """Of the requests that are under way; the pool answers in their order."""
         self._children: dict[int, Process] = {}
-        self._listening = asyncio.create_task(self._listen(reader))
+        self._listening = asyncio.create_task(self._listen())
 
     async def fork(self, theirs: socket.socket) -> Process:
         """Fork a worker that has `theirs`. EngineError when the pool can't or is gone; TimeoutError when it hangs."""
@@ -162,24 +161,27 @@ class PoolClient:
             raise EngineError("the warm pool is gone")
         answer: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
-        # The asyncio transport owns the socket; a request is one small message, which a UNIX socket takes at once.
-        socket.send_fds(self._raw, [b'{"k":"fork"}\n'], [theirs.fileno()])
+        # Past asyncio, which can't send descriptors: one small message, which a UNIX socket takes at once.
+        socket.send_fds(self._socket, [b'{"k":"fork"}\n'], [theirs.fileno()])
         async with asyncio.timeout(START_S):
             return await answer
 
     def close(self) -> None:
         """Hang up."""
         self._listening.cancel()
-        self._writer.close()
-        self._raw.close()
+        self._socket.close()
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def _listen(self) -> None:
+        writer: asyncio.StreamWriter | None = None
         try:
+            reader, writer = await asyncio.open_unix_connection(sock=self._socket.dup())
             while line := await reader.readline():
                 self._hear(json.loads(line))
         except OSError:
             pass  # the pool is gone, as at its end
         finally:
+            if writer is not None:
+                writer.close()
             self.lost = True
             for answer in self._answers:
                 if not answer.done():
@@ -217,8 +219,7 @@ async def connect(
         except OSError:
             raw.close()
         else:
-            reader, writer = await asyncio.open_unix_connection(sock=raw.dup())
-            return PoolClient(reader, writer, raw)
+            return PoolClient(raw)
         if not start:
             raise EngineError("no pool is warm")
         if child is None or child.poll() is not None:

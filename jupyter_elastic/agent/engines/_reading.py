@@ -12,6 +12,11 @@ from pathlib import Path
 from jupyter_elastic.packaging import Payload
 
 VMSTAT = Path("/proc/vmstat")
+# Compiled once, before drivers are forked.
+_ELASTIC = re.compile(r"\belastic\b")
+_HOROVOD = re.compile(r"hvd|horovod")
+_TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
+_TORCH = re.compile(r"\btorch\b")
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,12 @@ def read_cell(payload: Payload) -> Cell:
     """Look at the payload's text and at the bytes of its names; nothing is unpickled."""
     source, names = payload.source, payload.names
     ours = "jupyter_elastic" in source or b"jupyter_elastic" in names
-    elastic = ours or bool(re.search(r"\belastic\b", source)) or (b"horovod" in names and b"elastic" in names)
-    rings = ours or elastic or bool(re.search(r"hvd|horovod", source)) or b"horovod" in names
+    elastic = ours or bool(_ELASTIC.search(source)) or (b"horovod" in names and b"elastic" in names)
+    rings = ours or elastic or bool(_HOROVOD.search(source)) or b"horovod" in names
     found: list[str] = []
-    if re.search(r"\b(tensorflow|keras|tf_keras)\b", source) or b"tensorflow" in names or b"keras" in names:
+    if _TENSORFLOW.search(source) or b"tensorflow" in names or b"keras" in names:
         found.append("tensorflow")
-    if re.search(r"\btorch\b", source) or b"torch" in names:
+    if _TORCH.search(source) or b"torch" in names:
         found.append("torch")
     return Cell(elastic=elastic, rings=rings, frameworks=tuple(found))
 
