@@ -27,6 +27,7 @@ from jupyter_elastic.types import AnyEffect, Event, JobId, JobInfo, JobSpec
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0
 """How often an agent says that it lives."""
+CLOSED = "this client is closed; make a new one"
 
 _T = TypeVar("_T")
 
@@ -44,11 +45,14 @@ class _Pending:
 class _Follower:
     """Where an event stream stands."""
 
-    __slots__ = ("cursor", "job", "queue")
+    __slots__ = ("asking", "cursor", "job", "queue", "stream")
 
-    def __init__(self, since: int, job: JobId | None) -> None:
+    def __init__(self, stream: int, since: int, job: JobId | None) -> None:
+        self.stream = stream
         self.cursor = since
         self.job = job
+        self.asking: int | None = None
+        """Our request to follow, while it is not answered."""
         self.queue: asyncio.Queue[Event | ElasticError] = asyncio.Queue()
 
     def take(self, message: wire.EventsMessage) -> bool:
@@ -65,22 +69,19 @@ class _Follower:
 class AsyncClient:
     """A connection to the daemon for programs with an event loop. Open it with `async with`, or `start()`/`close()`."""
 
-    def __init__(
-        self, endpoint: str | None = None, *, role: str = "client", timeout_s: float = TIMEOUT_S, follow: Any = None
-    ) -> None:
+    def __init__(self, endpoint: str | None = None, *, role: str = "client", timeout_s: float = TIMEOUT_S) -> None:
         self.role = role
         self.timeout_s = timeout_s
         self.welcome: wire.Welcome | None = None
         """What the daemon said to the last Hello."""
         self.connected = False
-        self._given = endpoint
         self._where = connection.find(endpoint)
         self._pending: dict[int, _Pending] = {}
         self._next_id = 1
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._orders: asyncio.Queue[AnyEffect | None] = asyncio.Queue()
-        self._follower: _Follower | None = follow
-        self._following: int | None = None
+        self._followers: dict[int, _Follower] = {}
+        self._next_stream = 1
         self._hello: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._context: Context | None = None
@@ -136,7 +137,7 @@ class AsyncClient:
         seconds; while the daemon is away the ask waits for it to come back.
         """
         if self._closed:
-            raise DaemonUnreachable("this client is closed; make a new one")
+            raise DaemonUnreachable(CLOSED)
         number, pending = self._enqueue(ask)
         limit = self.timeout_s if timeout_s is None else timeout_s
         try:
@@ -164,16 +165,25 @@ class AsyncClient:
         """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
 
         With `job` only those of this job and of the pool. JournalError when the pool's journal is not the one that
-        `since` came from.
+        `since` came from, DaemonUnreachable when this client is closed.
         """
-        follower = _Follower(since, job)
-        stream = AsyncClient(self._given, timeout_s=self.timeout_s, follow=follower)
-        async with stream:
+        if self._closed:
+            raise DaemonUnreachable(CLOSED)
+        follower = _Follower(self._next_stream, since, job)
+        self._next_stream += 1
+        self._followers[follower.stream] = follower
+        try:
+            if self.connected:
+                self._follow(follower)
             while True:
                 item = await follower.queue.get()
                 if isinstance(item, ElasticError):
                     raise item
                 yield item
+        finally:
+            del self._followers[follower.stream]
+            if self.connected:
+                self._tell(wire.Unfollow(stream=follower.stream))
 
     async def orders(self) -> AsyncIterator[AnyEffect]:
         """The orders for this user's agent (role `agent`); after a reconnection all unfinished ones come again."""
@@ -205,19 +215,27 @@ class AsyncClient:
         self.connected = True
         while not self._outbox.empty():
             self._outbox.get_nowait()
-        open_asks = [pending.frame for number, pending in self._pending.items() if number != self._hello]
-        self._pending.pop(self._hello or 0, None)
-        self._pending.pop(self._following or 0, None)
+        for number in (self._hello, *(follower.asking for follower in self._followers.values())):
+            self._pending.pop(number or 0, None)
+        open_asks = [pending.frame for pending in self._pending.values()]
         self._hello, hello = self._next_id, wire.Hello(version=wire.VERSION, role=self.role)
         self._enqueue(hello)
         for frame in open_asks:
             self._outbox.put_nowait(frame)
-        self._follow()
+        for follower in self._followers.values():
+            self._follow(follower)
 
-    def _follow(self) -> None:
-        if self._follower is not None and self._following not in self._pending:
-            self._following = self._next_id
-            self._enqueue(wire.Follow(since=self._follower.cursor, job=self._follower.job))
+    def _follow(self, follower: _Follower) -> None:
+        """Ask for the follower's events from where it stands, unless that is under way."""
+        if follower.asking not in self._pending:
+            follower.asking, _ = self._enqueue(
+                wire.Follow(stream=follower.stream, since=follower.cursor, job=follower.job)
+            )
+
+    def _tell(self, ask: wire.AnyAsk) -> None:
+        """Ask, and don't wait for the answer."""
+        number, pending = self._enqueue(ask)
+        pending.future.add_done_callback(lambda _: self._pending.pop(number, None))
 
     async def _watch(self, monitor: Socket) -> None:
         while True:
@@ -250,8 +268,10 @@ class AsyncClient:
                 self._answered(message)
             elif isinstance(message, wire.OrderMessage):
                 self._orders.put_nowait(message.effect)
-            elif self._follower is not None and not self._follower.take(message):
-                self._follow()
+            else:
+                follower = self._followers.get(message.stream)
+                if follower is not None and not follower.take(message):
+                    self._follow(follower)
 
     def _answered(self, message: wire.AnswerMessage) -> None:
         pending = self._pending.pop(message.id, None)
@@ -261,8 +281,9 @@ class AsyncClient:
                 self.welcome = answer
             elif isinstance(answer, wire.Refused):
                 self._fail(BY_CODE.get(answer.code, ElasticError)(answer.message))
-        elif message.id == self._following and self._follower is not None:
-            self._check_following(answer, self._follower)
+        for follower in self._followers.values():
+            if follower.asking == message.id:
+                self._check_following(answer, follower)
         if pending is not None and not pending.future.done():
             pending.future.set_result(answer)
 
@@ -279,15 +300,14 @@ class AsyncClient:
                 pending.future.set_exception(problem)
                 pending.future.exception()  # seen: an internal ask has nobody who would look at it
         self._pending.clear()
-        if self._follower is not None:
-            self._follower.queue.put_nowait(problem)
+        for follower in self._followers.values():
+            follower.queue.put_nowait(problem)
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             if self.connected:
-                number, pending = self._enqueue(wire.Ping())
-                pending.future.add_done_callback(lambda _, number=number: self._pending.pop(number, None))  # type: ignore[misc]
+                self._tell(wire.Ping())
 
     def _nobody(self, limit: float) -> str:
         state = "is connected but did not answer" if self.connected else "does not answer"
@@ -383,7 +403,7 @@ class Client:
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._closed:
             work.close()
-            raise DaemonUnreachable("this client is closed; make a new one")
+            raise DaemonUnreachable(CLOSED)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -27,7 +27,7 @@ from jupyter_elastic.types import (
     View,
 )
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 
@@ -111,13 +111,17 @@ class ExplainJob(Ask, frozen=True, kw_only=True):
 class Follow(Ask, frozen=True, kw_only=True):
     """Send every event after `since` and go on with new ones, as `EventsMessage`s. Answer: `Following`."""
 
+    stream: int = 0
+    """The asker's number for it; a second Follow of the same number begins anew."""
     since: int = 0
     job: JobId | None = None
     """Only events of this job (and of the pool)."""
 
 
 class Unfollow(Ask, frozen=True, kw_only=True):
-    """Send no more events. Answer: `Done`."""
+    """Send no more events of a stream. Answer: `Done`."""
+
+    stream: int = 0
 
 
 class ReportSeen(Ask, frozen=True, kw_only=True):
@@ -264,6 +268,7 @@ class EventsMessage(Message, frozen=True, kw_only=True):
     Events that the receiver may not see (another user's progress) are left out, hence `previous` and `last`.
     """
 
+    stream: int = 0
     previous: int
     last: int
     events: tuple[Event, ...]

@@ -240,13 +240,13 @@ class Daemon:
         if self.failing is None:
             self.observe(AgentSeen(at=self.now(), by=user, id=self.next_id(), connected=connected))
 
-    def follow(self, peer: Peer, since: int, job: JobId | None) -> wire.Following:
+    def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
         """Send events to the peer."""
-        return self.streams.follow(peer, since, job)
+        return self.streams.follow(peer, ask)
 
-    def unfollow(self, peer: Peer) -> None:
-        """Send it no more events."""
-        self.streams.unfollow(peer)
+    def unfollow(self, peer: Peer, stream: int) -> None:
+        """Send it no more events of that stream."""
+        self.streams.unfollow(peer, stream)
 
     # --- journal, publish, perform ------------------------------------------------------------------------------------
 

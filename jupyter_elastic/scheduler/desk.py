@@ -68,11 +68,11 @@ class House(Protocol):
         """An agent is there: it gets its orders from now on."""
         ...
 
-    def follow(self, peer: Peer, since: int, job: int | None) -> wire.Following:
+    def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
         """Send events to the peer."""
         ...
 
-    def unfollow(self, peer: Peer) -> None:
+    def unfollow(self, peer: Peer, stream: int) -> None:
         """Send it no more events."""
         ...
 
@@ -226,11 +226,11 @@ def _explain(house: House, _peer: Peer, ask: wire.ExplainJob) -> wire.AnyAnswer:
 
 
 def _follow(house: House, peer: Peer, ask: wire.Follow) -> wire.AnyAnswer:
-    return house.follow(peer, ask.since, ask.job)
+    return house.follow(peer, ask)
 
 
-def _unfollow(house: House, peer: Peer, _ask: wire.Unfollow) -> wire.AnyAnswer:
-    house.unfollow(peer)
+def _unfollow(house: House, peer: Peer, ask: wire.Unfollow) -> wire.AnyAnswer:
+    house.unfollow(peer, ask.stream)
     return wire.Done()
 
 

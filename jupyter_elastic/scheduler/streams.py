@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from jupyter_elastic import wire
-from jupyter_elastic.errors import JournalError, ProtocolError
+from jupyter_elastic.errors import BadRequest, JournalError, ProtocolError
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.transport import Peer, Transport
@@ -21,6 +21,8 @@ RECENT = 10_000
 """Events kept in memory for those who are a little behind."""
 PAGE = 100
 """Events in a message to one who is behind."""
+STREAMS = 1000
+"""Of one connection: a job's view is one."""
 PAGES = 10
 """Messages at once to one who is behind, before the others' turn comes."""
 
@@ -30,11 +32,13 @@ log = logging.getLogger(__name__)
 class _Stream:
     """Where a follower stands."""
 
-    __slots__ = ("cursor", "job", "peer", "told")
+    __slots__ = ("cursor", "job", "number", "peer", "told")
 
-    def __init__(self, peer: Peer, since: int, job: JobId | None) -> None:
+    def __init__(self, peer: Peer, ask: wire.Follow, since: int) -> None:
         self.peer = peer
-        self.job = job
+        self.number = ask.stream
+        """What the peer calls it."""
+        self.job = ask.job
         self.cursor = since
         """The last event that was looked at for it."""
         self.told = since
@@ -51,28 +55,39 @@ class Streams:
         self._transport = transport
         self._rights = rights
         self._owner_of = owner_of
-        self._streams: dict[Peer, _Stream] = {}
+        self._streams: dict[Peer, dict[int, _Stream]] = {}
         self._recent: deque[Event] = deque(maxlen=RECENT)
-        self._behind: set[Peer] = set()
+        self._behind: set[_Stream] = set()
 
     @property
     def behind(self) -> bool:
         """Whether somebody waits for older events."""
         return bool(self._behind)
 
-    def follow(self, peer: Peer, since: int, job: JobId | None) -> wire.Following:
-        """Send the peer every event after `since` from now on. A second call begins anew from its `since`."""
+    def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
+        """Send the peer every event after `since` from now on. A second call of the same number begins anew."""
+        streams = self._streams.setdefault(peer, {})
+        if len(streams) >= STREAMS and ask.stream not in streams:
+            raise BadRequest(f"a connection follows {STREAMS} streams of events at most; end one of them first")
+        self.unfollow(peer, ask.stream)
         head = self._journal.last_seq
-        since = min(max(since, 0), head)
-        self._streams[peer] = _Stream(peer, since, job)
+        since = min(max(ask.since, 0), head)
+        stream = _Stream(peer, ask, since)
+        self._streams.setdefault(peer, {})[ask.stream] = stream
         if since < head:
-            self._behind.add(peer)
+            self._behind.add(stream)
         return wire.Following(seq=head)
 
-    def unfollow(self, peer: Peer) -> None:
-        """Send the peer no more."""
-        self._streams.pop(peer, None)
-        self._behind.discard(peer)
+    def unfollow(self, peer: Peer, number: int) -> None:
+        """Send the peer no more of that stream."""
+        streams = self._streams.get(peer, {})
+        self._behind.discard(streams.pop(number, None))
+        if not streams:
+            self._streams.pop(peer, None)
+
+    def _forget(self, peer: Peer) -> None:
+        """The peer is gone."""
+        self._behind.difference_update(self._streams.pop(peer, {}).values())
 
     def publish(self, events: Sequence[Event]) -> None:
         """Tell everybody of events that are on disk."""
@@ -81,14 +96,15 @@ class Streams:
         if self._recent and self._recent[-1].seq != events[0].seq - 1:
             self._recent.clear()  # some went to disk without being published; the journal has them
         self._recent.extend(events)
-        frames: dict[tuple[int, JobId | None, str], tuple[bytes | None, int]] = {}
-        for peer, stream in list(self._streams.items()):
+        frames: dict[tuple[int, int, JobId | None, str], tuple[bytes | None, int]] = {}
+        for stream in [stream for streams in self._streams.values() for stream in streams.values()]:
+            peer = stream.peer
             if peer.gone:
-                self.unfollow(peer)
+                self._forget(peer)
             elif stream.cursor != events[0].seq - 1 or peer.outbox or len(events) > PAGE:
-                self._behind.add(peer)
+                self._behind.add(stream)
             else:
-                key = (stream.told, stream.job, peer.user)
+                key = (stream.number, stream.told, stream.job, peer.user)
                 if key not in frames:
                     frames[key] = self._frame(stream, events)
                 self._send(stream, *frames[key])
@@ -96,10 +112,10 @@ class Streams:
 
     def catch_up(self) -> None:
         """Send some of what they miss to those who are behind."""
-        for peer in list(self._behind):
-            stream = self._streams.get(peer)
-            if stream is None or peer.gone:
-                self.unfollow(peer)
+        for stream in list(self._behind):
+            peer = stream.peer
+            if peer.gone:
+                self._forget(peer)
                 continue
             for _ in range(PAGES):
                 if peer.outbox or peer.gone or stream.cursor >= self._journal.last_seq:
@@ -108,13 +124,13 @@ class Streams:
                     page = self._events(stream.cursor)
                 except JournalError:
                     log.exception("events after %d can't be read for a follower", stream.cursor)
-                    self.unfollow(peer)
+                    self.unfollow(peer, stream.number)
                     break
                 if not page:
                     break
                 self._send(stream, *self._frame(stream, page))
             if stream.cursor >= self._journal.last_seq:
-                self._behind.discard(peer)
+                self._behind.discard(stream)
 
     def _events(self, after: int) -> list[Event]:
         if self._recent and self._recent[0].seq <= after + 1:
@@ -129,7 +145,9 @@ class Streams:
         if not seen:
             return None, last
         try:
-            return wire.encode(wire.EventsMessage(previous=stream.told, last=last, events=seen)), last
+            return wire.encode(
+                wire.EventsMessage(stream=stream.number, previous=stream.told, last=last, events=seen)
+            ), last
         except ProtocolError:
             if len(events) > 1:  # the rest comes with the next page
                 return self._frame(stream, events[: len(events) // 2])
@@ -141,11 +159,11 @@ class Streams:
             stream.cursor = last
             return
         if self._transport.send(stream.peer, frame) == "gone":
-            self.unfollow(stream.peer)
+            self._forget(stream.peer)
             return
         stream.cursor = stream.told = last
         if last < self._journal.last_seq:
-            self._behind.add(stream.peer)
+            self._behind.add(stream)
 
     def _sees(self, stream: _Stream, event: Event) -> bool:
         job: JobId | None = getattr(event.fact, "job", None)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anywidget
+import ipywidgets
 import traitlets
 
 from jupyter_elastic.widgets import bundle
@@ -34,7 +35,7 @@ class JobWidget(anywidget.AnyWidget):
     """Whether the cell waits for the job, so that it can be sent to the background."""
 
     def __init__(self, *, on_wish: Wish, **traits: Any) -> None:
-        super().__init__(**traits)
+        super().__init__(layout=_shared_layout(), **traits)
         self._on_wish = on_wish
         self.on_msg(self._message)
         hear_while_busy(self)
@@ -42,6 +43,17 @@ class JobWidget(anywidget.AnyWidget):
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
             self._on_wish(content)
+
+
+_layout: ipywidgets.Layout | None = None
+
+
+def _shared_layout() -> ipywidgets.Layout:
+    """One for all views of a kernel: a layout is a widget of its own, with a comm, and takes as long to make as one."""
+    global _layout
+    if _layout is None or _layout.comm is None:  # closed, as by `Widget.close_all()`
+        _layout = ipywidgets.Layout()
+    return _layout
 
 
 def hear_while_busy(widget: Any) -> None:

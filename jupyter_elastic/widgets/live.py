@@ -32,7 +32,8 @@ FIRST_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
-EXPLAIN_S = 2.0
+EXPLAIN_AFTER_S, EXPLAIN_S = 0.3, 2.0
+"""A job that waits so long is worth asking why, and so often again."""
 SILENCE_S = 3.0
 """So long may the connection be down before the view says so."""
 
@@ -109,7 +110,7 @@ class Watched:
         printed = self.outputs.poll()
         self.changed = self.changed or printed
         now = time.monotonic()
-        if not (self.changed or last) and not self._ticking(now):
+        if not self.sinks or (not (self.changed or last) and not self._ticking(now)):
             return
         output = None
         if last or now >= self._next_output:
@@ -127,7 +128,8 @@ class Watched:
     def awaits_first_lines(self) -> bool:
         """Whether a rank has printed nothing yet."""
         ranks = self.outputs.ranks.values()
-        return len(ranks) < max(len(self.model.slots), 1) or any(not rank.total for rank in ranks)
+        least = self.model.spec.min_slots if self.model.spec is not None else 1
+        return len(ranks) < max(len(self.model.slots), least) or any(not rank.total for rank in ranks)
 
     _ticked = 0.0
 
@@ -234,11 +236,12 @@ class Live:
         watched.current.set()
 
     async def _fold(self, watched: Watched) -> None:
-        answer = await (await self.asker()).ask(wire.ListJobs(job=watched.number, all=True))
+        client = await self.asker()
+        answer = await client.ask(wire.ListJobs(job=watched.number, all=True))
         until = answer.seq if isinstance(answer, wire.Jobs) else 0
         fresh = JobModel(watched.number, kind=watched.model.kind)
         fresh.explanation, fresh.forecast = watched.model.explanation, watched.model.forecast
-        events = AsyncClient().events(0, watched.number)
+        events = client.events(0, watched.number)
         try:
             async for event in events:
                 before = fresh.slots
@@ -256,13 +259,13 @@ class Live:
             await events.aclose()  # type: ignore[attr-defined]
 
     async def _pulse(self, watched: Watched) -> None:
-        explained = 0.0
+        explain_at = watched.began + EXPLAIN_AFTER_S
         while not watched.model.ended or not watched.current.is_set():
             watched.push()
             now = time.monotonic()
             await self._mind_the_daemon(watched, now)
-            if watched.model.phase == "queued" and now - explained > EXPLAIN_S:
-                explained = now
+            if watched.model.phase == "queued" and now > explain_at:
+                explain_at = now + EXPLAIN_S
                 self.run(self._explain(watched))
                 self.foresee()
             await self._until_next_look(watched)

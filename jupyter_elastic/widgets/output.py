@@ -7,6 +7,7 @@ Knows the job folder's `rank.N/stdout|stderr`; must not know events or front end
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections import deque
 from pathlib import Path
@@ -125,7 +126,8 @@ class Outputs:
 
 def _rank_folders(folder: Path) -> list[str]:
     try:
-        names = [path.name for path in folder.iterdir()]
+        with os.scandir(folder) as entries:  # every few milliseconds until the first line: no path for each
+            names = [entry.name for entry in entries]
     except OSError:
         return []
     return [name for name in names if name.startswith("rank.") and name[5:].isdigit()]

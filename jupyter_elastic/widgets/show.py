@@ -57,9 +57,9 @@ class Shown:
         self._waits = waits
         if self.surface == "widget":
             self._show_widget()
-        if self.surface != "terminal":
-            self._draw_static()
-        # The page keeps what it shows at the end, whether or not somebody waits for it.
+        if self.surface == "static" or (self.surface == "widget" and not waits):
+            self._draw_static()  # a cell that waits with a live view has the time to do it later
+        # The page keeps what it shows at the end; who waits for it draws that, who doesn't has it drawn.
         live().add(self.watched, self._at_end)
         if self.surface == "static":
             self._shell = shell
@@ -81,9 +81,10 @@ class Shown:
 
     def refresh(self, *, last: bool = False) -> None:
         """Renew what does not renew itself; called by the thread that waits."""
+        due = self._handle is None or (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S)
         if self.surface == "terminal":
             self._say()
-        elif last or (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S):
+        elif last or due:
             self._draw_static()
 
     def let_go(self) -> None:
@@ -130,7 +131,7 @@ class Shown:
         self._widget.page = self._page_text(screen)
 
     def _at_end(self, screen: JobScreen, outputs: Output | None) -> None:
-        if screen.ended_at is not None and self.surface != "terminal":
+        if screen.ended_at is not None and self.surface != "terminal" and not self._waits:
             self._output = outputs or self._output
             self._draw_static()
 

@@ -19,8 +19,10 @@ def event(seq: int) -> Event:
     return Event(seq=seq, at=0.0, by="daemon", cause="x", fact=AgentChanged(user=str(seq), connected=True))
 
 
-def events(previous: int, *seqs: int, last: int | None = None) -> wire.EventsMessage:
-    return wire.EventsMessage(previous=previous, last=last or seqs[-1], events=tuple(event(seq) for seq in seqs))
+def events(previous: int, *seqs: int, last: int | None = None, stream: int = 1) -> wire.EventsMessage:
+    return wire.EventsMessage(
+        stream=stream, previous=previous, last=last or seqs[-1], events=tuple(event(seq) for seq in seqs)
+    )
 
 
 class Hand:
@@ -70,32 +72,59 @@ def hand(tmp_path: Path, pool_dir: Path):
 def test_a_gap_in_the_events_is_repaired_and_repeats_are_dropped(hand) -> None:
     async def play() -> None:
         daemon = hand()
-        client = AsyncClient(daemon.endpoint)
-        stream = client.events(10)
-        seen: list[int] = []
+        async with AsyncClient(daemon.endpoint) as client:
+            stream = client.events(10)
+            seen: list[int] = []
 
-        async def read(until: int) -> None:
-            while not seen or seen[-1] < until:
-                seen.append((await asyncio.wait_for(anext(stream), 60)).seq)
+            async def read(until: int) -> None:
+                while not seen or seen[-1] < until:
+                    seen.append((await asyncio.wait_for(anext(stream), 60)).seq)
 
-        reading = asyncio.create_task(read(20))
-        follow = await daemon.asked(wire.Follow)
-        assert follow.ask.since == 10
-        await daemon.answer(follow.id, wire.Following(seq=12))
-        await daemon.say(events(10, 11, 12))
-        await daemon.say(events(10, 11, 12))  # a repeat
-        await daemon.say(events(14, 15, 16))  # 13 and 14 are lost on the way
-        again = await daemon.asked(wire.Follow)
-        assert again.ask.since == 12
-        await daemon.say(events(16, 17))  # in flight already: still after the gap
-        await daemon.answer(again.id, wire.Following(seq=17))
-        await daemon.say(events(12, 13, 14, 15))
-        await daemon.say(events(14, 15, 16, 17))  # overlaps
-        await daemon.say(events(17, 18, last=19))  # 19 is not for our eyes
-        await daemon.say(events(19, 20))
-        await reading
-        assert seen == [11, 12, 13, 14, 15, 16, 17, 18, 20]
-        await stream.aclose()
+            reading = asyncio.create_task(read(20))
+            follow = await daemon.asked(wire.Follow)
+            assert follow.ask.since == 10
+            await daemon.answer(follow.id, wire.Following(seq=12))
+            await daemon.say(events(10, 11, 12))
+            await daemon.say(events(10, 11, 12))  # a repeat
+            await daemon.say(events(14, 15, 16))  # 13 and 14 are lost on the way
+            again = await daemon.asked(wire.Follow)
+            assert again.ask.since == 12
+            await daemon.say(events(16, 17))  # in flight already: still after the gap
+            await daemon.answer(again.id, wire.Following(seq=17))
+            await daemon.say(events(12, 13, 14, 15))
+            await daemon.say(events(14, 15, 16, 17))  # overlaps
+            await daemon.say(events(17, 18, last=19))  # 19 is not for our eyes
+            await daemon.say(events(19, 20))
+            await reading
+            assert seen == [11, 12, 13, 14, 15, 16, 17, 18, 20]
+            await stream.aclose()
+            over = await daemon.asked(wire.Unfollow)
+            assert over.ask.stream == follow.ask.stream
+
+    asyncio.run(play())
+
+
+def test_several_streams_share_a_connection_and_go_on_after_a_reconnection(hand) -> None:
+    async def play() -> None:
+        daemon = hand()
+        async with AsyncClient(daemon.endpoint) as client:
+            streams = [client.events(since, job) for since, job in ((0, None), (5, 3))]
+            reading = [asyncio.create_task(anext(stream)) for stream in streams]
+            follows = [await daemon.asked(wire.Follow) for _ in streams]
+            assert [(one.ask.stream, one.ask.since, one.ask.job) for one in follows] == [(1, 0, None), (2, 5, 3)]
+            for follow in follows:
+                await daemon.answer(follow.id, wire.Following(seq=6))
+            await daemon.say(events(5, 6, stream=2))
+            await daemon.say(events(0, 1, stream=1))
+            assert [(await one).seq for one in reading] == [1, 6]
+            daemon.close()
+            daemon = hand()
+            again = [await daemon.asked(wire.Follow) for _ in streams]
+            assert {(one.ask.stream, one.ask.since) for one in again} == {(1, 1), (2, 6)}
+            reading = [asyncio.create_task(anext(stream)) for stream in streams]
+        for one in reading:
+            with pytest.raises(DaemonUnreachable, match="closed"):
+                await one
 
     asyncio.run(play())
 
@@ -103,13 +132,13 @@ def test_a_gap_in_the_events_is_repaired_and_repeats_are_dropped(hand) -> None:
 def test_another_journal_is_noticed(hand) -> None:
     async def play() -> None:
         daemon = hand()
-        client = AsyncClient(daemon.endpoint)
-        stream = client.events(1000)
-        reading = asyncio.create_task(anext(stream))
-        follow = await daemon.asked(wire.Follow)
-        await daemon.answer(follow.id, wire.Following(seq=7))
-        with pytest.raises(JournalError, match="another journal"):
-            await reading
+        async with AsyncClient(daemon.endpoint) as client:
+            stream = client.events(1000)
+            reading = asyncio.create_task(anext(stream))
+            follow = await daemon.asked(wire.Follow)
+            await daemon.answer(follow.id, wire.Following(seq=7))
+            with pytest.raises(JournalError, match="another journal"):
+                await reading
 
     asyncio.run(play())
 

@@ -19,6 +19,7 @@ import zmq
 from jupyter_elastic import connection, wire
 from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.scheduler.auth import user_name
+from jupyter_elastic.scheduler.streams import STREAMS
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 
@@ -90,7 +91,7 @@ def test_hostile_fields_are_refused(pool, spec, dealer) -> None:
         wire.SwitchPolicy(name="../fifo"),
         wire.SwitchPolicy(name="fifo", options={"backfill": "x" * 1_000_000}),
         wire.SwitchPolicy(name="fifo", source="import os; os.abort()" * 10_000),
-        wire.Hello(version=1, role="x" * 1_000_000),
+        wire.Hello(version=wire.VERSION, role="x" * 1_000_000),
         wire.ExplainJob(job=10**18),
     ]
     for number, one in enumerate(hostile, 10):
@@ -101,6 +102,17 @@ def test_hostile_fields_are_refused(pool, spec, dealer) -> None:
     assert ask(dealer, wire.ListJobs(all=True, limit=-(10**12)), 99).jobs == ()
     assert isinstance(ask(dealer, wire.Follow(since=-(10**15), job=-3), 100), wire.Following)
     assert isinstance(ask(dealer, wire.Follow(since=10**15), 101), wire.Following)
+
+
+def test_a_connection_follows_so_many_streams_and_no_more(pool, dealer) -> None:
+    pool.start()
+    dealer.connect(endpoint())
+    answers = [ask(dealer, wire.Follow(stream=number, since=10**15), number + 1) for number in range(STREAMS + 1)]
+    assert all(isinstance(answer, wire.Following) for answer in answers[:-1])
+    assert isinstance(answers[-1], wire.Refused)
+    assert "at most" in answers[-1].message
+    assert isinstance(ask(dealer, wire.Unfollow(stream=0), 2000), wire.Done)
+    assert isinstance(ask(dealer, wire.Follow(stream=STREAMS, since=10**15), 2001), wire.Following)
 
 
 def test_an_oversized_frame_costs_its_sender_the_connection(pool, dealer) -> None:
