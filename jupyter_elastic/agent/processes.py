@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -28,7 +29,13 @@ log = logging.getLogger(__name__)
 
 def myself() -> Known:
     """The calling process."""
-    return known(os.getpid())
+    return _own(os.getpid())
+
+
+@functools.cache
+def _own(pid: int) -> Known:
+    """Found once: a driver that waits for its attempt need not look it up when one comes."""
+    return known(pid)
 
 
 def known(pid: int) -> Known:

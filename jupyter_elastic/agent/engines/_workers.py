@@ -94,7 +94,7 @@ class WorkersEngine:
         """Names of workers whose cell came to its end."""
         self._ran = False
         self._told = 0
-        """The last generation that was reported running without a ring."""
+        """The last generation that was reported running."""
         self._over = False
         """No worker lives; what is left is to say so."""
         self._ended = False
@@ -402,6 +402,7 @@ class WorkersEngine:
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
         """Report that the members train."""
         self._ran = True
+        self._told = max(self._told, generation)
         self.report(RunningSeen(generation=generation, slots=slots, pause_s=pause_s, **self._stamp()))
 
     def _maybe_running(self) -> None:
@@ -410,7 +411,6 @@ class WorkersEngine:
         if (self._cell.rings and self.rings) or self._stopping or self._told >= generation:
             return
         if wanted and {m.slot for m in self._members.values() if m.running and not m.doomed} >= set(wanted):
-            self._told = generation
             self.running(generation, wanted)
 
     def _tell_running(self) -> None:
