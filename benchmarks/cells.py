@@ -32,6 +32,8 @@ OURS = "%%distribute --gpus 2 --engine process\nprint(f'RANK{rank}-MARK', flush=
 COLD = "%%distribute --gpus 2 --engine process\nimport torch\nprint(f'RANK{rank}-MARK', flush=True)"
 WRITING_S = 20.0
 """How long a person takes to write a first cell."""
+PAUSE_S = 0.3
+"""Before a warm cell: neither side is to pay for what the other does once its cell is over."""
 PX = "%%px --stream\nprint(f'RANK{_rank}-MARK', flush=True)"
 ENGINES = """
 import ipyparallel as ipp
@@ -117,9 +119,10 @@ def measure(rounds: int) -> list[dict[str, Any]]:
                 warm: list[float] = []
                 px: list[float] = []
                 for _ in range(max(rounds, 5) * 4):
+                    time.sleep(PAUSE_S)
                     warm.append(until_idle(ours, OURS, marks))
+                    time.sleep(PAUSE_S)
                     px.append(until_idle(peer, PX, marks))
-                    time.sleep(0.3)
                 until_idle(peer, "c.stop_cluster_sync()")
             rows = [row("cell to both ranks' lines, warm", "s", warm, px, "ipyparallel %%px", "ratio <= 1")]
             first_steps, torchrun_steps = [], []
