@@ -257,6 +257,8 @@ def _interrupted(job: Job, view: Any) -> JobCancelled:
     try:
         job.wait(CANCEL_S)
     except (TimeoutError, KeyboardInterrupt):
+        if view is not None:
+            view.let_go()
         return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs")
     unit = "slot"
     if view is not None:

@@ -66,7 +66,7 @@ class Streams:
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
         """Send the peer every event after `since` from now on. A second call of the same number begins anew."""
-        streams = self._streams.setdefault(peer, {})
+        streams = self._streams.get(peer, {})
         if len(streams) >= STREAMS and ask.stream not in streams:
             raise BadRequest(f"a connection follows {STREAMS} streams of events at most; end one of them first")
         self.unfollow(peer, ask.stream)
