@@ -125,11 +125,13 @@ class Chaos:
 
     def lose_driver(self) -> None:
         """Kill the training's driver; it must come back no further back than its last commit."""
-        before, count = self.furthest(), len(self.steps())
+        attempt = self.pool.info(self.training).attempt
         self.hit(self.training, driver=True)
-        self.pool.until(lambda: self.furthest() > before, "the training comes back")
-        resumed = min(step["step"] for step in self.steps()[count:])
-        assert resumed >= before - COMMIT_STEPS, f"at step {before} the driver died, at {resumed} it went on"
+        self.pool.until(lambda: self.pool.info(self.training).attempt > attempt, "the training's next attempt")
+        made = [step["step"] for step in self.steps()]  # by then all of the last one's processes are gone
+        self.pool.until(lambda: len(self.steps()) > len(made), "the training comes back")
+        resumed = self.steps()[len(made)]["step"]
+        assert resumed >= max(made) - COMMIT_STEPS, f"at step {max(made)} the driver died, at {resumed} it went on"
 
     def fault(self, what: str) -> None:
         if what == "both":
