@@ -6,8 +6,10 @@ goes out, so that a step never waits for its GPU.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,8 +20,8 @@ from jupyter_elastic.training.ring import members
 from jupyter_elastic.types import Progress
 
 INTERVAL_S = 0.1
-RECENT = 20
-"""Reports over which a metric is averaged; one that is reported more seldom is shown as it was last."""
+AVERAGED = 20
+"""Of the values that came since the last sending, so many, the newest, are averaged."""
 WINDOW_S = 5.0
 """Time over which samples per second are measured."""
 EXACT = {
@@ -38,7 +40,10 @@ class Reporter:
     """Collects metrics and sends a `Progress` at most every `INTERVAL_S` seconds."""
 
     def __init__(self) -> None:
-        self.recent: dict[str, deque[tuple[int, Any]]] = {}
+        self.unsent: dict[str, deque[Any]] = {}
+        """The values since the last sending."""
+        self.metrics: dict[str, float] = {}
+        """As they were last sent."""
         self.exact: dict[str, float] = {}
         self.marks: deque[tuple[float, int, int]] = deque()
         self.sent_at = 0.0
@@ -52,10 +57,7 @@ class Reporter:
             if name in EXACT:
                 self.exact[name] = EXACT[name](value)
                 continue
-            values = self.recent.setdefault(name, deque())
-            values.append((self.calls, _detached(value)))
-            while self.calls - values[0][0] >= RECENT:
-                values.popleft()
+            self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(_detached(value))
         if here.rehearsing:
             return None
         now = time.monotonic()
@@ -79,9 +81,10 @@ class Reporter:
         self.marks.clear()
 
     def forget(self) -> None:
-        """Begin anew: a rollback makes recent values stale."""
+        """Begin anew: a rollback makes what was reported stale."""
         self.marks.clear()
-        self.recent.clear()
+        self.unsent.clear()
+        self.metrics.clear()
         self.exact.clear()
         self.pending = False
 
@@ -94,7 +97,9 @@ class Reporter:
             self.marks.popleft()
 
     def _progress(self) -> Progress:
-        metrics = {name: mean for name, values in self.recent.items() if (mean := _mean(values)) is not None}
+        self.metrics |= {name: mean for name, values in self.unsent.items() if (mean := _mean(values)) is not None}
+        self.unsent.clear()
+        metrics = dict(self.metrics)
         state = here.state
         if state is None:
             return Progress(step=self.calls, world_size=members()[1], metrics=metrics)
@@ -123,9 +128,9 @@ def report(**metrics: Any) -> Progress | None:
     """Say how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
 
     Step, epoch, samples, samples/s and world size are added; a loop of your own says them itself by these names
-    (`step`, `epoch`, `epochs`, `samples`, `total_samples`, `samples_per_s`, `noise_scale`). What is shown is rank 0's
-    mean of recent values. Never blocks; returns what was sent, or None when the last report was less than a tenth of a
-    second ago.
+    (`step`, `epoch`, `epochs`, `samples`, `total_samples`, `samples_per_s`, `noise_scale`). What is shown is what rank
+    0 reported; of values that come faster than ten times a second, their mean. Never blocks; returns what was sent, or
+    None when the last report was less than a tenth of a second ago.
     """
     return reporter.report(metrics)
 
@@ -138,14 +143,10 @@ def _detached(value: Any) -> Any:
     return detach() if callable(detach) else value
 
 
-def _mean(values: deque[tuple[int, Any]]) -> float | None:
-    """The mean of the values that are numbers; numbers replace them, so that each is read once."""
+def _mean(values: Iterable[Any]) -> float | None:
+    """The mean of those that are numbers."""
     numbers = []
-    for index, (call, value) in enumerate(values):
-        try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError):
-            continue
-        values[index] = (call, number)
-        numbers.append(number)
+    for value in values:
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            numbers.append(float(value))
     return sum(numbers) / len(numbers) if numbers else None
