@@ -52,7 +52,7 @@ class _Follower:
         self.cursor = since
         self.job = job
         self.asking: int | None = None
-        """Our request to follow, while it is not answered."""
+        """Our last request to follow."""
         self.queue: asyncio.Queue[Event | ElasticError] = asyncio.Queue()
 
     def take(self, message: wire.EventsMessage) -> bool:

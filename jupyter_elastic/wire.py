@@ -122,6 +122,7 @@ class Unfollow(Ask, frozen=True, kw_only=True):
     """Send no more events of a stream. Answer: `Done`."""
 
     stream: int = 0
+    """That of the `Follow`."""
 
 
 class ReportSeen(Ask, frozen=True, kw_only=True):
@@ -269,6 +270,7 @@ class EventsMessage(Message, frozen=True, kw_only=True):
     """
 
     stream: int = 0
+    """That of the `Follow`."""
     previous: int
     last: int
     events: tuple[Event, ...]

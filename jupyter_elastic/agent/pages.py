@@ -31,7 +31,7 @@ def prefault(most: int = MOST) -> int:
     size = sum(part.size for part in shared)
     if size > most:
         return 0
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise = ctypes.CDLL(None).madvise
     for part in shared:
         start, end = (int(edge, 16) for edge in part.addr.split("-"))
         if madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_POPULATE_WRITE):

@@ -49,7 +49,7 @@ _layout: ipywidgets.Layout | None = None
 
 
 def _shared_layout() -> ipywidgets.Layout:
-    """One for all views of a kernel: a layout is a widget of its own, with a comm, and takes as long to make as one."""
+    """One for all views of a kernel: it is a widget of its own, with a comm, and takes as long to make as the view."""
     global _layout
     if _layout is None or _layout.comm is None:  # closed, as by `Widget.close_all()`
         _layout = ipywidgets.Layout()

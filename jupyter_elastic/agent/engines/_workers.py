@@ -92,9 +92,8 @@ class WorkersEngine:
         self._stopping = ""
         self._through: set[str] = set()
         """Names of workers whose cell came to its end."""
-        self._ran = False
         self._told = 0
-        """The last generation that was reported running."""
+        """The last generation that was reported running; 0: none yet."""
         self._over = False
         """No worker lives; what is left is to say so."""
         self._ended = False
@@ -401,7 +400,6 @@ class WorkersEngine:
 
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
         """Report that the members train."""
-        self._ran = True
         self._told = max(self._told, generation)
         self.report(RunningSeen(generation=generation, slots=slots, pause_s=pause_s, **self._stamp()))
 
@@ -415,7 +413,7 @@ class WorkersEngine:
 
     def _tell_running(self) -> None:
         """A worker got somewhere: the attempt runs, whether or not there was a ring."""
-        if not self._ran:
+        if not self._told:
             self.running(self.machine.generation, self.machine.wanted)
 
     def _stamp(self) -> dict[str, Any]:

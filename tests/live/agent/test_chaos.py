@@ -130,7 +130,7 @@ class Chaos:
         self.pool.until(lambda: self.pool.info(self.training).attempt > attempt, "the training's next attempt")
         made = [step["step"] for step in self.steps()]  # by then all of the last one's processes are gone
         self.pool.until(lambda: len(self.steps()) > len(made), "the training comes back")
-        resumed = self.steps()[len(made)]["step"]
+        resumed = min(step["step"] for step in self.steps()[len(made) :])
         assert resumed >= max(made) - COMMIT_STEPS, f"at step {max(made)} the driver died, at {resumed} it went on"
 
     def fault(self, what: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 CHILD = """
-import ctypes, json, mmap, os, resource, sys
+import json, mmap, os, resource, sys
 from jupyter_elastic.agent import pages
 
 PAGES = 1000
