@@ -28,6 +28,7 @@ from benchmarks.harness import row
 from tests.support.pool import Pool
 
 PEERS = Path(__file__).resolve().parents[1] / ".venv-peers" / "bin"
+PX_PYTHON = str(PEERS / "python")
 OURS = "%%distribute --gpus 2 --engine process\nprint(f'RANK{rank}-MARK', flush=True)"
 COLD = "%%distribute --gpus 2 --engine process\nimport torch\nprint(f'RANK{rank}-MARK', flush=True)"
 WRITING_S = 20.0
@@ -62,6 +63,16 @@ model(torch.randn(16, 8)).sum().backward()
 optimizer.step()
 print(f"{time.time()}\\n", end="", flush=True)  # in one piece: two ranks write at once
 """
+
+
+@contextmanager
+def own_pool(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a pool of two slots which the kernel in it starts itself; nobody else listens to it."""
+    pool = Pool(folder, slots=2)
+    try:
+        yield pool.env
+    finally:
+        pool.stop()
 
 
 @contextmanager
@@ -107,24 +118,28 @@ def measure(rounds: int) -> list[dict[str, Any]]:
         script, steps = Path(folder, "mark.py"), Path(folder, "step.py")
         script.write_text(TORCHRUN)
         steps.write_text(STEP_TORCHRUN)
+        px_env = {**os.environ, "PATH": f"{PEERS}:{os.environ['PATH']}", "IPYTHONDIR": folder}
+        with (
+            own_pool(Path(folder, "own")) as env,
+            kernel(sys.executable, env) as ours,
+            kernel(PX_PYTHON, px_env) as peer,
+        ):
+            until_idle(ours, "%load_ext jupyter_elastic")
+            until_idle(peer, ENGINES)
+            until_idle(peer, "%px _rank = _ranks[0]")
+            for _ in range(3):
+                until_idle(ours, OURS, marks)
+                until_idle(peer, PX, marks)
+            warm: list[float] = []
+            px: list[float] = []
+            for _ in range(max(rounds, 5) * 4):
+                time.sleep(PAUSE_S)
+                warm.append(until_idle(ours, OURS, marks))
+                time.sleep(PAUSE_S)
+                px.append(until_idle(peer, PX, marks))
+            until_idle(peer, "c.stop_cluster_sync()")
+        rows = [row("cell to both ranks' lines, warm", "s", warm, px, "ipyparallel %%px", "ratio <= 1")]
         with Pool(Path(folder, "pool"), slots=2) as pool:
-            px_env = {**os.environ, "PATH": f"{PEERS}:{os.environ['PATH']}", "IPYTHONDIR": folder}
-            with kernel(sys.executable, pool.env) as ours, kernel(str(PEERS / "python"), px_env) as peer:
-                until_idle(ours, "%load_ext jupyter_elastic")
-                until_idle(peer, ENGINES)
-                until_idle(peer, "%px _rank = _ranks[0]")
-                for _ in range(3):
-                    until_idle(ours, OURS, marks)
-                    until_idle(peer, PX, marks)
-                warm: list[float] = []
-                px: list[float] = []
-                for _ in range(max(rounds, 5) * 4):
-                    time.sleep(PAUSE_S)
-                    warm.append(until_idle(ours, OURS, marks))
-                    time.sleep(PAUSE_S)
-                    px.append(until_idle(peer, PX, marks))
-                until_idle(peer, "c.stop_cluster_sync()")
-            rows = [row("cell to both ranks' lines, warm", "s", warm, px, "ipyparallel %%px", "ratio <= 1")]
             first_steps, torchrun_steps = [], []
             pool.ended(pool.submit(STEP, slots=2, engine="horovod"))
             for _ in range(rounds):
