@@ -26,8 +26,9 @@ Wish = Callable[[dict[str, Any]], None]
 class JobWidget(anywidget.AnyWidget):
     """`page` goes to the browser; a click comes back as a message and is given to `on_wish`."""
 
-    _esm = bundle.script("job")
-    _css = bundle.style() + _STAND_IN
+    _esm = traitlets.Unicode(bundle.script("job").read_text(encoding="utf-8")).tag(sync=True)
+    _css = traitlets.Unicode(bundle.style() + _STAND_IN).tag(sync=True)
+    _anywidget_id = traitlets.Unicode("jupyter_elastic.widgets.job.JobWidget").tag(sync=True)
 
     page = traitlets.Unicode().tag(sync=True)
     """Screen, outputs, traceback, notice, as JSON: a text passes the comm at a tenth of what its parts would cost."""
@@ -39,6 +40,11 @@ class JobWidget(anywidget.AnyWidget):
         self._on_wish = on_wish
         self.on_msg(self._message)
         hear_while_busy(self)
+
+    def add_traits(self, **traits: Any) -> None:
+        """Leave out what the class has: for anywidget's own traits every view would be given a class of its own."""
+        if missing := {name: trait for name, trait in traits.items() if not self.has_trait(name)}:
+            super().add_traits(**missing)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
