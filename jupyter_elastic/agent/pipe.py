@@ -38,6 +38,8 @@ class Pipe:
         self.called = threading.Event()
         """Another round waits for this worker, or it is to leave."""
         self.on_call: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], object] = lambda: os._exit(ORPHANED)
+        """The driver is gone."""
         self._sending = threading.Lock()
         self._answers: list[dict[str, Any]] = []
         self._arrived = threading.Condition()
@@ -77,7 +79,7 @@ class Pipe:
                     with self._arrived:
                         self._answers.append(message)
                         self._arrived.notify_all()
-        os._exit(ORPHANED)
+        self.on_end()
 
 
 class WorkerSession:

@@ -35,7 +35,6 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 
 import jupyter_elastic
-from jupyter_elastic.agent import pages
 
 IDLE_S = 1800.0
 LOOK_S = 10.0
@@ -193,8 +192,8 @@ class Pool:
             from jupyter_elastic.agent import worker
 
             worker.prepare()
-            worker.rehearse()
-            pages.prefault()
+            with contextlib.suppress(OSError):
+                worker.rehearse()
             _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
             wire.close()
             if not descriptors:  # the pool is gone

@@ -22,6 +22,7 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -90,26 +91,30 @@ class Worker:
 
     def run(self) -> NoReturn:
         """Run the cell to its end and exit."""
-        self._output.follow(self._rank)
         try:
-            payload = packaging.decode((self._folder / packaging.PAYLOAD).read_bytes())
-            self._prepare(payload)
-            self._pipe.send("hello", pid=os.getpid(), at=time.time())
-            try:
-                self._execute(payload)
-            except SystemExit as wish:
-                if not _is_fine(wish):
-                    raise
-            self._write_results(payload)
+            self.go_through()
         except KeyboardInterrupt:
             self._pipe.send("interrupted")
             _leave(INTERRUPTED)
         except BaseException as problem:
             self._failed(problem)
-        _send_last_report()
-        self._session.flush()
         self._pipe.send("done", rank=self._rank)
         _finish()
+
+    def go_through(self) -> None:
+        """Run the cell, and bring out what it gives."""
+        self._output.follow(self._rank)
+        payload = packaging.decode((self._folder / packaging.PAYLOAD).read_bytes())
+        self._prepare(payload)
+        self._pipe.send("hello", pid=os.getpid(), at=time.time())
+        try:
+            self._execute(payload)
+        except SystemExit as wish:
+            if not _is_fine(wish):
+                raise
+        self._write_results(payload)
+        _send_last_report()
+        self._session.flush()
 
     # --- before the cell
 
@@ -291,20 +296,32 @@ def prepare() -> None:
 
 
 def rehearse() -> None:
-    """Go once through what every cell needs, while nobody waits.
+    """Go once through what every cell needs, with a cell that does nothing, while nobody waits.
 
-    A forked process shares its pages with its parent until it touches them, and a touch costs a page fault.
+    A forked process shares its pages with its parent until it touches them, and a touch costs a page fault. Raises
+    OSError when there is no room for it on the disk.
     """
-    empty = packaging.Payload(source="pass", filename="<rehearsal>", first_line=1, names=cloudpickle.dumps({}))
-    payload = packaging.decode(packaging.encode(empty))
-    namespace = packaging.restore(payload)
-    exec(compile(ast.parse(payload.source), payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), namespace)  # noqa: S102
+    arguments, main_module, streams = sys.argv, sys.modules["__main__"], (os.dup(1), os.dup(2))
+    cell = packaging.Payload(source="print(end='')", filename="<rehearsal>", first_line=1, names=cloudpickle.dumps({}))
     ours, theirs = socket.socketpair()
-    with ours, theirs, theirs.makefile("rb") as lines:
-        ours.sendall(json.dumps({"k": "start"}).encode() + b"\n")
-        thread = threading.Thread(target=lambda: json.loads(lines.readline()))
-        thread.start()
-        thread.join()
+    try:
+        with ours, theirs, tempfile.TemporaryDirectory(prefix="jupyter-elastic-") as place:
+            Path(place, packaging.PAYLOAD).write_bytes(packaging.encode(cell))
+            order = {"folder": place, "engine": "", "device": "", "rank": 0, "size": 1, "name": "", "env": {}}
+            ours.sendall(json.dumps({"k": "start", **order}).encode() + b"\n")
+            pipe, over = Pipe(theirs), threading.Event()
+            pipe.on_end = over.set
+            Worker(pipe).go_through()
+            ours.shutdown(socket.SHUT_WR)
+            over.wait()
+    finally:
+        for stream, descriptor in zip(streams, (1, 2), strict=True):
+            os.dup2(stream, descriptor)
+            os.close(stream)
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            os.environ.pop(name, None)
+        sys.argv, sys.modules["__main__"], training_session.current = arguments, main_module, None
+        linecache.cache.clear()
 
 
 def main(connected: socket.socket) -> NoReturn:
