@@ -23,7 +23,7 @@ from jupyter_elastic import __version__, connection
 from jupyter_elastic.agent import processes
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.folder import AttemptFolder, attempts
-from jupyter_elastic.agent.nursery import Nursery
+from jupyter_elastic.agent.nursery import Newborn, Nursery
 from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
@@ -158,7 +158,7 @@ class Agent:
     async def _ask(self, report: ReportSeen) -> object:
         return await self.client.ask(report)
 
-    async def _birth(self, python: str, attempt: Path, runtime: Path) -> processes.Known | None:
+    async def _birth(self, python: str, attempt: Path, runtime: Path) -> Newborn | None:
         nursery = self._nurseries.get(python)
         if nursery is None:
             nursery = self._nurseries[python] = Nursery(python)

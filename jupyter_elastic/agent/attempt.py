@@ -17,16 +17,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jupyter_elastic import connection
 from jupyter_elastic.agent import link, processes
 from jupyter_elastic.agent.driver import ended_by
 from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.agent.nursery import Newborn
 from jupyter_elastic.agent.outbox import Ask, Outbox
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch, Rescale, Stop
 
-Birth: TypeAlias = Callable[[str, Path, Path], Awaitable[processes.Known | None]]
-"""Starts a driver: interpreter, attempt folder, runtime folder -> its process; None when the attempt has one."""
+Birth: TypeAlias = Callable[[str, Path, Path], Awaitable[Newborn | None]]
+"""Starts a driver: interpreter, attempt folder, runtime folder -> the driver; None when the attempt has one."""
 
 UNREACHABLE_S = 30.0
 """A driver that lives and can't be spoken to for so long is ended: nobody could stop it otherwise."""
@@ -85,27 +85,27 @@ class Attempt:
         if (seen := folder.exit()) is not None:
             return seen
         try:
-            driver = await self._driver_of(folder, launch)
+            newborn = await self._start(folder, launch) if launch is not None else None
+            driver = newborn.process if newborn is not None else await self._find(folder)
         except (ElasticError, OSError) as problem:
             seen = self._ended("failed", str(problem))
         else:
-            seen = await self._follow(folder, driver) if driver is not None else None
+            seen = await self._follow(folder, driver, newborn) if driver is not None else None
             seen = seen or folder.exit() or await self._clean_up(folder, driver)
         with contextlib.suppress(OSError):
             folder.write_exit(seen)
         return seen
 
-    async def _driver_of(self, folder: AttemptFolder, launch: Launch | None) -> processes.Known | None:
-        """The attempt's driver, started if need be; None when it is dead or never was."""
-        if (record := folder.record()) is not None:
-            return record.driver
-        if launch is not None and self._stop is None:
-            check_spec(launch)
-            folder.create(launch)
-            connection.private_dir(folder.runtime)
-            driver = await self._birth(launch.spec.python, folder.path, folder.runtime)
-            if driver is not None:
-                return driver
+    async def _start(self, folder: AttemptFolder, launch: Launch) -> Newborn | None:
+        """The attempt's driver; None when it has one or has been stopped."""
+        if folder.record() is not None or self._stop is not None:
+            return None
+        check_spec(launch)
+        folder.create(launch)
+        return await self._birth(launch.spec.python, folder.path, folder.runtime)
+
+    async def _find(self, folder: AttemptFolder) -> processes.Known | None:
+        """The driver that the attempt has; None when it is dead or never was."""
         # it was started by an agent before us and has not written its pid yet, or it died before it could
         while folder.lock.holder() is not None:
             if (record := folder.record()) is not None:
@@ -114,14 +114,16 @@ class Attempt:
         record = folder.record()
         return record.driver if record is not None else None
 
-    async def _follow(self, folder: AttemptFolder, driver: processes.Known) -> ExitSeen | None:
+    async def _follow(self, folder: AttemptFolder, driver: processes.Known, newborn: Newborn | None) -> ExitSeen | None:
         """Speak with the driver until the attempt ends; None when the driver died before it could say so."""
         gone = asyncio.create_task(processes.gone(driver))
         unreachable_since = time.monotonic()
         try:
             while True:
                 try:
-                    reader, self._driver = await asyncio.open_unix_connection(str(folder.runtime / link.SOCKET_NAME))
+                    path = str(folder.runtime / link.SOCKET_NAME)
+                    reader, self._driver = newborn[1:] if newborn else await asyncio.open_unix_connection(path)
+                    newborn = None
                     if (seen := await self._listen(reader)) is not None:
                         return seen
                     unreachable_since = time.monotonic()

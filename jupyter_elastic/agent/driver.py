@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic import packaging
+from jupyter_elastic import connection, packaging
 from jupyter_elastic.agent import link, processes
 from jupyter_elastic.agent.engines.base import Engine, Task
 from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord
@@ -52,6 +52,8 @@ from jupyter_elastic.types import (
 GROUP = "jupyter_elastic.engines"
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
+HEAD_START_S = 0.03
+"""The agent is let in so much later, or at the end: the workers begin, and need the processor."""
 LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitSeen`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
@@ -122,16 +124,28 @@ class Driver:
         self._all_gone = False
         self._over = asyncio.Event()
         self._agents: set[asyncio.StreamWriter] = set()
+        self._first: asyncio.Task[None]
+        """Serves the agent that was there from the start."""
 
-    async def run(self, listener: socket.socket) -> ExitSeen:
-        """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written."""
+    async def run(self, agent: socket.socket | None = None) -> ExitSeen:
+        """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
+
+        `agent` is a connection that stands already; the agents after that one come by the socket.
+        """
         self._loop = asyncio.get_running_loop()
+        tasks = [asyncio.create_task(self._carry_out())]
+        for _ in range(2):  # the launch, and the tasks in which it asks for workers: theirs is the longest way
+            await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(self._watch()))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._terminate)
-        self._record()
-        meter = Meter(self.folder.job_folder, self._pids, lambda: self._devices)
-        tasks = [asyncio.create_task(work) for work in (self._carry_out(), self._watch(), meter.run())]
-        server = await asyncio.start_unix_server(self._serve, sock=listener)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START_S):
+                await self._over.wait()
+        if agent is not None:
+            self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
+        server = await asyncio.start_unix_server(self._serve, sock=link.listen(connection.private_dir(self.runtime)))
+        tasks.append(asyncio.create_task(Meter(self.folder.job_folder, self._pids, lambda: self._devices).run()))
         await self._over.wait()
         for task in tasks:
             task.cancel()
@@ -248,7 +262,6 @@ class Driver:
             await self._engine.launch(self.launch.generation, self.launch.slots, self.launch.devices)
             stopped = ""
             while True:
-                self._record()
                 await self._told.wait()
                 self._told.clear()
                 how = self._stop.how if self._stop is not None else "preempt" if self._terminated else ""
@@ -262,6 +275,7 @@ class Driver:
                     self._holding |= set(wanted.slots)
                     await self._engine.rescale(wanted.generation, wanted.slots, wanted.devices)
                     self._release_unheard(wanted)
+                self._record()
         except Exception as problem:
             self._fail(problem)
 
@@ -429,25 +443,30 @@ async def _rehearse() -> None:
         AttemptFolder(folder).write_record(DriverRecord(job=0, attempt=0, driver=processes.myself()))
 
 
-def run(attempt: Path, runtime: Path, runner: asyncio.Runner, ready: Callable[[str], None] = lambda _: None) -> int:
-    """Be the driver of an attempt; the exit code. `ready` is told "" once the socket listens, else why it won't.
+def run(
+    attempt: Path,
+    runtime: Path,
+    runner: asyncio.Runner,
+    answer: Callable[[str], None] = lambda _: None,
+    agent: socket.socket | None = None,
+) -> int:
+    """Be the driver of an attempt; the exit code. `answer` is told "" once the attempt is its own, else why it isn't.
 
     Of two drivers started for one attempt the second finds the lock taken and does nothing.
     """
     folder = AttemptFolder(attempt)
     lock = folder.lock
     if not lock.acquire():
-        ready("held")
+        answer("held")
         return 3
     launch = folder.order()
     if launch is None or folder.exit() is not None:
-        ready("there is no order to carry out")
+        answer("there is no order to carry out")
         return 4
-    listener = link.listen(runtime)
-    ready("")
+    answer("")
     try:
         with runner:
-            runner.run(Driver(folder, launch, runtime).run(listener))
+            runner.run(Driver(folder, launch, runtime).run(agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / link.SOCKET_NAME).unlink()

@@ -378,6 +378,7 @@ def test_a_driver_that_cannot_be_spoken_to_is_ended(world, job, monkeypatch):
         order = launch(job, Script(), python=sys.executable)
         _, life = here.attempt(order)
         pids = await until_recorded(AttemptFolder.of(job, 1), 2)
+        await until((AttemptFolder.of(job, 1).runtime / link.SOCKET_NAME).exists)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         AttemptFolder.of(job, 1).clear_runtime()
