@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import threading
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
 import zmq
@@ -45,7 +45,7 @@ class _Pending:
 class _Follower:
     """Where an event stream stands."""
 
-    __slots__ = ("asking", "cursor", "job", "queue", "stream")
+    __slots__ = ("asking", "cursor", "head", "job", "queue", "stream")
 
     def __init__(self, stream: int, since: int, job: JobId | None) -> None:
         self.stream = stream
@@ -53,7 +53,10 @@ class _Follower:
         self.job = job
         self.asking: int | None = None
         """Our last request to follow."""
-        self.queue: asyncio.Queue[Event | ElasticError] = asyncio.Queue()
+        self.head: int | None = None
+        """The newest event when the daemon began to send; None once we have got as far."""
+        self.queue: asyncio.Queue[Event | ElasticError | None] = asyncio.Queue()
+        """None where the story so far ends."""
 
     def take(self, message: wire.EventsMessage) -> bool:
         """Queue what is new; False when something is missing before it."""
@@ -63,7 +66,18 @@ class _Follower:
             if event.seq > self.cursor:
                 self.queue.put_nowait(event)
         self.cursor = max(self.cursor, message.last)
+        self._note_arrival()
         return True
+
+    def begin(self, head: int) -> None:
+        """The daemon sends from now on."""
+        self.head = head
+        self._note_arrival()
+
+    def _note_arrival(self) -> None:
+        if self.head is not None and self.cursor >= self.head:
+            self.head = None
+            self.queue.put_nowait(None)
 
 
 class AsyncClient:
@@ -161,11 +175,14 @@ class AsyncClient:
         answer = await self.ask(wire.ListJobs(all=all, job=job, limit=limit))
         return _expect(answer, wire.Jobs).jobs
 
-    async def events(self, since: int = 0, job: JobId | None = None) -> AsyncIterator[Event]:
+    async def events(
+        self, since: int = 0, job: JobId | None = None, *, caught_up: Callable[[], None] | None = None
+    ) -> AsyncIterator[Event]:
         """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
 
-        With `job` only those of this job and of the pool. JournalError when the pool's journal is not the one that
-        `since` came from, DaemonUnreachable when this client is closed.
+        With `job` only those of this job, and of the pool since it was submitted. `caught_up` is called once all that
+        had happened by then was given, and again after each interruption. JournalError when the pool's journal is not
+        the one that `since` came from, DaemonUnreachable when this client is closed.
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
@@ -179,7 +196,10 @@ class AsyncClient:
                 item = await follower.queue.get()
                 if isinstance(item, ElasticError):
                     raise item
-                yield item
+                if item is not None:
+                    yield item
+                elif caught_up is not None:
+                    caught_up()
         finally:
             del self._followers[follower.stream]
             if self.connected:
@@ -293,6 +313,8 @@ class AsyncClient:
         elif isinstance(answer, wire.Following) and answer.seq < follower.cursor:
             problem = f"the daemon's journal ends at event {answer.seq}, this client has seen {follower.cursor}"
             follower.queue.put_nowait(JournalError(f"{problem}: it is another journal; read the events from 0 again"))
+        elif isinstance(answer, wire.Following):
+            follower.begin(answer.seq)
 
     def _fail(self, problem: ElasticError) -> None:
         for pending in self._pending.values():

@@ -184,7 +184,8 @@ class ElasticMagics(Magics):
         from jupyter_elastic.widgets import bundle
         from jupyter_elastic.widgets.show import Shown, surface
 
-        client = self.client()
+        # Where a connection stands the daemon lives; for the agent the view looks should the job not begin.
+        client = self._client if self._client is not None and self._client.connected else self.client()
         if surface(self.shell) == "widget":
             bundle.check()
             forecasts.for_live_views()
@@ -193,7 +194,7 @@ class ElasticMagics(Magics):
             self.shell.user_ns[options.handle] = job
         view = None
         try:
-            view = Shown(self.shell, job, self._kind(), waits=not options.detach)
+            view = Shown(self.shell, job, self._kind(client), waits=not options.detach)
             if options.detach:
                 # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
                 return None if options.handle else job
@@ -234,10 +235,10 @@ class ElasticMagics(Magics):
         queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
         return Job(client, number, queued)
 
-    def _kind(self) -> str:
+    def _kind(self, client: Client) -> str:
         """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
         if not self._slots_are:
-            answer = self.client().ask(wire.ListHosts())
+            answer = client.ask(wire.ListHosts())
             self._slots_are = answer.kind if isinstance(answer, wire.Hosts) else "cpu"
         return self._slots_are
 
@@ -246,7 +247,7 @@ class ElasticMagics(Magics):
 
         client = self.client()
         job = Job(client, number)
-        Shown(self.shell, job, self._kind())
+        Shown(self.shell, job, self._kind(client))
         return job
 
 

@@ -115,7 +115,7 @@ class Follow(Ask, frozen=True, kw_only=True):
     """The asker's number for it; a second Follow of the same number begins anew."""
     since: int = 0
     job: JobId | None = None
-    """Only events of this job (and of the pool)."""
+    """Only events of this job, and of the pool since it was submitted."""
 
 
 class Unfollow(Ask, frozen=True, kw_only=True):
@@ -266,7 +266,8 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
 class EventsMessage(Message, frozen=True, kw_only=True):
     """Events in order of `seq`, without gap to the last ones sent; `previous` lets the receiver check that.
 
-    Events that the receiver may not see (another user's progress) are left out, hence `previous` and `last`.
+    Events that the receiver may not see (another user's progress) are left out, hence `previous` and `last`. A message
+    without events says that the story so far ends at `last`.
     """
 
     stream: int = 0

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler import plugins, policies
 from jupyter_elastic.scheduler.policy_host import HostedPolicy
 from jupyter_elastic.types import Plan, Policy, View
 
@@ -50,9 +50,18 @@ class Adviser:
         if isinstance(made, HostedPolicy):
             made.close()
 
+    def own(self, name: str, options: dict[str, Any], source: str) -> Policy | None:
+        """The policy, where it is made already and one of this package's: no stranger, so that it may be asked here."""
+        if self._made is None or self._made[0] != _key(name, options, source):
+            return None
+        made = self._made[1]
+        return (
+            made if not isinstance(made, HostedPolicy) and type(made).__module__.startswith(policies.__name__) else None
+        )
+
     async def policy(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
         """The policy, the same object as long as nothing of it changes."""
-        key = json.dumps([name, options, source], sort_keys=True, default=str)
+        key = _key(name, options, source)
         if self._made is None or self._made[0] != key:
             self.close()
             made = await asyncio.get_running_loop().run_in_executor(None, self.make, name, options, source)
@@ -86,7 +95,7 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spa
     def think() -> None:
         plan, problem = None, ""
         try:
-            plan = _checked(policy.plan(view), view)
+            plan = checked(policy, view)
         except _TooSlow:
             problem = "it was interrupted"
         except BaseException as error:  # a stranger's code may even call sys.exit
@@ -106,12 +115,17 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spa
         raise PolicyProblem(f"it gave no plan within {deadline_s:g} s") from None
 
 
-def _checked(plan: Any, view: View) -> Plan:
-    """A copy of the plan that shares nothing with the policy, without subclasses or surprises in its fields.
+def _key(name: str, options: dict[str, Any], source: str) -> str:
+    return json.dumps([name, options, source], sort_keys=True, default=str)
+
+
+def checked(policy: AnyPolicy, view: View) -> Plan:
+    """A copy of its plan that shares nothing with the policy, without subclasses or surprises in its fields.
 
     The core overlooks jobs that have ended since the view was made; that the policy has seen none of that number shows
     only here.
     """
+    plan: Any = policy.plan(view)
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() gave back {type(plan).__name__}, not a Plan")
     copy: Plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)

@@ -20,6 +20,7 @@ from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, Proto
 from jupyter_elastic.scheduler import desk, policies
 from jupyter_elastic.scheduler.adviser import Adviser
 from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.hosts import without_own
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.planner import Planner
@@ -71,7 +72,7 @@ class Daemon:
         self.journal = Journal(settings.state_dir / "journal.sqlite")
         self.core, self.replayed = restore(self.journal, settings.shares)
         self.transport = Transport(self._take, self._rest, self.clock.monotonic)
-        self.streams = Streams(self.journal, self.transport, self.rights, self._owner_of)
+        self.streams = Streams(self.journal, self.transport, self.rights, self._find)
         self.endpoints: list[str] = []
         self.failing: JournalError | None = None
         """Why nothing can be written now; None when all is well."""
@@ -154,8 +155,8 @@ class Daemon:
             self.core.state.policy, ", ".join(self.endpoints),
         )  # fmt: skip
 
-    def _owner_of(self, job: JobId) -> str | None:
-        return self.core.state.owner_of(job)
+    def _find(self, job: JobId) -> Job | None:
+        return self.core.state.find(job)
 
     # --- receive ------------------------------------------------------------------------------------------------------
 
@@ -184,6 +185,7 @@ class Daemon:
     def _rest(self) -> None:
         """There is no more at the moment: what was taken becomes lasting, and is told."""
         answers, self._answers = self._answers, []
+        self._planner.at_once()
         self.commit(answers)
 
     # --- step ---------------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jupyter_elastic.errors import ElasticError, JournalError
-from jupyter_elastic.scheduler.adviser import Adviser
+from jupyter_elastic.scheduler.adviser import Adviser, checked
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.types import PolicyFailed, Propose, Stimulus
 
 PAUSE_S = 0.02
 """Shortest pause between two questions to the policy; a slow one pauses four times its own time, 1 s at most."""
+FEW = 32
+"""Jobs; a policy of our own plans for so many in less time than a thread takes to start."""
 LONGEST_PAUSE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -58,12 +60,33 @@ class Planner:
         self._wanted = asyncio.Event()
         self._news_seq = 0
         self._again = False
+        self._idle = False
+        """It waits for a reason."""
         self._ask_at: float | None = None
 
     def news(self, seq: int) -> None:
         """The core wants a plan; `seq` is the last event that a policy may want to know of (0: none in particular)."""
         self._news_seq = max(self._news_seq, seq)
         self._wanted.set()
+
+    def at_once(self) -> None:
+        """Ask now, so that the plan goes to disk with the news that it answers: where nobody waits longer for that."""
+        house = self._house
+        state = house.core.state
+        if not self._idle or house.failing is not None or not house.core.wants_plan or len(state.jobs) > FEW:
+            return
+        policy = self._adviser.own(state.policy, state.policy_options, state.policy_source)
+        if policy is None:
+            return
+        began = self._monotonic()
+        try:
+            plan = checked(policy, house.core.view(house.now()))
+        except Exception:
+            log.exception("policy %s", state.policy)  # asked again as everybody is, and then it counts
+            return
+        self._ask_at = None if policy.interval_s is None else began + policy.interval_s
+        with contextlib.suppress(ElasticError):
+            house.wish(Propose(at=house.now(), by="daemon", id=house.next_id(), plan=plan, policy=state.policy))
 
     async def run(self) -> None:
         """Ask, for ever."""
@@ -111,14 +134,19 @@ class Planner:
             return
         while True:
             timeout = None if self._ask_at is None else max(self._ask_at - self._monotonic(), 0.0)
+            self._idle = True
             try:
                 async with asyncio.timeout(timeout):
                     await self._wanted.wait()
             except TimeoutError:
+                if self._ask_at is not None and self._ask_at > self._monotonic():
+                    continue  # it was asked meanwhile
                 if self._house.core.state.jobs:
                     return
                 self._ask_at = None  # nobody is there to plan for; the next submit is a reason of its own
                 continue
+            finally:
+                self._idle = False
             self._wanted.clear()
             if self._house.core.wants_plan:
                 return

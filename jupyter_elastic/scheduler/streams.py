@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from jupyter_elastic import wire
 from jupyter_elastic.errors import BadRequest, JournalError, ProtocolError
 from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import Event, JobId, JobProgressed
@@ -49,12 +50,12 @@ class Streams:
     """All followers of the events."""
 
     def __init__(
-        self, journal: Journal, transport: Transport, rights: Rights, owner_of: Callable[[JobId], str | None]
+        self, journal: Journal, transport: Transport, rights: Rights, find: Callable[[JobId], Job | None]
     ) -> None:
         self._journal = journal
         self._transport = transport
         self._rights = rights
-        self._owner_of = owner_of
+        self._find = find
         self._streams: dict[Peer, dict[int, _Stream]] = {}
         self._recent: deque[Event] = deque(maxlen=RECENT)
         self._behind: set[_Stream] = set()
@@ -73,6 +74,8 @@ class Streams:
         head = self._journal.last_seq
         since = min(max(ask.since, 0), head)
         stream = _Stream(peer, ask, since)
+        if ask.job is not None and (job := self._find(ask.job)) is not None:
+            stream.cursor = max(since, job.submitted_seq - 1)  # a pool may be years older than the job
         self._streams.setdefault(peer, {})[ask.stream] = stream
         if since < head:
             self._behind.add(stream)
@@ -90,8 +93,9 @@ class Streams:
         self._behind.difference_update(self._streams.pop(peer, {}).values())
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Tell everybody of events that are on disk."""
+        """Tell everybody of events that are on disk, and who has just come of older ones."""
         if not events:
+            self.catch_up()
             return
         if self._recent and self._recent[-1].seq != events[0].seq - 1:
             self._recent.clear()  # some went to disk without being published; the journal has them
@@ -131,6 +135,8 @@ class Streams:
                 self._send(stream, *self._frame(stream, page))
             if stream.cursor >= self._journal.last_seq:
                 self._behind.discard(stream)
+                if stream.told < stream.cursor:  # the last ones were not for its eyes: say that there are no more
+                    self._send(stream, self._message(stream, (), stream.cursor), stream.cursor)
 
     def _events(self, after: int) -> list[Event]:
         if self._recent and self._recent[0].seq <= after + 1:
@@ -145,14 +151,15 @@ class Streams:
         if not seen:
             return None, last
         try:
-            return wire.encode(
-                wire.EventsMessage(stream=stream.number, previous=stream.told, last=last, events=seen)
-            ), last
+            return self._message(stream, seen, last), last
         except ProtocolError:
             if len(events) > 1:  # the rest comes with the next page
                 return self._frame(stream, events[: len(events) // 2])
             log.warning("event %d is too large to be sent to anybody; it is in the journal", last)
             return None, last
+
+    def _message(self, stream: _Stream, events: tuple[Event, ...], last: int) -> bytes:
+        return wire.encode(wire.EventsMessage(stream=stream.number, previous=stream.told, last=last, events=events))
 
     def _send(self, stream: _Stream, frame: bytes | None, last: int) -> None:
         if frame is None:
@@ -172,5 +179,6 @@ class Streams:
         if stream.job is not None and job != stream.job:
             return False
         if isinstance(event.fact, JobProgressed):
-            return self._rights.sees_progress(stream.peer.user, self._owner_of(job))
+            found = self._find(job)
+            return self._rights.sees_progress(stream.peer.user, found.owner if found else None)
         return True

@@ -33,7 +33,7 @@ FIRST_S = 0.002
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_AFTER_S, EXPLAIN_S = 0.3, 2.0
-"""A job that waits so long is worth asking why, and so often again."""
+"""A job that waits so long is worth asking why, and so often again; and whether daemon and agent live."""
 SILENCE_S = 3.0
 """So long may the connection be down before the view says so."""
 
@@ -126,7 +126,9 @@ class Watched:
                 sink(screen, output)
 
     def awaits_first_lines(self) -> bool:
-        """Whether a rank has printed nothing yet."""
+        """Whether a rank has printed nothing yet, as far as we know that there are any."""
+        if self.model.phase == "queued" and self.current.is_set():
+            return False
         ranks = self.outputs.ranks.values()
         least = self.model.spec.min_slots if self.model.spec is not None else 1
         return len(ranks) < max(len(self.model.slots), least) or any(not rank.total for rank in ranks)
@@ -237,11 +239,9 @@ class Live:
 
     async def _fold(self, watched: Watched) -> None:
         client = await self.asker()
-        answer = await client.ask(wire.ListJobs(job=watched.number, all=True))
-        until = answer.seq if isinstance(answer, wire.Jobs) else 0
         fresh = JobModel(watched.number, kind=watched.model.kind)
         fresh.explanation, fresh.forecast = watched.model.explanation, watched.model.forecast
-        events = client.events(0, watched.number)
+        events = client.events(0, watched.number, caught_up=watched.current.set)
         try:
             async for event in events:
                 before = fresh.slots
@@ -251,8 +251,6 @@ class Live:
                 if fresh.spec is not None and watched.model is not fresh:
                     watched.model = fresh  # the story from the start goes before the short description
                 watched.changed = True
-                if event.seq >= until:
-                    watched.current.set()
                 if fresh.ended:
                     return
         finally:
@@ -264,10 +262,12 @@ class Live:
             watched.push()
             now = time.monotonic()
             await self._mind_the_daemon(watched, now)
-            if watched.model.phase == "queued" and now > explain_at:
+            if watched.model.phase in {"queued", "starting"} and now > explain_at:
                 explain_at = now + EXPLAIN_S
-                self.run(self._explain(watched))
-                self.foresee()
+                self.run(_revive())
+                if watched.model.phase == "queued":
+                    self.run(self._explain(watched))
+                    self.foresee()
             await self._until_next_look(watched)
         watched.push(last=True)
         watched.ended.set()
@@ -312,6 +312,7 @@ class Live:
 
 
 async def _revive() -> None:
+    """Start daemon and agent again where one is gone."""
     from jupyter_elastic import keeper
 
     await asyncio.to_thread(keeper.ensure)

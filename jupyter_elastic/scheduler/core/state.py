@@ -77,6 +77,8 @@ class Job(Struct, kw_only=True):
     owner: str
     spec: JobSpec
     submitted_at: float
+    submitted_seq: int = 0
+    """Of the event that made it: none of its events is older."""
     queued_at: float
     phase: Phase = "queued"
     attempt: int = 0
@@ -229,7 +231,14 @@ def evolve(state: State, event: Event) -> None:
 
 
 def _submitted(state: State, event: Event, fact: JobSubmitted) -> None:
-    job = Job(job=fact.job, owner=fact.owner, spec=fact.spec, submitted_at=state.at, queued_at=state.at)
+    job = Job(
+        job=fact.job,
+        owner=fact.owner,
+        spec=fact.spec,
+        submitted_at=state.at,
+        submitted_seq=event.seq,
+        queued_at=state.at,
+    )
     state.jobs[fact.job] = job
     insort(state.order, job.key)
     state.keys[event.cause] = fact.job
