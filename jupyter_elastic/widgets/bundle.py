@@ -13,7 +13,7 @@ STATIC = Path(__file__).parent / "static"
 
 
 def script(name: str) -> Path:
-    """The module of a notebook view, `job` or `pool`; ElasticError says how to build it when it is not there."""
+    """The module `job`, `job_loader` or `pool` of a notebook view; ElasticError says how to build what is missing."""
     return _built(STATIC / f"{name}.js")
 
 
@@ -24,7 +24,7 @@ def style() -> str:
 
 def check() -> None:
     """ElasticError unless everything a notebook view needs is there: asked before a job is queued, not after."""
-    for name in ("job", "pool"):
+    for name in ("job", "job_loader", "pool"):
         script(name)
     style()
 

@@ -26,8 +26,7 @@ Wish = Callable[[dict[str, Any]], None]
 class JobWidget(anywidget.AnyWidget):
     """`page` goes to the browser; a click comes back as a message and is given to `on_wish`."""
 
-    _esm = traitlets.Unicode(bundle.script("job").read_text(encoding="utf-8")).tag(sync=True)
-    _css = traitlets.Unicode(bundle.style() + _STAND_IN).tag(sync=True)
+    _esm = traitlets.Unicode(bundle.script("job_loader").read_text(encoding="utf-8")).tag(sync=True)
     _anywidget_id = traitlets.Unicode("jupyter_elastic.widgets.job.JobWidget").tag(sync=True)
 
     page = traitlets.Unicode().tag(sync=True)
@@ -51,15 +50,25 @@ class JobWidget(anywidget.AnyWidget):
             self._on_wish(content)
 
 
-_layout: ipywidgets.Layout | None = None
+class _Shared(ipywidgets.Layout):
+    """What all views of a kernel have in common: a layout without wishes, and the front end.
+
+    A layout, because that is the one widget of another that every front end hands to a view whole.
+    """
+
+    script = traitlets.Unicode(bundle.script("job").read_text(encoding="utf-8")).tag(sync=True)
+    style = traitlets.Unicode(bundle.style() + _STAND_IN).tag(sync=True)
 
 
-def _shared_layout() -> ipywidgets.Layout:
-    """One for all views of a kernel: it is a widget of its own, with a comm, and takes as long to make as the view."""
-    global _layout
-    if _layout is None or _layout.comm is None:  # closed, as by `Widget.close_all()`
-        _layout = ipywidgets.Layout()
-    return _layout
+_shared: _Shared | None = None
+
+
+def _shared_layout() -> _Shared:
+    """One for all: it is a widget of its own, with a comm, and takes as long to make as the view."""
+    global _shared
+    if _shared is None or _shared.comm is None:  # closed, as by `Widget.close_all()`
+        _shared = _Shared()
+    return _shared
 
 
 def hear_while_busy(widget: Any) -> None:

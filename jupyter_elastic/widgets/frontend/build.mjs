@@ -2,7 +2,7 @@
 import { build } from 'esbuild';
 
 await build({
-  entryPoints: { job: 'src/job_widget.tsx', pool: 'src/pool_widget.tsx', elastic: 'style/index.css' },
+  entryPoints: { job: 'src/job_widget.tsx', job_loader: 'src/job_loader.ts', pool: 'src/pool_widget.tsx', elastic: 'style/index.css' },
   outdir: '../static',
   bundle: true,
   minify: true,
