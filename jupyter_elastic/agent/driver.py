@@ -127,10 +127,11 @@ class Driver:
         self._first: asyncio.Task[None]
         """Serves the agent that was there from the start."""
 
-    async def run(self, agent: socket.socket | None = None) -> ExitSeen:
+    async def run(self, ready: Callable[[], None], agent: socket.socket | None = None) -> ExitSeen:
         """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
 
-        `agent` is a connection that stands already; the agents after that one come by the socket.
+        `agent` is a connection that stands already, `ready` is called before it is used; the agents after that one come
+        by the socket.
         """
         self._loop = asyncio.get_running_loop()
         tasks = [asyncio.create_task(self._carry_out())]
@@ -142,6 +143,7 @@ class Driver:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAD_START_S):
                 await self._over.wait()
+        ready()
         if agent is not None:
             self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
         server = await asyncio.start_unix_server(self._serve, sock=link.listen(connection.private_dir(self.runtime)))
@@ -359,9 +361,8 @@ class Driver:
         """Keep `driver.json` true: often while processes come and go, seldom while nothing happens."""
         quiet_s = 0.0
         while True:
-            changed = self._record()
-            quiet_s = 0.0 if changed else quiet_s + 0.02
             await asyncio.sleep(0.02 if quiet_s < 2.0 else 0.2)
+            quiet_s = 0.0 if self._record() else quiet_s + 0.02
 
     def _record(self) -> bool:
         pids = self._pids()
@@ -450,7 +451,7 @@ def run(
     answer: Callable[[str], None] = lambda _: None,
     agent: socket.socket | None = None,
 ) -> int:
-    """Be the driver of an attempt; the exit code. `answer` is told "" once the attempt is its own, else why it isn't.
+    """Be the driver of an attempt; the exit code. `answer` is told "" once the attempt is under way, else why it isn't.
 
     Of two drivers started for one attempt the second finds the lock taken and does nothing.
     """
@@ -463,10 +464,9 @@ def run(
     if launch is None or folder.exit() is not None:
         answer("there is no order to carry out")
         return 4
-    answer("")
     try:
         with runner:
-            runner.run(Driver(folder, launch, runtime).run(agent))
+            runner.run(Driver(folder, launch, runtime).run(lambda: answer(""), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / link.SOCKET_NAME).unlink()

@@ -56,7 +56,7 @@ class Birth(Struct, frozen=True):
 
 
 class Born(Struct, frozen=True):
-    """A line from the driver when it has taken the attempt, or why it won't: `HELD` when the attempt has a driver.
+    """A line from the driver once its attempt is under way, or why it isn't: `HELD` when the attempt has a driver.
 
     What follows it is what `link` says.
     """
@@ -123,21 +123,21 @@ class Nursery:
                 raise EngineError(f"{self.python} can't run a job's driver: {reason}") from problem
 
     async def birth(self, attempt: Path, runtime: Path) -> Newborn | None:
-        """A driver for an attempt, or None when the attempt has one already.
+        """A driver for an attempt, or None when the attempt has one already, or had this one and it died.
 
-        EngineError when it can't be started or gave up before it had taken the attempt.
+        EngineError when it can't be started or gave up.
         """
         await self.start()
         spare = await self._told(msgspec.json.encode(Birth(str(attempt), str(runtime))))
         asyncio.get_running_loop().call_later(SPARE_DELAY_S, self._ask_for_spare)
         reader, writer = await asyncio.open_connection(sock=spare.pipe)
-        born = Born(spare.pid, 0.0, "it died before it was ready")
+        born = Born(spare.pid, 0.0, HELD)
         with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
             born = msgspec.json.decode(await reader.readline(), type=Born)
         if not born.problem:
             return Newborn((born.pid, born.start), reader, writer)
         writer.close()
-        if born.problem == HELD:
+        if born.problem == HELD:  # whether it lives is for the attempt's own files to say
             return None
         raise EngineError(f"the driver (process {born.pid}) can't start: {born.problem}")
 
@@ -283,7 +283,8 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
         os.close(handle)
 
         def answer(problem: str) -> None:
-            pipe.sendall(msgspec.json.encode(Born(*myself(), problem=problem)) + b"\n")
+            with contextlib.suppress(OSError):  # an agent that is gone finds us by driver.json
+                pipe.sendall(msgspec.json.encode(Born(*myself(), problem=problem)) + b"\n")
 
         code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, answer, pipe)
     except BaseException:

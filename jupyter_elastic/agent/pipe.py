@@ -7,6 +7,7 @@ once, because nobody would end it later. Knows the words and nothing of framewor
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import math
@@ -43,7 +44,11 @@ class Pipe:
         self._sending = threading.Lock()
         self._answers: list[dict[str, Any]] = []
         self._arrived = threading.Condition()
-        threading.Thread(target=self._listen, name="elastic-pipe", daemon=True).start()
+
+    def listen(self) -> None:
+        """Hear the driver from now on, on a thread of its own: when it is gone, so are we."""
+        # Not `Thread.start`, which waits until the new thread has run: the cell would wait for it too.
+        _thread.start_new_thread(self._listen, ())
 
     def send(self, k: str, /, **words: Any) -> None:
         """Tell the driver; a driver that is gone is the reading thread's business."""

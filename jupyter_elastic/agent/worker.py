@@ -106,6 +106,7 @@ class Worker:
         self._output.follow(self._rank)
         payload = packaging.decode((self._folder / packaging.PAYLOAD).read_bytes())
         self._prepare(payload)
+        self._pipe.listen()
         self._pipe.send("hello", pid=os.getpid(), at=time.time())
         try:
             self._execute(payload)
