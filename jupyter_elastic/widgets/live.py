@@ -30,6 +30,8 @@ PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
 FIRST_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
+TOGETHER_S = 0.004
+"""After one rank's first line the others' is waited for so long: mostly one drawing does for all."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_AFTER_S, EXPLAIN_S = 0.3, 2.0
@@ -170,13 +172,13 @@ class Live:
         return watched
 
     def add(self, watched: Watched, sink: Sink) -> None:
-        """Let a sink draw the job from now on, and now when nothing more is to come."""
+        """Let a sink draw the job from now on; now, when there is output already or nothing more is to come."""
 
         async def join() -> None:
             watched.sinks.append(sink)
             watched.changed = True
-            if watched.ended.is_set():
-                watched.push(last=True)
+            if watched.ended.is_set() or watched.outputs.ranks:
+                watched.push(last=watched.ended.is_set())
 
         self.run(join())
 
@@ -285,6 +287,8 @@ class Live:
             watched.news.clear()
             if eager and watched.outputs.poll():
                 watched.changed = True
+                if watched.awaits_first_lines():
+                    await asyncio.sleep(TOGETHER_S)
                 return
             now = time.monotonic()
 
