@@ -143,6 +143,7 @@ class Driver:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAD_START_S):
                 await self._over.wait()
+        self._record()
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
@@ -184,7 +185,6 @@ class Driver:
             case ExitSeen():
                 self._exit = self._judged(seen)
                 self._over.set()
-        self._record()
 
     def _judged(self, seen: ExitSeen) -> ExitSeen:
         """The engine's word about the end, in the light of who asked for it."""
@@ -277,7 +277,6 @@ class Driver:
                     self._holding |= set(wanted.slots)
                     await self._engine.rescale(wanted.generation, wanted.slots, wanted.devices)
                     self._release_unheard(wanted)
-                self._record()
         except Exception as problem:
             self._fail(problem)
 

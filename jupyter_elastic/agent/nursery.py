@@ -132,11 +132,14 @@ class Nursery:
         asyncio.get_running_loop().call_later(SPARE_DELAY_S, self._ask_for_spare)
         reader, writer = await asyncio.open_connection(sock=spare.pipe)
         born = Born(spare.pid, 0.0, HELD)
-        with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
-            born = msgspec.json.decode(await reader.readline(), type=Born)
-        if not born.problem:
-            return Newborn((born.pid, born.start), reader, writer)
-        writer.close()
+        try:
+            with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+                born = msgspec.json.decode(await reader.readline(), type=Born)
+            if not born.problem:
+                return Newborn((born.pid, born.start), reader, writer)
+        finally:
+            if born.problem:
+                writer.close()
         if born.problem == HELD:  # whether it lives is for the attempt's own files to say
             return None
         raise EngineError(f"the driver (process {born.pid}) can't start: {born.problem}")
@@ -162,7 +165,8 @@ class Nursery:
         try:
             if self._socket is None:
                 raise EngineError("the nursery of drivers is gone")
-            await asyncio.get_running_loop().sock_sendall(self._socket, b"1")
+            with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard at once
+                await asyncio.get_running_loop().sock_sendall(self._socket, b"1")
             return await wanted
         except OSError as problem:
             raise EngineError(f"the nursery of drivers is gone: {problem}") from problem

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import shutil
 import signal
 import time
@@ -103,7 +104,8 @@ class WorkersEngine:
         self._releasing: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._environment: dict[str, str] = {}
-        self._oom_kills = _reading.oom_kills()
+        self._oom_kills: float = math.inf
+        """Before this attempt."""
         self._last_words: tuple[Member, int | None] | None = None
         """The worker that left last without being asked, and its exit code."""
 
@@ -121,8 +123,8 @@ class WorkersEngine:
         self._environment = payload.env
         self.machine.elastic = self.rings and self._cell.elastic
         self._spawner = Spawner(self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm)
-        self._ticker = asyncio.create_task(self._tick())
         self._do(self.machine.want(generation, slots))
+        self._ticker = asyncio.create_task(self._tick())
 
     async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
         """A wish: go on with exactly these slots."""
@@ -433,6 +435,7 @@ class WorkersEngine:
             self._fail(Failure(0, 0, "EngineError", f"a fault in the engine: {problem!r}"))
 
     async def _tick(self) -> None:
+        self._oom_kills = _reading.oom_kills()
         while True:
             await asyncio.sleep(TICK_S)
             self._do(self.machine.tick())
