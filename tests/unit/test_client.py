@@ -104,6 +104,26 @@ def test_a_gap_in_the_events_is_repaired_and_repeats_are_dropped(hand) -> None:
     asyncio.run(play())
 
 
+def test_the_end_of_the_story_so_far_is_told(hand) -> None:
+    async def play() -> None:
+        daemon = hand()
+        async with AsyncClient(daemon.endpoint) as client:
+            told: list[int] = []
+            stream = client.events(0, 3, caught_up=lambda: told.append(1))
+            reading = asyncio.create_task(anext(stream))
+            follow = await daemon.asked(wire.Follow)
+            await daemon.answer(follow.id, wire.Following(seq=6))
+            await daemon.say(events(0, 1))
+            assert (await reading).seq == 1
+            reading = asyncio.create_task(anext(stream))
+            await daemon.say(events(1, last=6))  # what came after it was not of this job
+            await daemon.say(events(6, 7))
+            assert (await reading).seq == 7
+            assert told == [1]
+
+    asyncio.run(play())
+
+
 def test_several_streams_share_a_connection_and_go_on_after_a_reconnection(hand) -> None:
     async def play() -> None:
         daemon = hand()

@@ -295,6 +295,18 @@ def test_a_driver_that_is_told_to_end_counts_as_lost(world, job):
     world(story)
 
 
+def test_a_driver_that_died_while_it_waited_is_not_missed(world, job):
+    async def story(here):
+        await here.nursery.start()
+        (spare,) = here.nursery._spares
+        processes.send(processes.known(spare.pid), signal.SIGKILL)
+        await until(lambda: not psutil.pid_exists(spare.pid))
+        order = launch(job, Script(outcome="completed"), python=sys.executable)
+        assert (await here.attempt(order)[1]).outcome == "completed"
+
+    world(story)
+
+
 def test_two_drivers_for_one_attempt_are_one(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)

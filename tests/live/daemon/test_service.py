@@ -148,6 +148,29 @@ def test_nobody_there_is_said_in_time(pool_dir: Path, pool) -> None:
         client.ask(wire.Ping())
 
 
+def test_a_jobs_events_begin_with_it_and_end_where_they_end(pool, spec) -> None:
+    client = pool.start().client()
+    _, second, _ = (client.submit(spec) for _ in range(3))
+
+    async def story() -> list[Event]:
+        seen: list[Event] = []
+        async with AsyncClient() as follower:
+            caught_up = asyncio.Event()
+
+            async def read() -> None:
+                async for event in follower.events(0, second, caught_up=caught_up.set):
+                    seen.append(event)  # noqa: PERF401 - it never ends
+
+            reading = asyncio.create_task(read())
+            await asyncio.wait_for(caught_up.wait(), 60)
+            reading.cancel()
+        return seen
+
+    seen = asyncio.run(story())
+    assert isinstance(seen[0].fact, JobSubmitted)  # and not the pool's beginnings
+    assert {getattr(event.fact, "job", second) for event in seen} == {second}
+
+
 def test_a_client_outlives_the_daemon(pool, spec) -> None:
     """It asks again what was not answered, and its events go on without gap or repeat."""
     client = pool.start().client()
