@@ -52,6 +52,8 @@ from jupyter_elastic.types import (
 GROUP = "jupyter_elastic.engines"
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
+HELD = "held"
+"""What a driver answers whose attempt has another one."""
 HEAD_START_S = 0.03
 """The agent is let in so much later, or at the end: the workers begin, and need the processor."""
 LINGER_S = 3.0
@@ -457,7 +459,7 @@ def run(
     folder = AttemptFolder(attempt)
     lock = folder.lock
     if not lock.acquire():
-        answer("held")
+        answer(HELD)
         return 3
     launch = folder.order()
     if launch is None or folder.exit() is not None:

@@ -36,7 +36,6 @@ READY_TIMEOUT_S = 120.0
 MAX_MESSAGE = 64 * 1024
 SPARE_DELAY_S = 0.1
 """After a birth the agent waits so long before it asks for the next driver: the new one needs the processor now."""
-HELD = "held"
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Birth(Struct, frozen=True):
 
 
 class Born(Struct, frozen=True):
-    """A line from the driver once its attempt is under way, or why it isn't: `HELD` when the attempt has a driver.
+    """A line from the driver once its attempt is under way, or why it is not: `driver.HELD` if it has another driver.
 
     What follows it is what `link` says.
     """
@@ -131,7 +130,7 @@ class Nursery:
         spare = await self._told(msgspec.json.encode(Birth(str(attempt), str(runtime))))
         asyncio.get_running_loop().call_later(SPARE_DELAY_S, self._ask_for_spare)
         reader, writer = await asyncio.open_connection(sock=spare.pipe)
-        born = Born(spare.pid, 0.0, HELD)
+        born = Born(spare.pid, 0.0, driver.HELD)
         try:
             with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
                 born = msgspec.json.decode(await reader.readline(), type=Born)
@@ -140,7 +139,7 @@ class Nursery:
         finally:
             if born.problem:
                 writer.close()
-        if born.problem == HELD:  # whether it lives is for the attempt's own files to say
+        if born.problem == driver.HELD:  # whether it lives is for the attempt's own files to say
             return None
         raise EngineError(f"the driver (process {born.pid}) can't start: {born.problem}")
 

@@ -55,9 +55,9 @@ class Adviser:
         if self._made is None or self._made[0] != _key(name, options, source):
             return None
         made = self._made[1]
-        return (
-            made if not isinstance(made, HostedPolicy) and type(made).__module__.startswith(policies.__name__) else None
-        )
+        if isinstance(made, HostedPolicy) or not type(made).__module__.startswith(policies.__name__):
+            return None
+        return made
 
     async def policy(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
         """The policy, the same object as long as nothing of it changes."""
