@@ -133,7 +133,7 @@ class Driver:
         """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
 
         `agent` is a connection that stands already, `ready` is called before it is used; the agents after that one come
-        by the socket.
+        by the socket. OSError when there is no room for that.
         """
         self._loop = asyncio.get_running_loop()
         tasks = [asyncio.create_task(self._carry_out())]
@@ -146,10 +146,10 @@ class Driver:
             async with asyncio.timeout(HEAD_START_S):
                 await self._over.wait()
         self._record()
+        server = await asyncio.start_unix_server(self._serve, sock=link.listen(connection.private_dir(self.runtime)))
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
-        server = await asyncio.start_unix_server(self._serve, sock=link.listen(connection.private_dir(self.runtime)))
         tasks.append(asyncio.create_task(Meter(self.folder.job_folder, self._pids, lambda: self._devices).run()))
         await self._over.wait()
         for task in tasks:

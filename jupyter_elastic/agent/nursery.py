@@ -116,7 +116,7 @@ class Nursery:
             asyncio.get_running_loop().add_reader(ours, self._hear, ours)
             try:
                 async with asyncio.timeout(READY_TIMEOUT_S):
-                    self._spares.appendleft(await self._next_spare())
+                    self._spares.append(await self._next_spare())
             except (EngineError, TimeoutError) as problem:
                 reason = problem if isinstance(problem, EngineError) else self._end()
                 raise EngineError(f"{self.python} can't run a job's driver: {reason}") from problem
@@ -267,7 +267,14 @@ def serve(ours: socket.socket) -> None:
 
 def _wait_and_drive(pipe: socket.socket) -> NoReturn:
     """Wait for an attempt and become its driver."""
-    code = 1
+    code, answered = 1, False
+
+    def answer(problem: str) -> None:
+        nonlocal answered
+        answered = True
+        with contextlib.suppress(OSError):  # an agent that is gone finds us by driver.json
+            pipe.sendall(msgspec.json.encode(Born(*myself(), problem=problem)) + b"\n")
+
     try:
         os.setsid()
         for name in (signal.SIGCHLD, signal.SIGINT):
@@ -284,14 +291,11 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.close(handle)
-
-        def answer(problem: str) -> None:
-            with contextlib.suppress(OSError):  # an agent that is gone finds us by driver.json
-                pipe.sendall(msgspec.json.encode(Born(*myself(), problem=problem)) + b"\n")
-
         code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, answer, pipe)
     except BaseException:
         traceback.print_exc()
+        if not answered:
+            answer(traceback.format_exc(limit=0).strip())
     finally:
         with contextlib.suppress(Exception):
             logging.shutdown()

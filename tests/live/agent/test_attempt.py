@@ -307,6 +307,23 @@ def test_a_driver_that_died_while_it_waited_is_not_missed(world, job):
     world(story)
 
 
+@pytest.mark.parametrize("in_the_way", ["log", "runtime"])
+def test_a_driver_that_cannot_start_says_why(world, job, in_the_way):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        folder = AttemptFolder.of(job, 1)
+        if in_the_way == "log":
+            folder.log.mkdir(parents=True)
+        else:
+            folder.runtime.write_text("no folder")
+        seen = await here.attempt(order)[1]
+        assert seen.outcome == "failed"
+        assert "can't start" in seen.reason
+        folder.runtime.unlink(missing_ok=True)
+
+    world(story)
+
+
 def test_two_drivers_for_one_attempt_are_one(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
