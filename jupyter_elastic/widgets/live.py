@@ -127,6 +127,11 @@ class Watched:
             with contextlib.suppress(Exception):  # a closed view must not stop the others
                 sink(screen, output)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the job's end is known, and all of its story."""
+        return self.model.ended and self.current.is_set()
+
     def awaits_first_lines(self) -> bool:
         """Whether a rank has printed nothing yet, as far as we know that there are any."""
         if self.model.phase == "queued" and self.current.is_set():
@@ -238,6 +243,7 @@ class Live:
                 watched.changed = True
                 await asyncio.sleep(1.0)
         watched.current.set()
+        watched.news.set()
 
     async def _fold(self, watched: Watched) -> None:
         client = await self.asker()
@@ -260,7 +266,7 @@ class Live:
 
     async def _pulse(self, watched: Watched) -> None:
         explain_at = watched.began + EXPLAIN_AFTER_S
-        while not watched.model.ended or not watched.current.is_set():
+        while not watched.settled:
             watched.push()
             now = time.monotonic()
             await self._mind_the_daemon(watched, now)
@@ -278,7 +284,7 @@ class Live:
         """The calm pace; sooner for a rank's first line, and at the job's end."""
         now = time.monotonic()
         until = now + PUSH_S
-        while now < until and not watched.model.ended:
+        while now < until and not watched.settled:
             eager = watched.awaits_first_lines()
             pause = min(max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5) if eager else until - now
             with contextlib.suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ipykernel
@@ -18,34 +19,38 @@ BAR_BETWEEN = """([low, high]) => { const bar = document.querySelector('.je-rend
   const value = Number(bar?.getAttribute('aria-valuenow') ?? NaN);
   return low <= value && value <= high; }"""
 STEPS = """%%distribute --gpus 2 --engine process --name steps {options}
-import time
+import os, time
 from jupyter_elastic import training
 for step in range({steps}):
     print('rank', rank, 'step', step, flush=True)
     training.report(loss=1.0 / (step + 1), step=step, samples=step + 1, total_samples={steps})
     time.sleep(0.2)
+    {then}
 """
 
 
-def steps(count: int, options: str = "") -> str:
-    return STEPS.format(steps=count, options=options)
+def steps(count: int, options: str = "", then: str = "") -> str:
+    return STEPS.format(steps=count, options=options, then=then)
 
 
 @both_kernels
-def test_the_view_from_start_to_end(notebook: Any, page: Page) -> None:
-    book = notebook(LOAD, steps(60))
+def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -> None:
+    held = f"while step in (20, 40) and not os.path.exists(f'{tmp_path}/{{step}}'): time.sleep(0.1)"
+    book = notebook(LOAD, steps(60, then=held))
     book.run_all()
     view = page.locator(VIEW)
     expect(view).to_have_count(1)
     expect(view.locator(".je-state")).to_contain_text("running on 2 CPU slots")
-    page.wait_for_function(BAR_BETWEEN, arg=[5, 45])
-    page.wait_for_function(BAR_BETWEEN, arg=[50, 95])
+    page.wait_for_function(BAR_BETWEEN, arg=[30, 40])
+    (tmp_path / "20").touch()
+    page.wait_for_function(BAR_BETWEEN, arg=[60, 75])
     view.get_by_role("tab", name="rank 1").click()
     expect(view.locator(".je-output")).to_contain_text("rank 1 step 1")
     expect(view.locator(".je-curve")).to_contain_text("loss")
     expect(view.get_by_role("list", name="in use now")).to_contain_text("2 workers")
     book.picture("job-running")
-    expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
+    (tmp_path / "40").touch()
+    expect(view.locator(".je-state")).to_contain_text("completed")
     book.wait_idle()
     book.picture("job-completed")
 

@@ -17,6 +17,13 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         yield pool
 
 
+@pytest.fixture(autouse=True)
+def whole_again(pool: Pool) -> Iterator[None]:
+    """Whatever a test did to the pool, the next finds it up and empty."""
+    yield
+    pool.mend()
+
+
 @pytest.fixture(scope="module")
 def server(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), JUPYTER_ELASTIC_SLOTS="2", PATH=os.environ["PATH"])

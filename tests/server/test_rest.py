@@ -72,7 +72,7 @@ def test_a_failed_job_s_page_has_the_first_traceback(server: Lab, pool: Pool) ->
 
 def test_cancel_and_resize_by_rest(server: Lab, pool: Pool) -> None:
     job = pool.submit(WAITS, slots=(1, 2))
-    pool.until(lambda: "here" in pool.output(job), "the job runs")
+    pool.running(job)
     server.api(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 1, "max_slots": 1})
     assert pool.info(job).spec.max_slots == 1
     server.api(f"elastic/api/jobs/{job}", "DELETE")

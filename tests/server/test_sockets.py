@@ -87,7 +87,7 @@ def test_a_socket_needs_the_token(server: Lab) -> None:
 
 def test_before_the_pool_answers_a_job_is_waited_for_and_not_missing(pool: Pool, tmp_path: Path) -> None:
     job = pool.submit(WAITS)
-    pool.until(lambda: "here" in pool.output(job), "the job runs")
+    pool.running(job)
     pool.kill_daemon()
     env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder))
     lab = Lab(tmp_path, env, "--ElasticApp.start_daemon=False", module="jupyter_server")
@@ -103,7 +103,7 @@ def test_before_the_pool_answers_a_job_is_waited_for_and_not_missing(pool: Pool,
 
 def test_the_daemon_goes_and_comes_back(server: Lab, pool: Pool) -> None:
     job = pool.submit(WAITS)
-    pool.until(lambda: "here" in pool.output(job), "the job runs")
+    pool.running(job)
     with socket(server, "screens") as connection:
         connection.send(json.dumps({"pool": [0, 50]}))
         until(connection, lambda message: "pool" in message and message["down_since"] is None)

@@ -214,6 +214,15 @@ def test_a_job_outlives_its_kernel(notebook: Notebook, tmp_path: Path) -> None:
     assert notebook.run(f"%elastic logs {number}").printed == "went\n"
 
 
+def test_an_ended_job_is_attached_to_and_the_next_one_is_live(notebook: Notebook) -> None:
+    over = notebook.pool.submit("print('long ago')")
+    notebook.pool.ended(over)
+    assert "completed" in "".join(notebook.run(f"%elastic attach {over}").views)
+    cell = notebook.run(HEAD + "--out v\nprint('now')\nv = 1")
+    assert "now" in cell.views[0]
+    assert notebook.run("print(v)").printed == "1\n"
+
+
 def test_out_values_survive_elsewhere_than_rank_0(notebook: Notebook) -> None:
     cell = notebook.run(HEAD + "-n 2 --out a -o job\nif rank == 1:\n    a = 'only here'")
     assert not cell.error
