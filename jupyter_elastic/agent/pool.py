@@ -35,6 +35,7 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 
 import jupyter_elastic
+from jupyter_elastic.agent import pages
 
 IDLE_S = 1800.0
 LOOK_S = 10.0
@@ -282,6 +283,7 @@ def main(arguments: list[str] | None = None) -> int:
     import_frameworks(options.frameworks)
     gc.collect()
     gc.freeze()
+    pages.enlarge()
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     log.info("warm after %.2f s, %d thread(s): %s", time.monotonic() - began, threads, ", ".join(options.frameworks))
     try:
