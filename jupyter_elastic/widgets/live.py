@@ -31,7 +31,7 @@ PUSH_S = 1 / 3
 FIRST_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 TOGETHER_S = 0.004
-"""After one rank's first line the others' is waited for so long: mostly one drawing does for all."""
+"""After one rank's first line the others' are waited for so long: mostly one drawing does for all."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_AFTER_S, EXPLAIN_S = 0.3, 2.0
@@ -132,13 +132,13 @@ class Watched:
         """Whether the job's end is known, and all of its story."""
         return self.model.ended and self.current.is_set()
 
-    def awaits_first_lines(self) -> bool:
-        """Whether a rank has printed nothing yet, as far as we know that there are any."""
+    def silent_ranks(self) -> int:
+        """How many ranks have printed nothing yet, of those that there are as far as we know."""
         if self.model.phase == "queued" and self.current.is_set():
-            return False
+            return 0
         ranks = self.outputs.ranks.values()
         least = self.model.spec.min_slots if self.model.spec is not None else 1
-        return len(ranks) < max(len(self.model.slots), least) or any(not rank.total for rank in ranks)
+        return max(len(self.model.slots), least, len(ranks)) - sum(rank.total > 0 for rank in ranks)
 
     _ticked = 0.0
 
@@ -282,21 +282,21 @@ class Live:
 
     async def _until_next_look(self, watched: Watched) -> None:
         """The calm pace; sooner for a rank's first line, and at the job's end."""
-        now = time.monotonic()
-        until = now + PUSH_S
-        while now < until and not watched.settled:
-            eager = watched.awaits_first_lines()
-            pause = min(max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5) if eager else until - now
+        until = time.monotonic() + PUSH_S
+        while (now := time.monotonic()) < until and not watched.settled:
+            pause = until - now
+            if silent := watched.silent_ranks():
+                pause = min(pause, max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await watched.news.wait()
             watched.news.clear()
-            if eager and watched.outputs.poll():
+            if silent and watched.outputs.poll():
                 watched.changed = True
-                if watched.awaits_first_lines():
-                    await asyncio.sleep(TOGETHER_S)
-                return
-            now = time.monotonic()
+                if (still := watched.silent_ranks()) == 0:
+                    return
+                if still < silent:
+                    until = min(until, time.monotonic() + TOGETHER_S)
 
     async def _mind_the_daemon(self, watched: Watched, now: float) -> None:
         """Say since when nothing is heard, and start the daemon again when it stays away."""

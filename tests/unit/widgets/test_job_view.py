@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.widgets.job import JobWidget
-from jupyter_elastic.widgets.live import Live, Watched
+from jupyter_elastic.widgets.live import PUSH_S, Live, Watched
 from jupyter_elastic.widgets.model import JobModel, JobScreen
 
 
@@ -36,3 +37,22 @@ def test_what_was_printed_before_the_view_stood_is_shown_at_once(tmp_path: Path)
     Live().add(watched, sink)
     assert drawn.wait(60)
     assert shown == [{"0": [["stdout", "early"]]}]
+
+
+def test_a_rank_that_prints_alone_does_not_hasten_the_view(tmp_path: Path) -> None:
+    model = JobModel(1)
+    model.phase, model.slots = "running", ("cpu:0", "cpu:1")
+    watched, drawn = Watched(1, tmp_path, model), []
+    watched.sinks.append(lambda *_: drawn.append(1))
+    (tmp_path / "rank.0").mkdir()
+    live, begun = Live(), time.monotonic()
+    live.run(live._pulse(watched))
+    with (tmp_path / "rank.0" / "stdout").open("w", buffering=1) as file:
+        for _ in range(60):
+            print("rank 1 is silent", file=file)
+            time.sleep(0.02)
+    model.phase = "completed"
+    watched.current.set()
+    assert watched.ended.wait(60)
+    # At once, with the first line, at the calm pace from then on, and at the end.
+    assert len(drawn) <= (time.monotonic() - begun) / PUSH_S + 3
