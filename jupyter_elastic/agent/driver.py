@@ -54,8 +54,10 @@ LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
 HELD = "held"
 """What a driver answers whose attempt has another one."""
+ASIDE_S = 0.003
+"""The driver does nothing for so long once it has asked for its workers: they begin, and need the processor."""
 HEAD_START_S = 0.03
-"""The agent is let in so much later, or at the end: the workers begin, and need the processor."""
+"""The agent is let in so much later, or at the end, for the same reason."""
 LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitSeen`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
@@ -139,6 +141,7 @@ class Driver:
         tasks = [asyncio.create_task(self._carry_out())]
         for _ in range(2):  # the launch, and the tasks in which it asks for workers: theirs is the longest way
             await asyncio.sleep(0)
+        time.sleep(ASIDE_S)  # noqa: ASYNC251 - nothing in this process is to run
         tasks.append(asyncio.create_task(self._watch()))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._terminate)

@@ -44,6 +44,9 @@ BROKEN_RING = 75
 INTERRUPTED = 130
 MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
+LAST_S = 0.005
+"""How long a worker stays when all is done: its end takes a processor for a millisecond or two, and whoever shows what
+it has printed goes first."""
 END_S = 10.0
 """How long a failed worker waits to be ended by its driver, so that its ring breaks only when the driver knows why."""
 
@@ -272,14 +275,21 @@ def _finish() -> NoReturn:
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
+    _flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        time.sleep(LAST_S)
     _leave(0)
 
 
 def _leave(code: int) -> NoReturn:
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
-    os._exit(code)
 
 
 def prepare() -> None:

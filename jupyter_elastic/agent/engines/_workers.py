@@ -435,9 +435,9 @@ class WorkersEngine:
             self._fail(Failure(0, 0, "EngineError", f"a fault in the engine: {problem!r}"))
 
     async def _tick(self) -> None:
+        await asyncio.sleep(TICK_S)
         self._oom_kills = _reading.oom_kills()
         while True:
-            await asyncio.sleep(TICK_S)
             self._do(self.machine.tick())
             if self._unsaved_since is not None and time.monotonic() - self._unsaved_since > DISK_S:
                 self._unsaved_since = None
@@ -445,6 +445,7 @@ class WorkersEngine:
                     await asyncio.to_thread(self._commits.to_disk)
                 except OSError as problem:
                     log.warning("the commit could not be brought to disk: %s", problem)
+            await asyncio.sleep(TICK_S)
 
     def _read_payload(self) -> packaging.Payload:
         folder = self.task.folder
