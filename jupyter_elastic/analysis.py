@@ -211,8 +211,8 @@ class _Flow:
     """Names that a function of the cell will read once somebody uses it."""
 
     def finish(self) -> None:
-        for name in list(self.later):
-            self.read(self.later.pop(name))
+        while self.later:  # reading one may read others
+            self.read(self.later.pop(next(iter(self.later))))
 
     def read(self, names: Iterable[str]) -> None:
         for name in names:

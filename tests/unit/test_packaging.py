@@ -44,6 +44,7 @@ def run(package: packaging.Package) -> dict[str, Any]:
         ("x += 1", {"x"}),
         ("a.b[c] = d", {"a", "c", "d"}),
         ("def f(): return g()\ndef g(): return z\nf()", {"z"}),
+        ("def f(): return g()\ndef g(): return z", {"z"}),
         ("def f(): return x\nf()\nx = 1", {"x"}),
         ("def f(): return x\nx = 1\nf()", set()),
         ("def f(x, *, y=k): return x + y\nf(1)", {"k"}),
@@ -66,6 +67,11 @@ def test_names_that_a_cell_needs(source: str, expected: set[str]) -> None:
     import builtins
 
     assert {name for name in needs(source) if not hasattr(builtins, name)} == expected
+
+
+def test_long_texts_of_many_definitions_are_read() -> None:
+    for path in Path(packaging.__file__).parent.glob("*.py"):
+        assert read(path.read_text(), filename=path.name, first_line=1).source == path.read_text()
 
 
 def test_values_functions_and_what_they_read_travel_together() -> None:
