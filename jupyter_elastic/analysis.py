@@ -45,9 +45,9 @@ class Cell:
 
 def read(source: str, *, filename: str, first_line: int) -> Cell:
     """The cell as plain Python with its names; PackagingError (with the cell's own line) when it is none."""
-    plain, notes, in_commands = _plain(source, first_line)
+    plain, tree, notes, in_commands = _plain(source, first_line)
     try:
-        tree = ast.parse(plain, filename)
+        tree = tree or ast.parse(plain, filename)
         compile(tree, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError) as problem:
         raise _not_python(problem, filename, first_line) from None
@@ -56,7 +56,7 @@ def read(source: str, *, filename: str, first_line: int) -> Cell:
     flow = _Flow()
     flow.block(tree.body)
     flow.finish()
-    sets, open_ended = _sets(plain, filename)
+    sets, open_ended = _sets(plain, filename, tree)
     needs = tuple(name for name in dict.fromkeys([*flow.needs, *in_commands]) if name not in GIVEN)
     return Cell(plain, needs, frozenset(sets), open_ended, notes)
 
@@ -78,10 +78,11 @@ def _not_python(problem: Exception, filename: str, first_line: int) -> Packaging
 # --- IPython's own lines ----------------------------------------------------------------------------------------------
 
 
-def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...], list[str]]:
+def _plain(source: str, first_line: int) -> tuple[str, ast.Module | None, tuple[str, ...], list[str]]:
     """The source with `!command` lines turned into Python and display magics left out; other magics are refused.
 
-    With it: notes for a person, and the names that commands read (`!ls {folder} $HOME`).
+    With it: its tree where there is one already, notes for a person, and the names that commands read
+    (`!ls {folder} $HOME`).
     """
     try:
         tree = ast.parse(source)
@@ -92,7 +93,7 @@ def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...], list[str
             source = TransformerManager().transform_cell(source)
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
-            return source, (), []
+            return source, None, (), []
     notes: list[str] = []
     in_commands: list[str] = []
     cuts: list[tuple[ast.expr, str]] = []
@@ -107,10 +108,12 @@ def _plain(source: str, first_line: int) -> tuple[str, tuple[str, ...], list[str
     if len(left) > len(cuts):
         line = left[0].lineno + first_line - 1
         raise PackagingError(f"line {line} calls get_ipython(): workers are plain Python and have no IPython shell")
+    if not cuts:
+        return source, tree, (), []
     lines = source.splitlines(keepends=True)
     for node, text in sorted(cuts, key=lambda cut: (cut[0].lineno, cut[0].col_offset), reverse=True):
         _replace(lines, node, text)
-    return "".join(lines), tuple(notes), in_commands
+    return "".join(lines), None, tuple(notes), in_commands
 
 
 def _is_shell(node: ast.AST) -> TypeGuard[ast.Call]:
@@ -161,14 +164,13 @@ def _replace(lines: list[str], node: ast.expr, text: str) -> None:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _sets(source: str, filename: str) -> tuple[set[str], bool]:
+def _sets(source: str, filename: str, tree: ast.Module) -> tuple[set[str], bool]:
     top = symtable.symtable(source, filename, "exec")
     sets = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     for table in _below(top):
         sets |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
     star = any(
-        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
-        for node in ast.walk(ast.parse(source))
+        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names) for node in ast.walk(tree)
     )
     return sets, star or bool(re.search(r"\b(exec|globals)\s*\(", source))
 
@@ -189,6 +191,10 @@ def _table(node: ast.AST) -> symtable.SymbolTable:
 
 def _expression_reads(node: ast.AST) -> list[str]:
     """Names that an expression reads from the module, comprehensions and lambdas inside it included."""
+    parts = list(ast.walk(node))
+    if not any(isinstance(part, _INNER_SCOPES) for part in parts):
+        set_here = [part.target for part in parts if isinstance(part, ast.NamedExpr)]
+        return sorted({part.id for part in parts if isinstance(part, ast.Name) and part not in set_here})
     top = _table(node)
     names = [s.get_name() for s in top.get_symbols() if s.is_referenced()]
     for table in _below(top):
@@ -356,6 +362,7 @@ class _Flow:
         self.bound = before
 
 
+_INNER_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 

@@ -91,7 +91,7 @@ class ElasticMagics(Magics):
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is magic_options' own, below
         with _plain_errors():
-            options = parse(line, dict(os.environ))
+            options = parse(line, os.environ)
             package = self._package(options, cell)
             engine = choose_engine(options.engine)
             _report(package, options, engine)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import keyword
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -89,7 +90,7 @@ def long_options() -> list[str]:
     return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
 
 
-def parse(line: str, environ: dict[str, str] | None = None) -> Options:
+def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
     """The options of a magic line; BadRequest says what to change."""
     try:
         given = parse_argstring(distribute_line, line)
@@ -186,7 +187,7 @@ def _seconds(option: str, text: str) -> float | None:
     return seconds
 
 
-def _environment(given: list[str], environ: dict[str, str]) -> dict[str, str]:
+def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for word in given:
         name, equals, value = _plain(word).partition("=")

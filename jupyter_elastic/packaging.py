@@ -213,7 +213,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _search_path() -> tuple[str, ...]:
     here = str(Path.cwd())
-    return tuple(dict.fromkeys(str(Path(entry).absolute()) if entry else here for entry in sys.path))
+    return tuple(dict.fromkeys(entry if entry.startswith(os.sep) else str(Path(here, entry)) for entry in sys.path))
 
 
 # --- which names ------------------------------------------------------------------------------------------------------

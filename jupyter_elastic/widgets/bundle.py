@@ -5,6 +5,7 @@ There is one front end, in TypeScript; the wheel has it built, and `pip install 
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from jupyter_elastic.errors import ElasticError
@@ -22,6 +23,7 @@ def style() -> str:
     return _built(STATIC / "elastic.css").read_text(encoding="utf-8")
 
 
+@functools.cache  # true once, true for this process: its views have read it
 def check() -> None:
     """ElasticError unless everything a notebook view needs is there: asked before a job is queued, not after."""
     for name in ("job", "job_loader", "pool"):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
-FIRST_S = 0.002
+FIRST_S = 0.001
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 TOGETHER_S = 0.004
 """After one rank's first line the others' are waited for so long: mostly one drawing does for all."""
@@ -131,6 +131,16 @@ class Watched:
     def settled(self) -> bool:
         """Whether the job's end is known, and all of its story."""
         return self.model.ended and self.current.is_set()
+
+    async def sleep(self, pause: float) -> None:
+        """Wait so long; a longer wait ends with the next news."""
+        if pause < TOGETHER_S:
+            await asyncio.sleep(pause)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self.news.wait()
+        self.news.clear()
 
     def silent_ranks(self) -> int:
         """How many ranks have printed nothing yet, of those that there are as far as we know."""
@@ -287,10 +297,7 @@ class Live:
             pause = until - now
             if silent := watched.silent_ranks():
                 pause = min(pause, max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await watched.news.wait()
-            watched.news.clear()
+            await watched.sleep(pause)
             if silent and watched.outputs.poll():
                 watched.changed = True
                 if (still := watched.silent_ranks()) == 0:
