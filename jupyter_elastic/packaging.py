@@ -35,7 +35,10 @@ TOTAL = 2 * 1024**3
 
 _ANCHOR = "__elastic_anchor__"
 """A function of the notebook's own globals: brings the one dict that all functions of the notebook share."""
-_SHELL_NAMES = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "_", "__", "___", "_dh", "_oh", "_ih"})
+_SHELL_NAMES = frozenset({
+    "In", "Out", "exit", "quit", "get_ipython", "open", "_", "__", "___", "_dh", "_oh", "_ih",
+    "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtin__", "__builtins__",
+})  # fmt: skip
 _ENV_NAMES = frozenset({
     "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHASHSEED",
     "PYTHONPATH", "PYTHONWARNINGS", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",

@@ -170,7 +170,8 @@ class Worker:
         self._owned = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         )
-        code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        # Not with this module's own `from __future__ import annotations`.
+        code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         if code.co_flags & inspect.CO_COROUTINE:
             asyncio.run(eval(code, self._namespace))  # noqa: S307 - the owner's own cell
         else:
@@ -209,7 +210,7 @@ class Worker:
             "error",
             rank=self._rank,
             type=kind,
-            message=str(problem)[:MAX_TRACEBACK],
+            message=_said(problem)[:MAX_TRACEBACK],
             traceback=text[-MAX_TRACEBACK:],
             broken_ring=broken,
             at=time.time(),
@@ -220,11 +221,21 @@ class Worker:
         _leave(FAILED)
 
 
+def _said(problem: BaseException) -> str:
+    """Its message, if it has one: what the cell raises may fail at that too."""
+    try:
+        return str(problem)
+    except Exception as another:
+        return f"<its message can't be made: {type(another).__name__}>"
+
+
 def _traceback(problem: BaseException) -> str:
-    """The traceback from the cell's own first line on."""
+    """The traceback from the cell's own first line on; the message of an error of ours, for which it has no line."""
     start = problem.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename == __file__:
         start = start.tb_next
+    if start is None and isinstance(problem, ElasticError):
+        return f"{type(problem).__name__}: {problem}\n"
     return "".join(traceback.format_exception(type(problem), problem, start or problem.__traceback__))
 
 

@@ -99,7 +99,7 @@ def test_a_cell_that_sets_a_name_changes_what_the_notebooks_functions_read() -> 
 
 def test_names_of_the_shell_and_of_the_worker_stay_at_home() -> None:
     ns = notebook("In = [1]\n_ = 3\nrank = 9\nx = 2")
-    package = pack("y = [x for _ in range(2)]; print(rank, In, _)", ns)
+    package = pack("y = [x for _ in range(2)]; print(rank, In, _, __name__)", ns)
     assert [c.name for c in package.captured] == ["x"]
 
 

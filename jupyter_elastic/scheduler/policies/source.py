@@ -27,7 +27,7 @@ def from_source(name: str, source: str, options: dict[str, Any] | None = None) -
         **{word.__name__: word for word in (HostView, JobView, Plan, Profile, Size, Speed, View)},
     }
     try:
-        exec(compile(source, f"<policy {name}>", "exec"), space)  # noqa: S102 - what this module is for
+        exec(compile(source, f"<policy {name}>", "exec", dont_inherit=True), space)  # noqa: S102 - what this module is for
     except Exception as problem:
         raise BadRequest(f"policy {name}: {_where(problem, name)}{type(problem).__name__}: {problem}") from problem
     rule = space.get("plan")

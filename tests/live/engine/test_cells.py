@@ -39,6 +39,30 @@ async def test_a_cell_may_await_at_top_level_as_in_a_notebook(folder: Path) -> N
         assert bench.text(1) == "awaited 1\n"
 
 
+@asynchronous
+async def test_annotations_are_what_the_cell_wrote(folder: Path) -> None:
+    async with Bench(Process, folder, "def f(n: int): ...\nfound = f.__annotations__", out=("found",)) as bench:
+        assert (await through(bench, "h:0")).outcome == "completed"
+        assert bench.results() == {0: {"found": {"n": int}}}
+
+
+@asynchronous
+async def test_a_value_that_cannot_be_sent_back_is_said_without_our_own_lines(folder: Path) -> None:
+    async with Bench(Process, folder, "found = (n for n in [1])", out=("found",)) as bench:
+        assert (await through(bench, "h:0")).outcome == "failed"
+        assert error(folder)["traceback"].startswith("ElasticError: --out found: a generator can't be sent back")
+        assert bench.text(0, "stderr") == error(folder)["traceback"]
+
+
+@asynchronous
+async def test_an_exception_without_a_message_that_works_is_shown_all_the_same(folder: Path) -> None:
+    source = "class Odd(Exception):\n    def __str__(self): return 1 / 0\nraise Odd"
+    async with Bench(Process, folder, source) as bench:
+        assert (await through(bench, "h:0")).outcome == "failed"
+        assert error(folder)["message"] == "<its message can't be made: ZeroDivisionError>"
+        assert "raise Odd" in error(folder)["traceback"]
+
+
 @needs("torch")
 @asynchronous
 async def test_plain_cell_all_reduces(folder: Path) -> None:
