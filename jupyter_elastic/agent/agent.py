@@ -158,7 +158,8 @@ class Agent:
     async def _ask(self, report: ReportSeen) -> object:
         return await self.client.ask(report)
 
-    async def _birth(self, python: str, attempt: Path, runtime: Path) -> Newborn | None:
+    async def _birth(self, folder: AttemptFolder, launch: Launch) -> Newborn | None:
+        python = launch.spec.python
         nursery = self._nurseries.get(python)
         if nursery is None:
             nursery = self._nurseries[python] = Nursery(python)
@@ -166,7 +167,7 @@ class Agent:
         while len(self._nurseries) > KEPT_NURSERIES:
             _, oldest = self._nurseries.popitem(last=False)
             self._spawn(oldest.close())
-        return await nursery.birth(attempt, runtime)
+        return await nursery.birth(folder.path, folder.runtime, launch)
 
     async def _warm(self) -> None:
         """Have our own interpreter's nursery, and workers for cells without frameworks, ready before a job comes."""

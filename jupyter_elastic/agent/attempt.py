@@ -25,8 +25,8 @@ from jupyter_elastic.agent.outbox import Ask, Outbox
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch, Rescale, Stop
 
-Birth: TypeAlias = Callable[[str, Path, Path], Awaitable[Newborn | None]]
-"""Starts a driver: interpreter, attempt folder, runtime folder -> the driver; None when the attempt has one."""
+Birth: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[Newborn | None]]
+"""Starts the driver of an attempt; None when it has one."""
 
 UNREACHABLE_S = 30.0
 """A driver that lives and can't be spoken to for so long is ended: nobody could stop it otherwise."""
@@ -101,8 +101,8 @@ class Attempt:
         if folder.record() is not None or self._stop is not None:
             return None
         check_spec(launch)
-        folder.create(launch)
-        return await self._birth(launch.spec.python, folder.path, folder.runtime)
+        folder.path.mkdir(mode=0o700, exist_ok=True)
+        return await self._birth(folder, launch)
 
     async def _find(self, folder: AttemptFolder) -> processes.Known | None:
         """The driver that the attempt has; None when it is dead or never was."""

@@ -142,6 +142,7 @@ class Driver:
         for _ in range(2):  # the launch, and the tasks in which it asks for workers: theirs is the longest way
             await asyncio.sleep(0)
         time.sleep(ASIDE_S)  # noqa: ASYNC251 - nothing in this process is to run
+        self.folder.create(self.launch)
         tasks.append(asyncio.create_task(self._watch()))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._terminate)
@@ -452,19 +453,21 @@ def run(
     attempt: Path,
     runtime: Path,
     runner: asyncio.Runner,
+    launch: Launch | None = None,
     answer: Callable[[str], None] = lambda _: None,
     agent: socket.socket | None = None,
 ) -> int:
     """Be the driver of an attempt; the exit code. `answer` is told "" once the attempt is under way, else why it isn't.
 
-    Of two drivers started for one attempt the second finds the lock taken and does nothing.
+    Without `launch` the folder has the order. Of two drivers started for one attempt the second finds the lock taken
+    and does nothing.
     """
     folder = AttemptFolder(attempt)
     lock = folder.lock
     if not lock.acquire():
         answer(HELD)
         return 3
-    launch = folder.order()
+    launch = launch or folder.order()
     if launch is None or folder.exit() is not None:
         answer("there is no order to carry out")
         return 4

@@ -66,7 +66,7 @@ class AttemptFolder:
         return self.path / "driver.log"
 
     def create(self, launch: Launch) -> None:
-        """Record the order before anything is started."""
+        """Record the order: what an agent that comes later knows the attempt by."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         connection.write_private(self.path / "order.json", msgspec.json.encode(launch))
 

@@ -30,6 +30,7 @@ from msgspec import Struct
 from jupyter_elastic.agent import driver, pages
 from jupyter_elastic.agent.processes import Known, myself
 from jupyter_elastic.errors import EngineError
+from jupyter_elastic.types import Launch
 
 READY_TIMEOUT_S = 120.0
 """How long an interpreter may take to import us (cold network disks)."""
@@ -52,6 +53,7 @@ class Birth(Struct, frozen=True):
 
     attempt: str
     runtime: str
+    launch: Launch
 
 
 class Born(Struct, frozen=True):
@@ -121,13 +123,13 @@ class Nursery:
                 reason = problem if isinstance(problem, EngineError) else self._end()
                 raise EngineError(f"{self.python} can't run a job's driver: {reason}") from problem
 
-    async def birth(self, attempt: Path, runtime: Path) -> Newborn | None:
+    async def birth(self, attempt: Path, runtime: Path, launch: Launch) -> Newborn | None:
         """A driver for an attempt, or None when the attempt has one already, or had this one and it died.
 
         EngineError when it can't be started or gave up.
         """
         await self.start()
-        spare = await self._told(msgspec.json.encode(Birth(str(attempt), str(runtime))))
+        spare = await self._told(msgspec.json.encode(Birth(str(attempt), str(runtime), launch)) + b"\n")
         asyncio.get_running_loop().call_later(SPARE_DELAY_S, self._ask_for_spare)
         reader, writer = await asyncio.open_connection(sock=spare.pipe)
         born = Born(spare.pid, 0.0, driver.HELD)
@@ -283,7 +285,8 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
             Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
         runner = driver.prepare()
         pages.prefault()
-        data = pipe.recv(MAX_MESSAGE)
+        with pipe.makefile("rb") as lines:  # the agent says one thing, and waits for our answer
+            data = lines.readline()
         if not data:  # the agent is gone
             os._exit(0)
         birth = msgspec.json.decode(data, type=Birth)
@@ -291,7 +294,7 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
         os.dup2(handle, 1)
         os.dup2(handle, 2)
         os.close(handle)
-        code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, answer, pipe)
+        code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, birth.launch, answer, pipe)
     except BaseException:
         traceback.print_exc()
         if not answered:

@@ -36,10 +36,11 @@ class World:
         self.seen.append(report.seen)
         self.changed.set()
 
-    async def birth(self, python, attempt, runtime):
+    async def birth(self, folder, launch):
         self.births += 1
+        python = launch.spec.python
         nursery = self.nursery if python == sys.executable else Nursery(python)
-        return await nursery.birth(attempt, runtime)
+        return await nursery.birth(folder.path, folder.runtime, launch)
 
     def attempt(self, launch, *, start=True):
         """An agent's hold on the attempt: the task of its life and the hold itself."""

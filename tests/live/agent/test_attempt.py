@@ -330,7 +330,7 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
         _, life = here.attempt(order)
         await here.until_seen(RunningSeen)
         folder = AttemptFolder.of(job, 1)
-        assert await here.nursery.birth(folder.path, folder.runtime) is None
+        assert await here.nursery.birth(folder.path, folder.runtime, order) is None
         second = [sys.executable, "-m", "jupyter_elastic.agent.driver", str(folder.path), str(folder.runtime)]
         assert await asyncio.to_thread(subprocess.call, second) == 3
         assert calls(job) == ["launch 1"]
