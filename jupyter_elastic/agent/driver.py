@@ -54,7 +54,7 @@ LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
 HELD = "held"
 """What a driver answers whose attempt has another one."""
-ASIDE_S = 0.003
+ASIDE_S = 0.01
 """The driver does nothing for so long once it has asked for its workers: they begin, and need the processor."""
 HEAD_START_S = 0.03
 """The agent is let in so much later, or at the end, for the same reason."""
@@ -131,17 +131,20 @@ class Driver:
         self._first: asyncio.Task[None]
         """Serves the agent that was there from the start."""
 
-    async def run(self, ready: Callable[[], None], agent: socket.socket | None = None) -> ExitSeen:
+    async def run(
+        self, begun: Callable[[], None], ready: Callable[[], None], agent: socket.socket | None = None
+    ) -> ExitSeen:
         """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
 
-        `agent` is a connection that stands already, `ready` is called before it is used; the agents after that one come
-        by the socket. OSError when there is no room for that.
+        `begun` is called when the workers have had their start. `agent` is a connection that stands already, `ready` is
+        called before it is used; the agents after that one come by the socket. OSError when there is no room for that.
         """
         self._loop = asyncio.get_running_loop()
         tasks = [asyncio.create_task(self._carry_out())]
         for _ in range(2):  # the launch, and the tasks in which it asks for workers: theirs is the longest way
             await asyncio.sleep(0)
         time.sleep(ASIDE_S)  # noqa: ASYNC251 - nothing in this process is to run
+        begun()
         self.folder.create(self.launch)
         tasks.append(asyncio.create_task(self._watch()))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -454,13 +457,14 @@ def run(
     runtime: Path,
     runner: asyncio.Runner,
     launch: Launch | None = None,
+    begun: Callable[[], None] = lambda: None,
     answer: Callable[[str], None] = lambda _: None,
     agent: socket.socket | None = None,
 ) -> int:
     """Be the driver of an attempt; the exit code. `answer` is told "" once the attempt is under way, else why it isn't.
 
-    Without `launch` the folder has the order. Of two drivers started for one attempt the second finds the lock taken
-    and does nothing.
+    `begun` is called before that, when there is time. Without `launch` the folder has the order. Of two drivers started
+    for one attempt the second finds the lock taken and does nothing.
     """
     folder = AttemptFolder(attempt)
     lock = folder.lock
@@ -473,7 +477,7 @@ def run(
         return 4
     try:
         with runner:
-            runner.run(Driver(folder, launch, runtime).run(lambda: answer(""), agent))
+            runner.run(Driver(folder, launch, runtime).run(begun, lambda: answer(""), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / link.SOCKET_NAME).unlink()

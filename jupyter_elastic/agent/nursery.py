@@ -27,6 +27,7 @@ from typing import IO, NamedTuple, NoReturn
 import msgspec
 from msgspec import Struct
 
+from jupyter_elastic import connection
 from jupyter_elastic.agent import driver, pages
 from jupyter_elastic.agent.processes import Known, myself
 from jupyter_elastic.errors import EngineError
@@ -270,6 +271,7 @@ def serve(ours: socket.socket) -> None:
 def _wait_and_drive(pipe: socket.socket) -> NoReturn:
     """Wait for an attempt and become its driver."""
     code, answered = 1, False
+    log_file: _LateFile | None = None
 
     def answer(problem: str) -> None:
         nonlocal answered
@@ -285,25 +287,48 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
             Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
         runner = driver.prepare()
         pages.prefault()
+        log_file = _LateFile()
         with pipe.makefile("rb") as lines:  # the agent says one thing, and waits for our answer
             data = lines.readline()
         if not data:  # the agent is gone
             os._exit(0)
         birth = msgspec.json.decode(data, type=Birth)
-        handle = os.open(Path(birth.attempt) / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
-        os.close(handle)
-        code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, birth.launch, answer, pipe)
+        log_file.path = Path(birth.attempt) / "driver.log"
+        code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, birth.launch, log_file.open, answer, pipe)
     except BaseException:
         traceback.print_exc()
         if not answered:
             answer(traceback.format_exc(limit=0).strip())
+        if log_file is not None:
+            with contextlib.suppress(OSError):
+                log_file.open()
     finally:
         with contextlib.suppress(Exception):
             logging.shutdown()
             sys.stderr.flush()
         os._exit(code)
+
+
+class _LateFile:
+    """Where this process's words go: a file from `open` on, and what was said before then too."""
+
+    def __init__(self) -> None:
+        self.path = Path()
+        self._before = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - until `open`
+        self._write_to(self._before.fileno())
+
+    def open(self) -> None:
+        if self._before.closed:
+            return
+        with self._before, connection.open_private(self.path, append=True) as file:
+            self._before.seek(0)
+            file.write(self._before.read())
+            self._write_to(file.fileno())
+
+    @staticmethod
+    def _write_to(handle: int) -> None:
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
 
 
 if __name__ == "__main__":
