@@ -79,6 +79,8 @@ class Pool:
         self._wanted_spares = SPARES
         self._at_once = 0
         """Workers given away since there last was a pause."""
+        self._large = False
+        """Whether our memory is held in large pages, as far as it can be."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -90,7 +92,6 @@ class Pool:
         """Fork for whoever asks, until no child lives and nobody has asked for `idle_s` or the package has changed."""
         asked = looked = time.monotonic()
         source, changed = newest_source(), False
-        self._fork_spares()
         while True:
             now = time.monotonic()
             if now - looked > LOOK_S:
@@ -98,7 +99,8 @@ class Pool:
             if not self._requesters and (changed or now - asked > self._idle_s):
                 return
             short = len(self._spares) < self._wanted_spares
-            ready = self._poll.poll(SPARE_DELAY_S * 1000 if short else min(self._idle_s, LOOK_S) * 1000)
+            small = not self._large and not self._requesters
+            ready = self._poll.poll(SPARE_DELAY_S * 1000 if short or small else min(self._idle_s, LOOK_S) * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -109,7 +111,11 @@ class Pool:
                     asked = time.monotonic()
                     self._hear(self._clients[descriptor])
             self._reap()
-            if short and not ready:
+            if ready:
+                continue
+            if small:
+                self._enlarge()
+            elif short:
                 self._fork_spares()
 
     def _accept(self) -> None:
@@ -159,6 +165,13 @@ class Pool:
             with spare.wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: the next one
                 socket.send_fds(spare.wire, [b"w"], [descriptor])
                 return spare
+
+    def _enlarge(self) -> None:
+        """Put our memory into large pages: some tenths of a second, in a pause, while no child shares it with us."""
+        self._large = True
+        while self._spares:
+            self._spares.pop().wire.close()  # so it ends; the next ones have the large pages
+        pages.enlarge()
 
     def _fork_spares(self) -> None:
         self._at_once = 0
@@ -283,7 +296,6 @@ def main(arguments: list[str] | None = None) -> int:
     import_frameworks(options.frameworks)
     gc.collect()
     gc.freeze()
-    pages.enlarge()
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     log.info("warm after %.2f s, %d thread(s): %s", time.monotonic() - began, threads, ", ".join(options.frameworks))
     try:
