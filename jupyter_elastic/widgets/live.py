@@ -32,6 +32,9 @@ FIRST_S = 0.001
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 TOGETHER_S = 0.004
 """After one rank's first line the others' are waited for so long: mostly one drawing does for all."""
+STORY_AFTER_S = 0.03
+"""A job that was queued a moment ago is followed so much later: until its workers have begun there is no news of it,
+and they need the processor."""
 BYTES_PER_S = 1_000_000
 """A view's output is sent no faster than this."""
 EXPLAIN_AFTER_S, EXPLAIN_S = 0.3, 2.0
@@ -111,6 +114,8 @@ class Watched:
         """Hand the newest state to the sinks."""
         printed = self.outputs.poll()
         self.changed = self.changed or printed
+        if self.outputs.ranks and self.model.phase == "queued" and not self.current.is_set():
+            self.model.phase = "starting"  # which is all that we know, until the story comes
         now = time.monotonic()
         if not self.sinks or (not (self.changed or last) and not self._ticking(now)):
             return
@@ -132,15 +137,17 @@ class Watched:
         """Whether the job's end is known, and all of its story."""
         return self.model.ended and self.current.is_set()
 
-    async def sleep(self, pause: float) -> None:
-        """Wait so long; a longer wait ends with the next news."""
+    async def sleep(self, pause: float) -> bool:
+        """Wait so long; a longer wait ends with the next news. Whether there was any."""
         if pause < TOGETHER_S:
             await asyncio.sleep(pause)
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self.news.wait()
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self.news.wait()
+        news = self.news.is_set()
         self.news.clear()
+        return news
 
     def silent_ranks(self) -> int:
         """How many ranks have printed nothing yet, of those that there are as far as we know."""
@@ -244,6 +251,8 @@ class Live:
 
     async def _follow(self, watched: Watched) -> None:
         """Fold the job's events until its end; a daemon that goes is waited for."""
+        if watched.model.phase == "queued" and time.time() - watched.model.submitted_at < STORY_AFTER_S:
+            await asyncio.sleep(STORY_AFTER_S)
         while not watched.model.ended or watched.model.seq == 0:
             try:
                 await self._fold(watched)
@@ -297,7 +306,8 @@ class Live:
             pause = until - now
             if silent := watched.silent_ranks():
                 pause = min(pause, max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5)
-            await watched.sleep(pause)
+            if await watched.sleep(pause):
+                return
             if silent and watched.outputs.poll():
                 watched.changed = True
                 if (still := watched.silent_ranks()) == 0:

@@ -56,3 +56,16 @@ def test_a_rank_that_prints_alone_does_not_hasten_the_view(tmp_path: Path) -> No
     assert watched.ended.wait(60)
     # At once, with the first line, at the calm pace from then on, and at the end.
     assert len(drawn) <= (time.monotonic() - begun) / PUSH_S + 3
+
+
+def test_a_job_that_prints_before_its_story_is_known_has_begun(tmp_path: Path) -> None:
+    watched = Watched(1, tmp_path, JobModel(1))
+    watched.push()
+    assert watched.model.phase == "queued"
+    (tmp_path / "rank.0").mkdir()
+    watched.push()
+    assert watched.model.phase == "starting"
+    requeued = Watched(1, tmp_path, JobModel(1))
+    requeued.current.set()  # it waits again: the output is of an attempt before
+    requeued.push()
+    assert requeued.model.phase == "queued"
