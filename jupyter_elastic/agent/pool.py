@@ -99,8 +99,8 @@ class Pool:
             if not self._requesters and (changed or now - asked > self._idle_s):
                 return
             short = len(self._spares) < self._wanted_spares
-            small = not self._large and not self._requesters
-            ready = self._poll.poll(SPARE_DELAY_S * 1000 if short or small else min(self._idle_s, LOOK_S) * 1000)
+            enlarge = not self._large and not self._requesters
+            ready = self._poll.poll(SPARE_DELAY_S * 1000 if short or enlarge else min(self._idle_s, LOOK_S) * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -113,7 +113,7 @@ class Pool:
             self._reap()
             if ready:
                 continue
-            if small:
+            if enlarge:
                 self._enlarge()
             elif short:
                 self._fork_spares()
