@@ -7,6 +7,7 @@ belong to one user and are closed to all others; a folder that somebody else own
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import stat
@@ -23,6 +24,7 @@ DIR_VARIABLE = "JUPYTER_ELASTIC_DIR"
 ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 """Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - `private_dir` and `tempfile` see to owner and mode
 _ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
 
 
@@ -56,8 +58,12 @@ def runtime_dir() -> Path:
 
 def runtime_dir_of(state: Path) -> Path:
     """The runtime folder that belongs to a state folder."""
-    digest = hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:8]
-    return private_dir(private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}") / digest)
+    return private_dir(private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}") / _digest(state))
+
+
+@functools.cache
+def _digest(state: Path) -> str:
+    return hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:8]
 
 
 def jobs_dir() -> Path:
@@ -96,8 +102,10 @@ def private_dir(path: Path) -> Path:
     Who owns a link in `/tmp` can turn it to another folder at any time, and be taken for the daemon.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info, link = path.stat(), path.lstat()
+        link = info = _made(path)
+        if not stat.S_ISDIR(link.st_mode):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # a link to a folder will do
+            info = path.stat()
     except OSError as problem:
         raise BadRequest(f"can't use the folder {path}: {problem}; set {DIR_VARIABLE} to one that you own") from problem
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or link.st_uid not in {os.getuid(), 0}:
@@ -105,6 +113,23 @@ def private_dir(path: Path) -> Path:
     if stat.S_IMODE(info.st_mode) & 0o077:
         path.chmod(0o700)
     return path
+
+
+def _made(path: Path) -> os.stat_result:
+    """What is at `path`, which was made a folder if nothing was."""
+    with contextlib.suppress(FileNotFoundError):  # asked first: but for the first time it is there
+        return path.lstat()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path.lstat()
+
+
+def passing_dir() -> Path | None:
+    """Where to put files that live for a moment: in memory, or None (where `tempfile` does) if that can't be.
+
+    Not on the disk, because ext4 is the slower to make a file the more were removed in the last minute: after a
+    thousand it takes ten times as long.
+    """
+    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
 
 
 def write_private(path: Path, content: bytes) -> None:

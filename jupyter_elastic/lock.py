@@ -10,8 +10,8 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 _ATTEMPTS = 5
 
@@ -24,12 +24,11 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
 
     def acquire(self, *, wait: bool = False) -> bool:
         """Take the lock; False if another process holds it (only without `wait`). Writes the pid into the file."""
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        file = os.fdopen(handle, "r+")
+        file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
         for attempt in range(_ATTEMPTS):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,10 +38,8 @@ class Lock:
                     file.close()
                     return False
                 time.sleep(0.02)
-        file.seek(0)
         file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        file.write(f"{os.getpid()}\n".encode())
         self._file = file
         return True
 

@@ -14,10 +14,8 @@ import shutil
 import threading
 from pathlib import Path
 
-from jupyter_elastic.connection import private_dir
+from jupyter_elastic.connection import SHARED_MEMORY, private_dir
 from jupyter_elastic.errors import ElasticError
-
-_SHARED = Path("/dev/shm")  # noqa: S108 - private_dir checks owner and mode
 
 
 class Commits:
@@ -25,7 +23,7 @@ class Commits:
 
     def __init__(self, folder: Path) -> None:
         name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
-        self._root = _SHARED / f"jupyter-elastic-{os.getuid()}"
+        self._root = SHARED_MEMORY / f"jupyter-elastic-{os.getuid()}"
         self.shared = self._root / name / "commit"
         self.disk = folder / "commit" / "commit"
         self._lock = threading.Lock()

@@ -437,7 +437,7 @@ async def _rehearse() -> None:
     A forked process shares its pages with its parent until it touches them, and a touch costs a page fault.
     """
     await asyncio.to_thread(processes.myself)
-    with tempfile.TemporaryDirectory(prefix="jupyter-elastic-") as place:
+    with tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=connection.passing_dir()) as place:
         folder = Path(place)
         listener = link.listen(folder)
         server = await asyncio.start_unix_server(lambda _, writer: writer.close(), sock=listener)

@@ -57,6 +57,9 @@ class Birth(Struct, frozen=True):
     launch: Launch
 
 
+_births = msgspec.json.Decoder(Birth)  # made before drivers are forked
+
+
 class Born(Struct, frozen=True):
     """A line from the driver once its attempt is under way, or why it is not: `driver.HELD` if it has another driver.
 
@@ -292,7 +295,7 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
             data = lines.readline()
         if not data:  # the agent is gone
             os._exit(0)
-        birth = msgspec.json.decode(data, type=Birth)
+        birth = _births.decode(data)
         log_file.path = Path(birth.attempt) / "driver.log"
         code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, birth.launch, log_file.open, answer, pipe)
     except BaseException:
@@ -314,7 +317,7 @@ class _LateFile:
 
     def __init__(self) -> None:
         self.path = Path()
-        self._before = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - until `open`
+        self._before = tempfile.TemporaryFile(buffering=0, dir=connection.passing_dir())  # noqa: SIM115 - until `open`
         self._write_to(self._before.fileno())
 
     def open(self) -> None:

@@ -35,6 +35,7 @@ import cloudpickle
 from jupyter_elastic import packaging
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
+from jupyter_elastic.connection import passing_dir
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.training import guards
 from jupyter_elastic.training import session as training_session
@@ -327,7 +328,7 @@ def rehearse() -> None:
     cell = packaging.Payload(source="print(end='')", filename="<rehearsal>", first_line=1, names=cloudpickle.dumps({}))
     ours, theirs = socket.socketpair()
     try:
-        with ours, theirs, tempfile.TemporaryDirectory(prefix="jupyter-elastic-") as place:
+        with ours, theirs, tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=passing_dir()) as place:
             Path(place, packaging.PAYLOAD).write_bytes(packaging.encode(cell))
             order = {"folder": place, "engine": "", "device": "", "rank": 0, "size": 1, "name": "", "env": {}}
             ours.sendall(json.dumps({"k": "start", **order}).encode() + b"\n")
