@@ -12,6 +12,7 @@ notebook for an older `g`.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import symtable
 from collections.abc import Iterable, Iterator
@@ -45,18 +46,23 @@ class Cell:
 
 def read(source: str, *, filename: str, first_line: int) -> Cell:
     """The cell as plain Python with its names; PackagingError (with the cell's own line) when it is none."""
-    plain, tree, notes, in_commands = _plain(source, first_line)
     try:
-        tree = tree or ast.parse(plain, filename)
-        compile(tree, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        return _read(source, first_line)
     except (SyntaxError, ValueError, RecursionError) as problem:
         raise _not_python(problem, filename, first_line) from None
+
+
+@functools.lru_cache(maxsize=64)  # a cell is run again and again
+def _read(source: str, first_line: int) -> Cell:
+    plain, tree, notes, in_commands = _plain(source, first_line)
+    tree = tree or ast.parse(plain)
+    compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     if not any(not isinstance(node, ast.Pass) and not _is_text(node) for node in tree.body):
         raise PackagingError("the cell is empty: write the code to run under the %%distribute line")
     flow = _Flow()
     flow.block(tree.body)
     flow.finish()
-    sets, open_ended = _sets(plain, filename, tree)
+    sets, open_ended = _sets(plain, tree)
     needs = tuple(name for name in dict.fromkeys([*flow.needs, *in_commands]) if name not in GIVEN)
     return Cell(plain, needs, frozenset(sets), open_ended, notes)
 
@@ -164,8 +170,8 @@ def _replace(lines: list[str], node: ast.expr, text: str) -> None:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _sets(source: str, filename: str, tree: ast.Module) -> tuple[set[str], bool]:
-    top = symtable.symtable(source, filename, "exec")
+def _sets(source: str, tree: ast.Module) -> tuple[set[str], bool]:
+    top = symtable.symtable(source, "<cell>", "exec")
     sets = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     for table in _below(top):
         sets |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}

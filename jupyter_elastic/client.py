@@ -10,7 +10,9 @@ Knows sockets and the wire; must not know jobs' folders, screens or the daemon's
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import functools
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -378,6 +380,10 @@ class Client:
         """See `AsyncClient.submit`."""
         return self._call(self._client.submit(spec, key))
 
+    def begin_submit(self, spec: JobSpec, key: str | None = None) -> Callable[[], JobId]:
+        """Queue a job without waiting for the daemon; what comes back waits, and gives its number."""
+        return functools.partial(self._result, self._begin(self._client.submit(spec, key)))
+
     def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
         """See `AsyncClient.jobs`."""
         return self._call(self._client.jobs(all=all, job=job, limit=limit))
@@ -423,10 +429,16 @@ class Client:
                 self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._result(self._begin(work))
+
+    def _begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         if self._closed:
             work.close()
             raise DaemonUnreachable(CLOSED)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @staticmethod
+    def _result(future: concurrent.futures.Future[_T]) -> _T:
         try:
             return future.result()
         except (asyncio.CancelledError, GeneratorExit):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -189,12 +190,20 @@ class ElasticMagics(Magics):
         if surface(self.shell) == "widget":
             bundle.check()
             forecasts.for_live_views()
-        job = self._submit(client, options, package, engine)
+        spec = self._spec(options, package, engine)
+        number = client.begin_submit(spec, uuid.uuid4().hex)
+        view = Shown(self.shell, waits=not options.detach)  # takes the time in which the daemon writes the job down
+        try:
+            job = self._queued(client, spec, number())
+        except BaseException as problem:
+            view.discard()
+            if isinstance(problem, BadRequest):
+                packaging.remove_folder(Path(spec.folder))
+            raise
         if options.handle:
             self.shell.user_ns[options.handle] = job
-        view = None
         try:
-            view = Shown(self.shell, job, self._kind(client), waits=not options.detach)
+            view.follow(job, self._kind(client))
             if options.detach:
                 # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
                 return None if options.handle else job
@@ -210,10 +219,11 @@ class ElasticMagics(Magics):
         self.shell.user_ns.update(_returned(job))
         return None
 
-    def _submit(self, client: Client, options: Options, package: packaging.Package, engine: str) -> Job:
+    def _spec(self, options: Options, package: packaging.Package, engine: str) -> JobSpec:
+        """The job as it is to be queued; its folder is written."""
         folder = packaging.create_folder(package, connection.jobs_dir())
         notebook, cell = _place(self.shell)
-        spec = JobSpec(
+        return JobSpec(
             name=options.name or f"cell-{_number(self.shell)}",
             folder=str(folder),
             python=sys.executable,
@@ -226,11 +236,9 @@ class ElasticMagics(Magics):
             notebook=notebook,
             cell=cell,
         )
-        try:
-            number = client.submit(spec, uuid.uuid4().hex)
-        except BadRequest:
-            packaging.remove_folder(folder)
-            raise
+
+    @staticmethod
+    def _queued(client: Client, spec: JobSpec, number: int) -> Job:
         owner = client.welcome.user if client.welcome is not None else getpass.getuser()
         queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
         return Job(client, number, queued)
@@ -247,7 +255,7 @@ class ElasticMagics(Magics):
 
         client = self.client()
         job = Job(client, number)
-        Shown(self.shell, job, self._kind(client))
+        Shown(self.shell).follow(job, self._kind(client))
         return job
 
 

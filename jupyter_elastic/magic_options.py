@@ -5,6 +5,7 @@ Knows IPython's magic_arguments; decides nothing about jobs.
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
 import shlex
@@ -92,10 +93,7 @@ def long_options() -> list[str]:
 
 def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
     """The options of a magic line; BadRequest says what to change."""
-    try:
-        given = parse_argstring(distribute_line, line)
-    except UsageError as problem:  # which IPython would only print, so that *Run All* would go on
-        raise BadRequest(f"%%distribute: {problem}; `%%distribute?` lists the options") from None
+    given = _given(line)
     low, high = slot_range(_plain(given.gpus))
     only = _names("--in", given.only) if given.only is not None else None
     if given.no_capture:
@@ -125,6 +123,15 @@ def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
         priority=given.priority,
         dry_run=given.dry_run,
     )
+
+
+@functools.lru_cache(maxsize=64)  # a cell is run again and again
+def _given(line: str) -> Any:
+    """The options as they are written."""
+    try:
+        return parse_argstring(distribute_line, line)
+    except UsageError as problem:  # which IPython would only print, so that *Run All* would go on
+        raise BadRequest(f"%%distribute: {problem}; `%%distribute?` lists the options") from None
 
 
 def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:

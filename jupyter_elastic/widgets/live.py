@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
+SOONEST_S = 0.003
+"""No job prints sooner after it was queued."""
 FIRST_S = 0.001
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 TOGETHER_S = 0.004
@@ -97,7 +99,7 @@ class Watched:
         self.sinks: list[Sink] = []
         self.changed = True
         self.news = asyncio.Event()
-        """Other slots, or the end: not to be kept waiting."""
+        """The story so far, other slots, or the end: not to be kept waiting."""
         self.began = time.monotonic()
         self._next_output = 0.0
 
@@ -131,6 +133,11 @@ class Watched:
         for sink in list(self.sinks):
             with contextlib.suppress(Exception):  # a closed view must not stop the others
                 sink(screen, output)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it was queued a moment ago, so that there is no news of it yet."""
+        return self.model.phase == "queued" and time.time() - self.model.submitted_at < STORY_AFTER_S
 
     @property
     def settled(self) -> bool:
@@ -251,7 +258,7 @@ class Live:
 
     async def _follow(self, watched: Watched) -> None:
         """Fold the job's events until its end; a daemon that goes is waited for."""
-        if watched.model.phase == "queued" and time.time() - watched.model.submitted_at < STORY_AFTER_S:
+        if watched.fresh:
             await asyncio.sleep(STORY_AFTER_S)
         while not watched.model.ended or watched.model.seq == 0:
             try:
@@ -268,7 +275,12 @@ class Live:
         client = await self.asker()
         fresh = JobModel(watched.number, kind=watched.model.kind)
         fresh.explanation, fresh.forecast = watched.model.explanation, watched.model.forecast
-        events = client.events(0, watched.number, caught_up=watched.current.set)
+
+        def caught_up() -> None:
+            watched.current.set()
+            watched.news.set()
+
+        events = client.events(0, watched.number, caught_up=caught_up)
         try:
             async for event in events:
                 before = fresh.slots
@@ -285,6 +297,9 @@ class Live:
 
     async def _pulse(self, watched: Watched) -> None:
         explain_at = watched.began + EXPLAIN_AFTER_S
+        if watched.fresh:
+            await asyncio.sleep(SOONEST_S)
+            await self._until_next_look(watched)
         while not watched.settled:
             watched.push()
             now = time.monotonic()

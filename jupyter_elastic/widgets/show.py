@@ -43,27 +43,46 @@ def prepare() -> None:
 
 
 class Shown:
-    """A view on the page."""
+    """A view on the page, from `follow` on. It can be made before its job has a number, which takes a while."""
 
-    def __init__(self, shell: Any, job: Job, kind: str, *, waits: bool = False) -> None:
-        self.job = job
+    def __init__(self, shell: Any, *, waits: bool = False) -> None:
+        self.job: Job
+        self.watched: Watched
         self.surface = surface(shell)
+        self._shell = shell
         self._sent_away = threading.Event()
-        self.watched: Watched = live().watch(job, kind=kind)
         self._output: Output = {}
         self._handle: Any = None
         self._drawn_at = 0.0
         self._said = ""
         self._waits = waits
         if self.surface == "widget":
-            self._show_widget()
-        if self.surface == "static" or (self.surface == "widget" and not waits):
+            from jupyter_elastic.widgets.job import JobWidget
+
+            self._widget = JobWidget(on_wish=self._wish, waits=waits)
+
+    def discard(self) -> None:
+        """There is no job to follow."""
+        if self.surface == "widget":
+            self._widget.close()
+
+    def follow(self, job: Job, kind: str) -> None:
+        """Show this job from now on."""
+        from IPython.display import display as show
+
+        self.job = job
+        self.watched = live().watch(job, kind=kind)
+        if self.surface == "widget":
+            # What `display` of the widget finds out after it has asked every formatter.
+            data, metadata = self._widget._repr_mimebundle_() or ({}, {})
+            show(data, metadata=metadata, raw=True)
+            live().add(self.watched, self._feed)
+        if self.surface == "static" or (self.surface == "widget" and not self._waits):
             self._draw_static()  # a cell that waits with a live view has the time to do it later
         # The page keeps what it shows at the end; who waits for it draws that, who doesn't has it drawn.
         live().add(self.watched, self._at_end)
         if self.surface == "static":
-            self._shell = shell
-            shell.events.register("post_run_cell", self._after_cell)
+            self._shell.events.register("post_run_cell", self._after_cell)
 
     def _after_cell(self, _result: Any) -> None:
         """Renew the view of a detached job: nbclient and papermill only heed what the running cell says."""
@@ -95,9 +114,8 @@ class Shown:
         if self.surface != "terminal":
             self._draw_static()
 
-    def page(self, screen: JobScreen | None = None) -> dict[str, Any]:
+    def page(self, screen: JobScreen) -> dict[str, Any]:
         """What front ends draw (`server_ext.pages.JobPage` is its twin)."""
-        screen = screen or self.watched.screen()
         return {
             "screen": msgspec.to_builtins(screen),
             "outputs": self._output or self.watched.outputs.snapshot(),
@@ -105,18 +123,6 @@ class Shown:
             "notice": self.watched.problem,
             "folder": self.job.folder.name,
         }
-
-    def _page_text(self, screen: JobScreen | None = None) -> str:
-        return msgspec.json.encode(self.page(screen)).decode()
-
-    def _show_widget(self) -> None:
-        from IPython.display import display as show
-
-        from jupyter_elastic.widgets.job import JobWidget
-
-        self._widget = JobWidget(on_wish=self._wish, page=self._page_text(), waits=self._waits)
-        show(self._widget)
-        live().add(self.watched, self._feed)
 
     def _wish(self, wish: dict[str, Any]) -> None:
         if wish["type"] == "background":
@@ -128,7 +134,7 @@ class Shown:
 
     def _feed(self, screen: JobScreen, outputs: Output | None) -> None:
         self._output = outputs or self._output
-        self._widget.page = self._page_text(screen)
+        self._widget.page = msgspec.json.encode(self.page(screen)).decode()
 
     def _at_end(self, screen: JobScreen, outputs: Output | None) -> None:
         if screen.ended_at is not None and self.surface != "terminal" and not self._waits:
