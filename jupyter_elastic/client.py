@@ -29,6 +29,8 @@ from jupyter_elastic.types import AnyEffect, Event, JobId, JobInfo, JobSpec
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0
 """How often an agent says that it lives."""
+ASKED_S = 0.1
+"""`begin_submit` waits no longer than this for a connection that doesn't take its request."""
 CLOSED = "this client is closed; make a new one"
 
 _T = TypeVar("_T")
@@ -172,6 +174,10 @@ class AsyncClient:
         answer = await self.ask(wire.SubmitJob(spec=spec, key=key or uuid.uuid4().hex))
         return _expect(answer, wire.Submitted).job
 
+    async def sent(self) -> None:
+        """Come back when all that was asked is on its way, at once while there is no connection."""
+        await self._outbox.join()
+
     async def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
         """Jobs, oldest first; with `all` the ended ones too."""
         answer = await self.ask(wire.ListJobs(all=all, job=job, limit=limit))
@@ -237,6 +243,7 @@ class AsyncClient:
         self.connected = True
         while not self._outbox.empty():
             self._outbox.get_nowait()
+            self._outbox.task_done()
         for number in (self._hello, *(follower.asking for follower in self._followers.values())):
             self._pending.pop(number or 0, None)
         open_asks = [pending.frame for pending in self._pending.values()]
@@ -277,6 +284,7 @@ class AsyncClient:
     async def _send(self, socket: Socket) -> None:
         while True:
             await socket.send(await self._outbox.get())
+            self._outbox.task_done()
 
     async def _listen(self, socket: Socket) -> None:
         while True:
@@ -381,8 +389,21 @@ class Client:
         return self._call(self._client.submit(spec, key))
 
     def begin_submit(self, spec: JobSpec, key: str | None = None) -> Callable[[], JobId]:
-        """Queue a job without waiting for the daemon; what comes back waits, and gives its number."""
-        return functools.partial(self._result, self._begin(self._client.submit(spec, key)))
+        """Queue a job; comes back when the daemon has been asked. What is given back waits for the job's number."""
+        asked = threading.Event()
+
+        async def submit() -> JobId:
+            answered = asyncio.create_task(self._client.submit(spec, key))
+            try:
+                await asyncio.sleep(0)
+                await self._client.sent()
+            finally:
+                asked.set()
+            return await answered
+
+        future = self._begin(submit())
+        asked.wait(ASKED_S)  # whoever goes on at once keeps Python's lock, and this thread from asking
+        return functools.partial(self._result, future)
 
     def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
         """See `AsyncClient.jobs`."""

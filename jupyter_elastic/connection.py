@@ -25,6 +25,7 @@ ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 """Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - `private_dir` and `tempfile` see to owner and mode
+_STATE = "~/.local/share/jupyter-elastic"
 _ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
 
 
@@ -47,8 +48,7 @@ def state_dir() -> Path:
     Created with mode 0700 when absent.
     """
     given = os.environ.get(DIR_VARIABLE)
-    path = Path(given).expanduser() if given else Path.home() / ".local" / "share" / "jupyter-elastic"
-    return private_dir(path.absolute())
+    return private_dir(Path(os.path.abspath(os.path.expanduser(given or _STATE))))  # noqa: PTH100, PTH111 - for every cell
 
 
 def runtime_dir() -> Path:

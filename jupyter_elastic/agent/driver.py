@@ -477,7 +477,8 @@ def run(
         return 4
     try:
         with runner:
-            runner.run(Driver(folder, launch, runtime).run(begun, lambda: answer(""), agent))
+            # Not `runner.run`, which would see to SIGINT: the driver does.
+            runner.get_loop().run_until_complete(Driver(folder, launch, runtime).run(begun, lambda: answer(""), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / link.SOCKET_NAME).unlink()

@@ -79,6 +79,8 @@ class Pool:
         self._wanted_spares = SPARES
         self._at_once = 0
         """Workers given away since there last was a pause."""
+        self._unsaid: list[tuple[socket.socket, dict[str, Any]]] = []
+        """Clients, and what to tell them: when nobody waits for a worker any more."""
         self._large = False
         """Whether our memory is held in large pages, as far as it can be."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,11 +98,12 @@ class Pool:
             now = time.monotonic()
             if now - looked > LOOK_S:
                 looked, changed = now, newest_source() != source
-            if not self._requesters and (changed or now - asked > self._idle_s):
+            if not (self._requesters or self._unsaid) and (changed or now - asked > self._idle_s):
                 return
             short = len(self._spares) < self._wanted_spares
             enlarge = not self._large and not self._requesters
-            ready = self._poll.poll(SPARE_DELAY_S * 1000 if short or enlarge else min(self._idle_s, LOOK_S) * 1000)
+            pause_s = SPARE_DELAY_S if short or enlarge else min(self._idle_s, LOOK_S)
+            ready = self._poll.poll(0 if self._unsaid else pause_s * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -113,7 +116,9 @@ class Pool:
             self._reap()
             if ready:
                 continue
-            if enlarge:
+            if self._unsaid:
+                self._say()
+            elif enlarge:
                 self._enlarge()
             elif short:
                 self._fork_spares()
@@ -146,18 +151,18 @@ class Pool:
         client.close()
 
     def _give(self, client: socket.socket, descriptor: int) -> None:
-        """Hand a worker its pipe and tell the client who it is."""
+        """Hand a worker its pipe."""
         self._at_once += 1
         self._wanted_spares = min(max(SPARES, self._at_once), MOST_SPARES)
         try:
             spare = self._hand_over(descriptor)
         except OSError as problem:
-            self._tell(client, k="refused", message=f"fork: {problem}")
+            self._unsaid.append((client, {"k": "refused", "message": f"fork: {problem}"}))
             return
         finally:
             os.close(descriptor)
         self._requesters[spare.pid] = client
-        self._tell(client, k="forked", pid=spare.pid, start_time=spare.start_time)
+        self._unsaid.append((client, {"k": "forked", "pid": spare.pid, "start_time": spare.start_time}))
 
     def _hand_over(self, descriptor: int) -> Spare:
         while True:
@@ -227,14 +232,16 @@ class Pool:
                 return
             client = self._requesters.pop(pid, None)
             if client is not None:
-                self._tell(client, k="exit", pid=pid, code=os.waitstatus_to_exitcode(status))
+                self._unsaid.append((client, {"k": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)}))
             elif any(spare.pid == pid for spare in self._spares):
                 self._spares = [spare for spare in self._spares if spare.pid != pid]
                 self._wanted_spares = 0  # something is wrong with them; the next request tries again
 
-    def _tell(self, client: socket.socket, **words: Any) -> None:
-        with contextlib.suppress(OSError):
-            client.sendall(json.dumps(words).encode() + b"\n")
+    def _say(self) -> None:
+        for client, words in self._unsaid:
+            with contextlib.suppress(OSError):
+                client.sendall(json.dumps(words).encode() + b"\n")
+        self._unsaid.clear()
 
 
 def import_frameworks(frameworks: list[str]) -> None:

@@ -71,11 +71,12 @@ class Shown:
         from IPython.display import display as show
 
         self.job = job
-        self.watched = live().watch(job, kind=kind)
         if self.surface == "widget":
             # What `display` of the widget finds out after it has asked every formatter.
             data, metadata = self._widget._repr_mimebundle_() or ({}, {})
             show(data, metadata=metadata, raw=True)
+        self.watched = live().watch(job, kind=kind)  # from here on two threads share Python's lock
+        if self.surface == "widget":
             live().add(self.watched, self._feed)
         if self.surface == "static" or (self.surface == "widget" and not self._waits):
             self._draw_static()  # a cell that waits with a live view has the time to do it later
