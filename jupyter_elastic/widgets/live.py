@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
-SOONEST_S = 0.003
-"""No job prints sooner after it was queued."""
 FIRST_S = 0.001
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 TOGETHER_S = 0.004
@@ -298,7 +296,6 @@ class Live:
     async def _pulse(self, watched: Watched) -> None:
         explain_at = watched.began + EXPLAIN_AFTER_S
         if watched.fresh:
-            await asyncio.sleep(SOONEST_S)
             await self._until_next_look(watched)
         while not watched.settled:
             watched.push()
