@@ -88,6 +88,8 @@ class Notebook:
         kind, content = message["msg_type"], message["content"]
         if kind == "comm_open":
             self.comms[content["comm_id"]] = dict(content["data"].get("state", {}))
+        elif kind == "comm_close":
+            self.comms.pop(content["comm_id"], None)
         elif kind == "comm_msg" and content["data"].get("method") == "update":
             self.comms.setdefault(content["comm_id"], {}).update(content["data"]["state"])
         if message["parent_header"].get("msg_id") != request and kind != "update_display_data":
@@ -105,8 +107,13 @@ class Notebook:
     @property
     def widget(self) -> dict[str, Any]:
         """The page of the newest job widget."""
-        page: dict[str, Any] = json.loads([state for state in self.comms.values() if "page" in state][-1]["page"])
+        page: dict[str, Any] = json.loads(self.job_widgets[-1]["page"] or "{}")
         return page
+
+    @property
+    def job_widgets(self) -> list[dict[str, Any]]:
+        """The open widgets of jobs, oldest first."""
+        return [state for state in self.comms.values() if "page" in state]
 
     def click(self, **wish: Any) -> None:
         """What a button of the newest job widget sends."""

@@ -115,6 +115,15 @@ def test_bad_input_is_refused_with_what_to_do(notebook: Notebook, code: str, mes
     assert not notebook.pool.active()
 
 
+def test_a_job_that_is_refused_leaves_no_view(notebook: Notebook) -> None:
+    views, folders = len(notebook.job_widgets), len(list(notebook.pool.jobs_dir.iterdir()))
+    cell = notebook.run(HEAD + "--gpus 5\nx = 1", widgets=True)
+    assert "the pool has 2 CPU slots" in cell.error
+    assert not cell.shown
+    assert len(notebook.job_widgets) == views
+    assert len(list(notebook.pool.jobs_dir.iterdir())) == folders
+
+
 def test_a_dry_run_shows_and_queues_nothing(notebook: Notebook) -> None:
     before = len(notebook.pool.client.jobs(all=True))
     cell = notebook.run("data = list(range(1000))\n%load_ext jupyter_elastic")
