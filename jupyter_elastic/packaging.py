@@ -182,8 +182,11 @@ def create_folder(package: Package, root: Path) -> Path:
     """Write the job's folder (0700, files 0600) under `root`; PackagingError when the disk is full or not ours."""
     folder = root / uuid.uuid4().hex
     try:
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(mode=0o700)
         _write(folder / SOURCE, package.payload.source.encode())
         _write(folder / PAYLOAD, encode(package.payload))
     except OSError as problem:

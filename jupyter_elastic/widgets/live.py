@@ -110,10 +110,16 @@ class Watched:
         self.current.wait(timeout)
         return self.model
 
-    def push(self, *, last: bool = False) -> None:
-        """Hand the newest state to the sinks."""
+    def look(self) -> bool:
+        """Read what the ranks have printed since; whether they have."""
         printed = self.outputs.poll()
         self.changed = self.changed or printed
+        return printed
+
+    def push(self, *, last: bool = False, looked: bool = False) -> None:
+        """Hand the newest state to the sinks. `looked`: what the ranks have printed was read this very moment."""
+        if not looked:
+            self.look()
         if self.outputs.ranks and self.model.phase == "queued" and not self.current.is_set():
             self.model.phase = "starting"  # which is all that we know, until the story comes
         now = time.monotonic()
@@ -295,10 +301,9 @@ class Live:
 
     async def _pulse(self, watched: Watched) -> None:
         explain_at = watched.began + EXPLAIN_AFTER_S
-        if watched.fresh:
-            await self._until_next_look(watched)
+        looked = await self._until_next_push(watched) if watched.fresh else False
         while not watched.settled:
-            watched.push()
+            watched.push(looked=looked)
             now = time.monotonic()
             await self._mind_the_daemon(watched, now)
             if watched.model.phase in {"queued", "starting"} and now > explain_at:
@@ -307,25 +312,25 @@ class Live:
                 if watched.model.phase == "queued":
                     self.run(self._explain(watched))
                     self.foresee()
-            await self._until_next_look(watched)
+            looked = await self._until_next_push(watched)
         watched.push(last=True)
         watched.ended.set()
 
-    async def _until_next_look(self, watched: Watched) -> None:
-        """The calm pace; sooner for a rank's first line, and at the job's end."""
+    async def _until_next_push(self, watched: Watched) -> bool:
+        """The calm pace; sooner for a rank's first line, and at the job's end. Whether it has just looked."""
         until = time.monotonic() + PUSH_S
         while (now := time.monotonic()) < until and not watched.settled:
             pause = until - now
             if silent := watched.silent_ranks():
                 pause = min(pause, max(FIRST_S, (now - watched.began) / 100), PUSH_S / 5)
             if await watched.sleep(pause):
-                return
-            if silent and watched.outputs.poll():
-                watched.changed = True
+                return False
+            if silent and watched.look():
                 if (still := watched.silent_ranks()) == 0:
-                    return
+                    return True
                 if still < silent:
                     until = min(until, time.monotonic() + TOGETHER_S)
+        return False
 
     async def _mind_the_daemon(self, watched: Watched, now: float) -> None:
         """Say since when nothing is heard, and start the daemon again when it stays away."""

@@ -118,7 +118,7 @@ class Shown:
     def page(self, screen: JobScreen) -> dict[str, Any]:
         """What front ends draw (`server_ext.pages.JobPage` is its twin)."""
         return {
-            "screen": msgspec.to_builtins(screen),
+            "screen": screen,
             "outputs": self._output or self.watched.outputs.snapshot(),
             "traceback": self._traceback(),
             "notice": self.watched.problem,
@@ -161,7 +161,7 @@ class Shown:
                 "job": self.job.id,
                 "folder": self.job.folder.name,  # a number alone may be another pool's job
                 "waits": self._waits and not self.watched.model.ended,
-                "page": self.page(screen),
+                "page": msgspec.to_builtins(self.page(screen)),
             },
             "text/html": display.html(screen, outputs, error=error and f"rank {rank}\n{error}"),
             "text/plain": display.text(screen, outputs, error=error and f"rank {rank}\n{error}"),
