@@ -35,6 +35,10 @@ from jupyter_elastic.types import JobInfo, JobSpec
 WAIT_TICK_S = 0.25
 CANCEL_S = 60.0
 """How long an interrupted cell waits for its job to be gone."""
+UNANSWERED = (
+    "interrupted before the daemon had answered, so that nobody knows whether the job is queued: see %elastic jobs "
+    "and %elastic cancel"
+)
 
 
 def load(shell: Any) -> None:
@@ -191,19 +195,24 @@ class ElasticMagics(Magics):
             bundle.check()
             forecasts.for_live_views()
         spec = self._spec(options, package, engine)
-        number = client.begin_submit(spec, uuid.uuid4().hex)
-        view = Shown(self.shell, waits=not options.detach)  # takes the time in which the daemon writes the job down
+        view = shown = None
         try:
+            number = client.begin_submit(spec, uuid.uuid4().hex)
+            view = Shown(self.shell, waits=not options.detach)  # takes the time in which the daemon writes the job down
             job = self._queued(client, spec, number())
         except BaseException as problem:
-            view.discard()
+            if view is not None:
+                view.discard()
             if isinstance(problem, BadRequest):
                 packaging.remove_folder(Path(spec.folder))
+            if isinstance(problem, KeyboardInterrupt):
+                raise JobCancelled(UNANSWERED) from None
             raise
         if options.handle:
             self.shell.user_ns[options.handle] = job
         try:
             view.follow(job, self._kind(client))
+            shown = view
             if options.detach:
                 # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
                 return None if options.handle else job
@@ -213,7 +222,7 @@ class ElasticMagics(Magics):
                     return job
                 view.refresh()
         except KeyboardInterrupt:
-            raise _interrupted(job, view) from None
+            raise _interrupted(job, shown) from None
         view.refresh(last=True)
         job.check()
         self.shell.user_ns.update(_returned(job))

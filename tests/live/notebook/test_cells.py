@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,24 @@ def test_a_job_that_is_refused_leaves_no_view(notebook: Notebook) -> None:
     assert not cell.shown
     assert len(notebook.job_widgets) == views
     assert len(list(notebook.pool.jobs_dir.iterdir())) == folders
+
+
+def test_an_interrupt_before_the_daemon_has_answered_says_so(notebook: Notebook) -> None:
+    assert not notebook.run(HEAD + "\nprint('the connection stands')", widgets=True).error
+    views, daemon = len(notebook.job_widgets), notebook.pool.daemon
+    assert daemon is not None
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        request = notebook.start(HEAD + "\nprint('after all')", widgets=True)
+        notebook.finish(request, until=lambda _: len(notebook.job_widgets) > views)
+        notebook.interrupt()
+        cell = notebook.finish(request)
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    assert cell.ename == "JobCancelled"
+    assert "see %elastic jobs" in cell.error
+    assert not cell.shown
+    notebook.pool.mend()
 
 
 def test_a_dry_run_shows_and_queues_nothing(notebook: Notebook) -> None:
