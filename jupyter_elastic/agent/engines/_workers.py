@@ -289,6 +289,8 @@ class WorkersEngine:
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
         if not (member.done or member.doomed or self._stopping):
             self._last_words = (member, code)
+            if self._failing:  # perhaps it died first and is heard of last
+                self._failures.append(self._death(member, code))
         self._do(self.machine.gone(member.name))
 
     def _cleared(self, task: asyncio.Task[Any]) -> None:
@@ -296,12 +298,14 @@ class WorkersEngine:
         self._maybe_over()
 
     def _gave_up(self, name: str, why: str) -> None:
-        member, code = self._last_words or (Member(name, "", 0), None)
-        oom = _reading.oom_kills() > self._oom_kills
-        text = _reading.death(member.rank, code, oom=oom)
+        failure = self._death(*(self._last_words or (Member(name, "", 0), None)))
         if why == "too often":
-            text += "; workers died again and again without a commit between"
-        self._fail(Failure(1 if code is None or code < 0 else 3, member.rank, "WorkerDied", text))
+            failure.message += "; workers died again and again without a commit between"
+        self._fail(failure)
+
+    def _death(self, member: Member, code: int | None) -> Failure:
+        text = _reading.death(member.rank, code, oom=_reading.oom_kills() > self._oom_kills)
+        return Failure(1 if code is None or code < 0 else 3, member.rank, "WorkerDied", text)
 
     # --- ends
 
@@ -324,9 +328,8 @@ class WorkersEngine:
         self._do(self.machine.end())
         for what, wait_s in ladder:
             for member in self._members.values():
-                if member.process is None:
-                    member.doomed = True
-                else:
+                member.doomed = True
+                if member.process is not None:
                     processes.send(member.process.known, what)
             await self._nobody_left(wait_s)
 

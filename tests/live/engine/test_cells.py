@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.engines import _reading
+from jupyter_elastic.agent.engines import _reading, _workers
 from jupyter_elastic.agent.engines.horovod import Horovod
 from jupyter_elastic.agent.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
@@ -166,6 +168,30 @@ async def test_killed_member_of_a_plain_ring(folder: Path) -> None:
     async with Bench(Horovod, folder, source) as bench:
         seen = await through(bench, "h:0", "h:1")
         assert seen.outcome == "failed"
+        assert "rank 1" in seen.reason
+        assert "SIGKILL" in seen.reason
+
+
+@needs("torch")
+@asynchronous
+async def test_the_cause_is_named_though_it_is_heard_of_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that was kept from its work learns of all its dead at once, and in the order of their birth."""
+    monkeypatch.setattr(_workers, "CAUSE_S", 60.0)
+    loop = "    if rank == 1 and os.path.exists('die'): os.kill(os.getpid(), 9)\n    " + SUM
+    async with Bench(Horovod, folder, INIT + "import os\nx = 0\nwhile True:\n" + loop) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.running()
+        workers = [psutil.Process(pid) for pid, _ in bench.engine.pids()]
+        parent = workers[0].parent()
+        assert parent is not None
+        parent.suspend()
+        try:
+            (folder / "die").touch()
+            await bench.until(lambda: all(worker.status() == psutil.STATUS_ZOMBIE for worker in workers))
+            await asyncio.sleep(0.2)  # the engine sees that both are gone, and waits to be told how
+        finally:
+            parent.resume()
+        seen = await bench.ended()
         assert "rank 1" in seen.reason
         assert "SIGKILL" in seen.reason
 
