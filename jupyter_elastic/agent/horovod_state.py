@@ -60,7 +60,10 @@ class StateKeeper:
         def seasoning_sync() -> None:
             if self._restore and self._rank == 0 and not ours:
                 _restore(state, ordinal, self._session.load())
-            sync()
+            from jupyter_elastic.training.ring import translated
+
+            # Horovod knows TensorFlow's form of a broken ring in the training function alone.
+            translated(sync)
             if not ours:
                 # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
                 # before its first commit would go back to untrained weights.
