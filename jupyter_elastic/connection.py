@@ -48,7 +48,7 @@ def state_dir() -> Path:
     Created with mode 0700 when absent.
     """
     given = os.environ.get(DIR_VARIABLE)
-    return private_dir(Path(os.path.abspath(os.path.expanduser(given or _STATE))))  # noqa: PTH100, PTH111 - for every cell
+    return private_dir(Path(given or _STATE).expanduser().absolute())
 
 
 def runtime_dir() -> Path:

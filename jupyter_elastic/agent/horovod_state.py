@@ -58,10 +58,10 @@ class StateKeeper:
                 self._session.save(_dump(state, ordinal))
 
         def seasoning_sync() -> None:
+            from jupyter_elastic.training.ring import translated  # with NumPy, which a worker without rings is spared
+
             if self._restore and self._rank == 0 and not ours:
                 _restore(state, ordinal, self._session.load())
-            from jupyter_elastic.training.ring import translated
-
             # Horovod knows TensorFlow's form of a broken ring in the training function alone.
             translated(sync)
             if not ours:

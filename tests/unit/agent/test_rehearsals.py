@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from jupyter_elastic import connection
 
-NO_DISK = "import tempfile; tempfile.tempdir = '/nowhere'\n"
+NO_DISK = """
+import pathlib, sys, tempfile
+from jupyter_elastic import connection
+tempfile.tempdir, connection.SHARED_MEMORY = "/nowhere", pathlib.Path(sys.argv[1])
+"""
 
 
 @pytest.mark.parametrize(
@@ -21,14 +25,13 @@ NO_DISK = "import tempfile; tempfile.tempdir = '/nowhere'\n"
         "from jupyter_elastic.agent import nursery; nursery._LateFile()",
     ],
 )
-def test_a_rehearsal_stays_in_memory(rehearsal: str) -> None:
-    if connection.passing_dir() is None:
-        pytest.skip("this machine has no shared memory")
-    before = set(connection.SHARED_MEMORY.iterdir())
-    done = subprocess.run([sys.executable, "-c", NO_DISK + rehearsal], capture_output=True, text=True, check=False)
+def test_a_rehearsal_stays_in_memory(tmp_path: Path, rehearsal: str) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    command = [sys.executable, "-c", NO_DISK + rehearsal, str(memory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    commits = connection.SHARED_MEMORY / f"jupyter-elastic-{os.getuid()}"
-    assert not {path for path in connection.SHARED_MEMORY.glob("jupyter-elastic-*") if path != commits} - before
+    assert not list(memory.iterdir())
 
 
 def test_without_shared_memory_the_usual_place_does(monkeypatch: pytest.MonkeyPatch) -> None:
