@@ -140,3 +140,18 @@ def test_durations_for_people() -> None:
     assert [human_time(s) for s in (-1, 0.24, 9.97, 59, 61, 3700, 90_000)] == [
         "0.0 s", "0.2 s", "10 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",
     ]  # fmt: skip
+
+
+@pytest.mark.xfail(reason="says when it starts, and that nobody can tell")
+def test_one_statement_about_the_start() -> None:
+    story = Story().submitted()
+    story.model.explain("It needs 4 slots to start.\nWhen it can start can't be told.", "When it can start can't be told.")
+    assert story.model.screen(2).detail == "It needs 4 slots to start. When it can start can't be told."
+    story.model.forecast = (44.0, 58.0)
+    screen = story.model.screen(2)
+    assert "starts in about 42 to 56 s" in screen.state
+    assert screen.detail == "It needs 4 slots to start."
+    story.model.explain("The agent of ann is not connected.", "")  # nothing that waiting helps
+    screen = story.model.screen(3)
+    assert "starts in" not in screen.state
+    assert screen.detail == "The agent of ann is not connected."

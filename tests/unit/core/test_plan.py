@@ -336,3 +336,27 @@ def test_a_server_that_drains_is_no_new_worker() -> None:
     [fact] = moves(books.plan({job: Size(4, 0)}))
     assert isinstance(fact, RescaleRequested)
     assert fact.slots == ("a:0", "a:1", "a:2", "a:3")
+
+
+@pytest.mark.xfail(reason="says that fewer slots are left in the pool")
+def test_a_resize_that_somebody_asked_for_is_the_reason_of_what_follows() -> None:
+    books = Books(host("a", 8))
+    job = books.running(8, 1, 8)
+    books.step(Resize, by="root", job=job, min_slots=1, max_slots=2)
+    facts = books.plan({job: 2}, reasons={job: "fewer slots are left in the pool"})
+    (request,) = [fact for fact in facts if isinstance(fact, RescaleRequested)]
+    (said,) = [fact for fact in facts if isinstance(fact, PlanAccepted)]
+    assert request.reason == said.reasons[str(job)] == "resized to 1:2 by root"
+    books.settle(job)
+    books.step(Resize, by="ann", job=job, min_slots=4, max_slots=4)
+    assert books.plan({job: 4})[-1].reason == "resized to 4 by ann"  # type: ignore[union-attr]
+
+
+def test_a_job_that_gives_more_than_a_resize_asks_has_its_policys_reason() -> None:
+    books = Books(host("a", 8))
+    job = books.running(8, 1, 8)
+    books.step(Resize, by="root", job=job, min_slots=1, max_slots=4)
+    other = books.submit(6, 6)
+    (request,) = moves(books.plan({job: 2, other: 6}, reasons={job: "makes room for job 2"}))
+    assert isinstance(request, RescaleRequested)
+    assert request.reason == "makes room for job 2"
