@@ -232,6 +232,8 @@ class Explanation(Answer, frozen=True, kw_only=True):
     """A few lines for a person."""
 
     text: str
+    until: str = ""
+    """The end of `text` that says about when the job can start; empty where waiting alone does not help."""
 
 
 class Following(Answer, frozen=True, kw_only=True):

@@ -222,7 +222,8 @@ def _switch_policy(house: House, peer: Peer, ask: wire.SwitchPolicy) -> wire.Any
 
 
 def _explain(house: House, _peer: Peer, ask: wire.ExplainJob) -> wire.AnyAnswer:
-    return wire.Explanation(text=house.core.explain(ask.job, house.now()))
+    now = house.now()
+    return wire.Explanation(text=house.core.explain(ask.job, now), until=house.core.until(ask.job, now))
 
 
 def _follow(house: House, peer: Peer, ask: wire.Follow) -> wire.AnyAnswer:

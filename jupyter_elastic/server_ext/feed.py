@@ -213,6 +213,5 @@ class Feed:
     async def _explain(self, feed: JobFeed) -> None:
         with contextlib.suppress(ElasticError):
             answer = await self.ask(wire.ExplainJob(job=feed.info.job))
-            if isinstance(answer, wire.Explanation) and answer.text != feed.model.explanation:
-                feed.model.explanation = answer.text
+            if isinstance(answer, wire.Explanation) and feed.model.explain(answer.text, answer.until):
                 await self._changed()

@@ -92,6 +92,8 @@ class JobResized(Fact, frozen=True, kw_only=True):
     job: JobId
     min_slots: Count
     max_slots: Count
+    by: Text = ""
+    """Who asked for it; empty in old journals."""
 
 
 class JobEnded(Fact, frozen=True, kw_only=True):

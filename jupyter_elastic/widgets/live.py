@@ -278,7 +278,8 @@ class Live:
     async def _fold(self, watched: Watched) -> None:
         client = await self.asker()
         fresh = JobModel(watched.number, kind=watched.model.kind)
-        fresh.explanation, fresh.forecast = watched.model.explanation, watched.model.forecast
+        fresh.explanation, fresh.until = watched.model.explanation, watched.model.until
+        fresh.forecast = watched.model.forecast
 
         def caught_up() -> None:
             watched.current.set()
@@ -351,7 +352,7 @@ class Live:
     async def _explain(self, watched: Watched) -> None:
         answer = await (await self.asker()).ask(wire.ExplainJob(job=watched.number))
         if isinstance(answer, wire.Explanation):
-            watched.model.explanation = " ".join(answer.text.split())
+            watched.model.explain(answer.text, answer.until)
             watched.changed = True
 
 

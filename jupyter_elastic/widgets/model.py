@@ -109,7 +109,9 @@ class JobModel:
         self.phase: Phase = "queued"
         self.seq = 0
         self.explanation = ""
-        """Why it waits, as the daemon explains it; asked for by whoever keeps this model."""
+        """Why it waits, as the daemon explains it; `explain` takes that in."""
+        self.until = ""
+        """About when it can start, by the same explanation; a forecast is said instead."""
         self.forecast: tuple[float, float] | None = None
         """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
         self.use: JobUse | None = None
@@ -141,6 +143,14 @@ class JobModel:
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
         self.slots, self.progress = info.slots, info.progress
         self._wanted = len(info.slots)
+
+    def explain(self, text: str, until: str) -> bool:
+        """Take in what the daemon answers (`wire.Explanation`); whether that is new."""
+        until = " ".join(until.split())
+        told = " ".join(text.split()).removesuffix(until).rstrip(), until
+        new = told != (self.explanation, self.until)
+        self.explanation, self.until = told
+        return new
 
     def fold(self, event: Event) -> None:
         """Take a fact in; those of other jobs and of the pool change nothing."""
@@ -289,10 +299,13 @@ class JobModel:
             case "queued":
                 paused = self.attempt > 0
                 state = f"{'paused' if paused else 'waiting'}: {self._count(least)} needed"
-                if self.forecast is not None:
-                    state += f"; starts in {human_range(self.forecast[0] - now, self.forecast[1] - now)}"
+                stuck = bool(self.explanation) and not self.until  # whatever a forecast says that does not know why
+                foreseen = None if stuck else self.forecast
+                if foreseen is not None:
+                    state += f"; starts in {human_range(foreseen[0] - now, foreseen[1] - now)}"
                 said = f"{self.reason}; goes on from its last commit. " if paused and self.reason else ""
-                return "wait", state, said + self.explanation
+                why = self.explanation if foreseen is not None else f"{self.explanation} {self.until}".strip()
+                return "wait", state, said + why
             case "starting":
                 return "run", f"starting on {self._count(held)}", self._why
             case "running":

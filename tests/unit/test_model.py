@@ -142,11 +142,11 @@ def test_durations_for_people() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.xfail(reason="says when it starts, and that nobody can tell")
 def test_one_statement_about_the_start() -> None:
     story = Story().submitted()
-    story.model.explain("It needs 4 slots to start.\nWhen it can start can't be told.", "When it can start can't be told.")
-    assert story.model.screen(2).detail == "It needs 4 slots to start. When it can start can't be told."
+    until = "When it can start can't be told."
+    story.model.explain(f"It needs 4 slots to start.\n{until}", until)
+    assert story.model.screen(2).detail == f"It needs 4 slots to start. {until}"
     story.model.forecast = (44.0, 58.0)
     screen = story.model.screen(2)
     assert "starts in about 42 to 56 s" in screen.state

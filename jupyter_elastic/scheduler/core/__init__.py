@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core.check import InvariantBroken, check
 from jupyter_elastic.scheduler.core.decide import decide, limit_at, unknown
-from jupyter_elastic.scheduler.core.explain import explain
+from jupyter_elastic.scheduler.core.explain import explain, until
 from jupyter_elastic.scheduler.core.react import outstanding, react
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve
 from jupyter_elastic.scheduler.core.view import Views, job_info, slot_infos
@@ -166,6 +166,10 @@ class Core:
     def explain(self, job: JobId, now: float) -> str:
         """Why the job waits or holds what it holds, in a few lines; NotFound if there is none."""
         return explain(self.state, self._find(job), now)
+
+    def until(self, job: JobId, now: float) -> str:
+        """The sentence of that about its start; empty where waiting alone does not help."""
+        return until(self.state, self._find(job), now)
 
     def outstanding(self, owner: str) -> list[AnyEffect]:
         """The orders to send again to this user's agent when it connects."""

@@ -154,7 +154,7 @@ def _resize(state: State, wish: Resize) -> Facts:
     _check_fits(state, min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers)
     if spec == job.spec:
         return []
-    return [JobResized(job=job.job, min_slots=wish.min_slots, max_slots=wish.max_slots)]
+    return [JobResized(job=job.job, min_slots=wish.min_slots, max_slots=wish.max_slots, by=plan.plain(wish.by))]
 
 
 def _use_policy(state: State, wish: UsePolicy) -> Facts:

@@ -24,7 +24,21 @@ def explain(state: State, job: Job, now: float) -> str:
         lines = _holds(state, job, now)
     if job.ended_at is None and job.phase != "queued" and state.absent(job.owner):
         lines.append(f"The agent of {job.owner} is not connected: orders wait for it; what runs goes on.")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line for line in (*lines, until(state, job, now)) if line)
+
+
+def until(state: State, job: Job, now: float) -> str:
+    """The last sentence of `explain`: about when a queued job can start. Empty where waiting alone does not help.
+
+    It is told apart because whoever has foreseen the wait says that instead.
+    """
+    need = _needs(job)
+    if job.phase != "queued" or state.absent(job.owner) or need > state.capacity:
+        return ""
+    before = _before(state, job)
+    return _until(
+        state, need, before, sum(1 for _ in state.free()) + sum(_draining(state).values()), max(state.at, now)
+    )
 
 
 def _because(reason: str) -> str:
@@ -69,7 +83,6 @@ def _waits(state: State, job: Job, now: float) -> list[str]:
         lines.append(f"Before it in the queue: {', '.join(f'job {other}' for other in before[:5])}{_more(before)}.")
     said = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {said}' if said else ' gave it nothing in its last plan'}.")
-    lines.append(_until(state, need, before, free + sum(draining.values()), now))
     return lines
 
 

@@ -106,7 +106,19 @@ def reasons(state: State, plan: Plan) -> dict[JobId, str]:
     for job, reason in plan.reasons.items():
         if type(job) is int and job in state.jobs and isinstance(reason, str) and reason:
             found[job] = plain(reason)
+    for number, size in plan.sizes.items():
+        book = state.jobs.get(number)
+        if book is not None and _follows_its_range(book, size.workers):
+            low, high = book.spec.min_slots, book.spec.max_slots
+            by = f" by {book.resized_by}" if book.resized_by else ""
+            found[number] = f"resized to {low if low == high else f'{low}:{high}'}{by}"
     return found
+
+
+def _follows_its_range(job: Job, workers: int) -> bool:
+    """Whether a running job leaves its size because its range was changed, and shrinks no further than that asks."""
+    held, low, high = job.size.workers, job.spec.min_slots, job.spec.max_slots
+    return 0 < held < low <= workers or (held > high and workers == job.largest(high))
 
 
 def plain(text: str) -> str:

@@ -110,6 +110,8 @@ class Job(Struct, kw_only=True):
     """Why it is where it is: of the last start, rescale, stop, requeue or end."""
     progress: Progress | None = None
     learned: Learned = field(default_factory=Learned)
+    resized_by: str = ""
+    """Who changed its range last; empty when nobody has."""
 
     @property
     def size(self) -> Size:
@@ -339,6 +341,7 @@ def _requeued(state: State, job: Job, at: float, fact: JobRequeued) -> None:
 
 def _resized(_state: State, job: Job, _at: float, fact: JobResized) -> None:
     job.spec = replace(job.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
+    job.resized_by = fact.by
 
 
 def _ended(state: State, job: Job, at: float, fact: JobEnded) -> None:

@@ -270,4 +270,4 @@ class Draft:
         if need > self.capacity:
             self.reasons[job.job] = f"needs {slot} and the pool has {self.capacity}"
         else:
-            self.reasons[job.job] = f"needs {slot} and {self.free or 'none'} of {self.capacity} are free"
+            self.reasons[job.job] = f"needs {slot} and too few are free"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from jupyter_elastic.scheduler.policies.fifo import Fifo
 from jupyter_elastic.types import Size
 from tests.unit.policies.pool import ask, job, view
@@ -80,7 +78,6 @@ def test_easy_takes_back_from_a_backfilled_job_that_outstays_its_estimate():
     assert easy(runs, job(2, 1), stays) == {1: 3, 3: 1}
 
 
-@pytest.mark.xfail(reason="counts what is free while the plan is made, which is not what is free")
 def test_who_waits_is_told_no_count_that_another_sentence_contradicts():
     plan = Fifo(Fifo.Options()).plan(view(8, job(1, 7, on=7), job(2, 4), job(3, 1)))
     assert plan.reasons[2] == "needs 4 slots and too few are free"
