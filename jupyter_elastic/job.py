@@ -6,10 +6,8 @@ here, from a folder that belongs to the user who asks.
 
 from __future__ import annotations
 
-import html
 import pickle
 import re
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -178,20 +176,9 @@ class Job:
             info = self.info
         except ElasticError as problem:
             return f"<Job {self.id}: {problem}>"
-        held = f" on {', '.join(info.slots)}" if info.slots else ""
-        return f"<Job {self.id} {info.spec.name!r}: {info.phase}{held}>"
-
-    def _repr_html_(self) -> str:
-        try:
-            info = self.info
-        except ElasticError as problem:
-            return f"<b>Job {self.id}</b>: {html.escape(str(problem))}"
-        since = time.strftime("%H:%M:%S", time.localtime(info.submitted_at))
-        return (
-            f"<b>Job {self.id}</b> {html.escape(info.spec.name)}: {html.escape(info.phase)}, "
-            f"{len(info.slots)} of at most {info.spec.max_slots} slots, submitted {since}"
-            + (f"<br>{html.escape(info.reason)}" if info.reason else "")
-        )
+        # Notebooks keep what they show: only an end stays true.
+        ended = f": {info.phase}" if info.phase in ENDED else ""
+        return f"<Job {self.id} {info.spec.name!r}{ended}>"
 
     def _settled(self) -> Phase:
         """The phase once the daemon has said that the job is over."""

@@ -45,6 +45,13 @@ class JobWidget(anywidget.AnyWidget):
         if missing := {name: trait for name, trait in traits.items() if not self.has_trait(name)}:
             super().add_traits(**missing)
 
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        found = super()._repr_mimebundle_(**options)
+        data = found[0] if isinstance(found, tuple) else found
+        if data:
+            data["text/plain"] = ""  # tools without widgets show the static view beside this
+        return found
+
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
             self._on_wish(content)

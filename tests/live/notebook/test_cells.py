@@ -76,7 +76,7 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook, tmp_path: Path) -
     )
     assert cell.printed == "7 [1, 0]\n"
     assert "completed in" in cell.views[0]  # said by the cell that waited: nbclient heeds no other
-    assert "&lt;i&gt;" in notebook.run("later._repr_html_()").result
+    assert notebook.run("later").result == f"<Job {notebook.run('later.id').result} 'long <i>one</i>': completed>"
     cell = notebook.run(HEAD + "-a\nprint(rank)")
     assert "<Job " in cell.result, cell.error
     assert notebook.run("_.wait()").result == "'completed'"
@@ -195,6 +195,8 @@ def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: 
     )
     cell = notebook.finish(request)
     assert any("application/vnd.jupyter.widget-view+json" in bundle for bundle in cell.shown.values())
+    assert not any(phase in cell.result for phase in ("queued", "starting", "running"))  # which the page would keep
+    assert " object at " not in "".join(cell.views)
     busy = notebook.start("import time\nfor _ in range(30): time.sleep(0.1)", widgets=True)
     seen: set[str] = set()
 

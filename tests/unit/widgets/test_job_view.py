@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from jupyter_elastic.widgets.job import JobWidget
 from jupyter_elastic.widgets.live import PUSH_S, Live, Watched
 from jupyter_elastic.widgets.model import JobModel, JobScreen
@@ -25,7 +23,6 @@ def test_views_share_their_class_and_their_front_end() -> None:
     assert len(json.dumps(state)) < 2_000
 
 
-@pytest.mark.xfail(reason="an object's repr stands in exported notebooks")
 def test_a_tool_without_widgets_is_shown_no_object_of_ours() -> None:
     data, _ = JobWidget(on_wish=print, page="{}")._repr_mimebundle_()  # type: ignore[misc]
     assert data["text/plain"] == ""
