@@ -1,0 +1,156 @@
+"""Cells written for torchrun run unchanged on every engine: its environment is there, its port is free."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.agent.engines.process import Process
+from tests.live.engine import torch_cells
+from tests.live.engine.bench import TORCH, Bench, asynchronous, needs
+
+pytestmark = pytest.mark.xfail(reason="workers lack most of torchrun's environment, and every LOCAL_RANK is 0")
+both = pytest.mark.parametrize("engine", [Horovod, Process])
+TRAINED_S = 120.0
+ENVIRONMENT = """
+import os
+started = ("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "TORCHELASTIC_")
+found = {name: value for name, value in os.environ.items() if name.startswith(started)}
+"""
+STORES = """
+import datetime, os, time
+from torch.distributed import TCPStore
+came = []
+for libuv in (True, False, True):
+    store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), world_size, rank == 0,
+                     timeout=datetime.timedelta(seconds=30), use_libuv=libuv)
+    store.set(f"from {rank}", str(libuv))
+    came.append(store.get(f"from {1 - rank}").decode())
+    store.add("read", 1)
+    while rank == 0 and store.add("read", 0) < 2:  # it holds the store for both
+        time.sleep(0.01)
+    del store
+"""
+
+
+def framework(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} isn't installed here")
+
+
+@both
+@asynchronous
+async def test_torchruns_environment_is_there(folder: Path, engine: type) -> None:
+    async with Bench(engine, folder, ENVIRONMENT, out=("found", "local_rank"), attempt=3) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed"
+        for rank, result in bench.results().items():
+            found = result["found"]
+            assert int(found.pop("MASTER_PORT")) > 1023
+            assert result["local_rank"] == rank
+            assert found == {
+                "MASTER_ADDR": "127.0.0.1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "GROUP_RANK": "0",
+                "GROUP_WORLD_SIZE": "1",
+                "ROLE_NAME": "default",
+                "ROLE_RANK": str(rank),
+                "ROLE_WORLD_SIZE": "2",
+                "TORCHELASTIC_RUN_ID": "jupyter-elastic-1",
+                "TORCHELASTIC_RESTART_COUNT": "2",
+                "TORCHELASTIC_MAX_RESTARTS": "0",
+                "TORCHELASTIC_USE_AGENT_STORE": "False",
+            }
+        ports = {result["found"].get("MASTER_PORT") for result in bench.results().values()}
+        assert len(ports) == 1
+
+
+@needs("torch")
+@asynchronous
+async def test_the_port_is_free_for_every_store_of_torch(folder: Path) -> None:
+    async with Bench(Process, folder, STORES, out=("came",)) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert [result["came"] for result in bench.results().values()] == [["True", "False", "True"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "engine"),
+    [
+        pytest.param(torch_cells.DDP, Horovod, id="ddp"),
+        pytest.param(torch_cells.DDP, Process, id="ddp on processes"),
+        pytest.param(torch_cells.FSDP, Horovod, id="fsdp2"),
+        pytest.param(torch_cells.ACCELERATE, Horovod, id="accelerate", marks=framework("accelerate")),
+        pytest.param(torch_cells.LIGHTNING, Horovod, id="lightning", marks=framework("lightning")),
+        pytest.param(torch_cells.TRAINER, Horovod, id="trainer", marks=framework("transformers")),
+    ],
+)
+@needs("torch")
+@asynchronous
+async def test_trains_together(folder: Path, source: str, engine: type) -> None:
+    async with Bench(engine, folder, source, out=("weights", "seen", "size")) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended(TRAINED_S)).outcome == "completed", bench.story()
+        first, second = bench.results()[0], bench.results()[1]
+        assert first["size"] == second["size"] == 2
+        assert first["weights"] == second["weights"]
+        if source is not torch_cells.ACCELERATE:  # it reads every sample on every rank and keeps its own
+            assert set(first["seen"]) != set(second["seen"])
+
+
+@needs("torch")
+@asynchronous
+async def test_horovods_local_ranks_count_the_workers_of_the_host(folder: Path) -> None:
+    source = (
+        "import os, horovod.torch as hvd\nfrom horovod.torch import local_rank as theirs\nhvd.init()\n"
+        "found = theirs(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), local_rank"
+    )
+    async with Bench(Horovod, folder, source, out=("found",)) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert bench.results() == {rank: {"found": (rank, rank, 2, 0, 1, rank)} for rank in (0, 1)}
+
+
+@needs("torch")
+@asynchronous
+async def test_a_local_rank_is_a_workers_own_for_its_life(folder: Path) -> None:
+    """A slot that comes anew gets the number that is free: rank and local rank then differ."""
+    source = TORCH.replace("note(rank=", "note(local=hvd.local_rank(), env=os.environ['LOCAL_RANK'], rank=")
+    async with Bench(Horovod, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        await bench.rescale("h:1")
+        await bench.running()
+        after = time.time()
+        alone = await bench.step_at(1, after)
+        assert (alone["rank"], alone["local"], alone["env"]) == (0, 1, "1")
+        await bench.rescale("h:1", "h:2")
+
+        def together() -> set[tuple[int, int]]:
+            return {(s["rank"], s["local"]) for s in bench.steps() if s["size"] == 2 and s["at"] > after}
+
+        await bench.until(lambda: len(together()) == 2)
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert together() == {(0, 1), (1, 0)}
+
+
+@needs("torch")
+@asynchronous
+async def test_a_killed_rank_ends_the_job(folder: Path) -> None:
+    source = torch_cells.DDP.replace("range(2)", "range(10**9)") + "\n"
+    source = source.replace("    sampler.set_epoch(epoch)\n", "    sampler.set_epoch(epoch)\n    print(epoch)\n")
+    async with Bench(Horovod, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: "3" in bench.text(0).split() and "3" in bench.text(1).split())
+        bench.kill(1)
+        seen = await bench.ended()
+        assert seen.outcome == "failed"
+        assert "rank 1" in seen.reason
+        assert "SIGKILL" in seen.reason
