@@ -171,11 +171,14 @@ class Doors:
 
         init.__doc__ = real.__doc__
         kind.init = init
-        for name, loaded in list(sys.modules.items()):  # who took the bound method when it was imported
+        for name, answer in _ON_ONE_HOST.items():
+            setattr(kind, name, answer)
+        for name, loaded in list(sys.modules.items()):  # who took a bound method when it was imported
             if name.startswith("horovod."):
-                bound = vars(loaded).get("init")
-                if isinstance(bound, types.MethodType) and isinstance(bound.__self__, kind):
-                    vars(loaded)["init"] = bound.__self__.init
+                for method in ("init", *_ON_ONE_HOST):
+                    bound = vars(loaded).get(method)
+                    if isinstance(bound, types.MethodType) and isinstance(bound.__self__, kind):
+                        vars(loaded)[method] = getattr(bound.__self__, method)
 
     def _patch_elastic(self, module: types.ModuleType) -> None:
         doors = self
@@ -200,6 +203,35 @@ class Doors:
     def _patch_tensorflow(self, module: types.ModuleType) -> None:
         _spare_autograph(module)
         _keep_autograph_in(self._folder / "autograph")
+
+
+def _local_rank(basics: Any) -> int:
+    basics.rank()  # raises before `hvd.init()`
+    return int(os.environ["LOCAL_RANK"])
+
+
+def _local_size(basics: Any) -> int:
+    return int(basics.size())
+
+
+def _cross_rank(basics: Any) -> int:
+    basics.rank()
+    return 0
+
+
+def _cross_size(basics: Any) -> int:
+    basics.rank()
+    return 1
+
+
+_ON_ONE_HOST: dict[str, Callable[[Any], int]] = {
+    "local_rank": _local_rank,
+    "local_size": _local_size,
+    "cross_rank": _cross_rank,
+    "cross_size": _cross_size,
+}
+"""What Horovod says of hosts. Its core believes each worker to be on a host of its own: that saves two rings a round,
+and a local rank of ours is not always below the local size, as those rings would need it."""
 
 
 def _keep_autograph_in(folder: Path) -> None:

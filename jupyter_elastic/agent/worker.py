@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import packaging
+from jupyter_elastic.agent import environment
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
@@ -50,6 +51,12 @@ LAST_S = 0.005
 it has printed goes first."""
 END_S = 10.0
 """How long a failed worker waits to be ended by its driver, so that its ring breaks only when the driver knows why."""
+
+REHEARSED = {
+    "engine": "", "name": "", "env": {}, "rank": 0, "size": 1, "local_rank": 0, "visible": "", "device": "cpu",
+    "port": 0, "job": 0, "attempt": 1,
+}  # fmt: skip
+"""What a worker is told of the empty cell that it rehearses with."""
 
 
 class Output:
@@ -82,9 +89,9 @@ class Worker:
         self._pipe = pipe
         self._folder = Path(order["folder"])
         self._engine: str = order["engine"]
-        self._device: str = order["device"]
         self._rank: int = order["rank"]
         self._size: int = order["size"]
+        self._local_rank: int = order["local_rank"]
         self._namespace: dict[str, Any] = {}
         self._owned: frozenset[str] = frozenset()
         self._output = Output(self._folder)
@@ -125,10 +132,10 @@ class Worker:
 
     def _prepare(self, payload: packaging.Payload) -> None:
         os.environ.update({**self._order["env"], **payload.env})
-        if self._device:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self._device
+        if self._order["visible"]:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self._order["visible"]
         _limit_threads()
-        os.environ.update(RANK=str(self._rank), WORLD_SIZE=str(self._size), LOCAL_RANK="0")
+        self._say_place(port=self._order["port"], job=self._order["job"], attempt=self._order["attempt"])
         sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
         sys.argv = [payload.filename]
         if payload.workdir:
@@ -146,8 +153,8 @@ class Worker:
             __name__="__main__",
             rank=self._rank,
             world_size=self._size,
-            local_rank=0,
-            device="cuda:0" if self._device else "cpu",
+            local_rank=self._local_rank,
+            device=self._order["device"],
         )
         sys.modules["__main__"] = _main_module(self._namespace)
 
@@ -156,10 +163,14 @@ class Worker:
         self._rank, self._size = rank, size
         self._session.rank = rank
         self._output.follow(rank)
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+        self._say_place()
         for name, value in (("rank", rank), ("world_size", size)):
             if name not in self._owned:
                 self._namespace[name] = value
+
+    def _say_place(self, **rendezvous: int) -> None:
+        place = environment.torchrun(rank=self._rank, size=self._size, local_rank=self._local_rank, **rendezvous)
+        os.environ.update(place)
 
     # --- the cell
 
@@ -214,12 +225,20 @@ class Worker:
             message=_said(problem)[:MAX_TRACEBACK],
             traceback=text[-MAX_TRACEBACK:],
             broken_ring=broken,
+            echo=broken or _is_echo(problem),
             at=time.time(),
         )
         if broken:
             _leave(BROKEN_RING)
         threading.Event().wait(END_S)
         _leave(FAILED)
+
+
+def _is_echo(problem: BaseException) -> bool:
+    """Whether torch says that another rank is gone: why, that one's own end says."""
+    torch = sys.modules.get("torch.distributed")
+    kinds = tuple(kind for name in ("DistNetworkError", "DistStoreError") if (kind := getattr(torch, name, None)))
+    return isinstance(problem, kinds) or (type(problem) is RuntimeError and "gloo/transport" in _said(problem))
 
 
 def _said(problem: BaseException) -> str:
@@ -330,8 +349,7 @@ def rehearse() -> None:
     try:
         with ours, theirs, tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=passing_dir()) as place:
             Path(place, packaging.PAYLOAD).write_bytes(packaging.encode(cell))
-            order = {"folder": place, "engine": "", "device": "", "rank": 0, "size": 1, "name": "", "env": {}}
-            ours.sendall(json.dumps({"k": "start", **order}).encode() + b"\n")
+            ours.sendall(json.dumps({"k": "start", **REHEARSED, "folder": place}).encode() + b"\n")
             pipe, over = Pipe(theirs), threading.Event()
             pipe.on_end = over.set
             Worker(pipe).go_through()
@@ -341,7 +359,7 @@ def rehearse() -> None:
         for stream, descriptor in zip(streams, (1, 2), strict=True):
             os.dup2(stream, descriptor)
             os.close(stream)
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        for name in environment.torchrun(rank=0, size=1, local_rank=0):
             os.environ.pop(name, None)
         sys.argv, sys.modules["__main__"], training_session.current = arguments, main_module, None
         linecache.cache.clear()

@@ -16,7 +16,11 @@ VMSTAT = Path("/proc/vmstat")
 _ELASTIC = re.compile(r"\belastic\b")
 _HOROVOD = re.compile(r"hvd|horovod")
 _TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
-_TORCH = re.compile(r"\btorch\b")
+_TORCH = re.compile(r"\b(torch|lightning|pytorch_lightning|accelerate|transformers)\b")
+_BY_LOCAL_RANK = re.compile(
+    rb"local_rank|LOCAL_RANK|torch\.distributed|torch import distributed|\b(lightning|pytorch_lightning|accelerate)\b"
+)
+_TRAINER = re.compile(rb"\btransformers\b")
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Cell:
     rings: bool = False
     """It forms a ring."""
     frameworks: tuple[str, ...] = ()
+    pins: bool = False
+    """It picks its device by its local rank, or uses a framework that does."""
 
 
 def read_cell(payload: Payload) -> Cell:
@@ -41,7 +47,11 @@ def read_cell(payload: Payload) -> Cell:
         found.append("tensorflow")
     if _TORCH.search(source) or b"torch" in names:
         found.append("torch")
-    return Cell(elastic=elastic, rings=rings, frameworks=tuple(found))
+    pins = any(
+        _BY_LOCAL_RANK.search(text) or (_TRAINER.search(text) and b"Trainer" in text)
+        for text in (source.encode(), names)
+    )
+    return Cell(elastic=elastic, rings=rings, frameworks=tuple(found), pins=pins)
 
 
 def death(rank: int, code: int | None, *, oom: bool) -> str:

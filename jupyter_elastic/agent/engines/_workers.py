@@ -13,6 +13,7 @@ import logging
 import math
 import shutil
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import membership, processes
+from jupyter_elastic.agent import environment, membership, processes
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.engines import _reading
 from jupyter_elastic.agent.engines._failure import Failure
@@ -58,6 +59,8 @@ class Member:
     name: str
     slot: SlotId
     rank: int
+    local_rank: int = 0
+    """Its number on this host, for its whole life; no other that lives has it."""
     process: Process | None = None
     writer: asyncio.StreamWriter | None = None
     running: bool = False
@@ -86,6 +89,8 @@ class WorkersEngine:
         self._members: dict[str, Member] = {}
         self._commits = Commits(task.folder)
         self._spawner: Spawner
+        self._port: socket.socket
+        """Holds `MASTER_PORT`, one for each attempt."""
         self._cell = _reading.Cell()
         self._devices: dict[SlotId, str] = {}
         self._failures: list[Failure] = []
@@ -121,6 +126,7 @@ class WorkersEngine:
             return
         self._cell = _reading.read_cell(payload)
         self._environment = payload.env
+        self._port = environment.reserve()
         self.machine.elastic = self.rings and self._cell.elastic
         self._spawner = Spawner(self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm)
         self._do(self.machine.want(generation, slots))
@@ -173,7 +179,9 @@ class WorkersEngine:
             log.debug("%s", action)
             match action:
                 case membership.Fork():
-                    member = Member(action.name, action.slot, self._rank_of(action))
+                    taken = {other.local_rank for other in self._members.values()}
+                    local_rank = environment.smallest_free(taken)
+                    member = Member(action.name, action.slot, self._rank_of(action), local_rank)
                     self._members[action.name] = member
                     self._spawn_task(self._live(member, action.size))
                 case membership.Kill(name):
@@ -225,17 +233,21 @@ class WorkersEngine:
         self._left(member, code)
 
     def _order(self, member: Member, size: int) -> dict[str, Any]:
-        device = self._devices.get(member.slot, "")
+        devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._members.values()}
+        visible, device = environment.visible(member.local_rank, devices, pins=self._cell.pins)
         return {
             "name": member.name,
             "rank": member.rank,
             "size": size,
+            "local_rank": member.local_rank,
+            "visible": visible,
             "device": device,
+            "port": self._port.getsockname()[1],
             "engine": self.name,
             "folder": str(self.task.folder),
             "job": self.task.job,
             "attempt": self.task.attempt,
-            "env": default_threads(self._environment, gpu=bool(device)),
+            "env": default_threads(self._environment, gpu=bool(visible)),
         }
 
     async def _listen(self, member: Member, reader: asyncio.StreamReader) -> None:
@@ -269,9 +281,9 @@ class WorkersEngine:
                 self._spawn_task(self._see_to_end(member))
                 self._do(self.machine.done(member.name))
             case "error":
-                weight = BROKEN_RING if words.get("broken_ring") else 0
-                if weight and self.machine.elastic:
+                if words.get("broken_ring") and self.machine.elastic:
                     return  # it comes back from the last commit
+                weight = BROKEN_RING if words.get("echo") else 0
                 self._fail(Failure(weight, words["rank"], words["type"], words["message"], words["traceback"]))
             case "interrupted" | "bye":
                 pass
@@ -390,6 +402,7 @@ class WorkersEngine:
         if self._ticker is not None:
             self._ticker.cancel()
             self._spawner.close()
+            self._port.close()
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from jupyter_elastic.agent import membership
+from jupyter_elastic.agent import environment, membership
 from jupyter_elastic.agent.engines._workers import Member, WorkersEngine
 from jupyter_elastic.agent.membership import Action
 
@@ -35,5 +35,4 @@ class Process(WorkersEngine):
             raise ValueError(words["k"])
 
     def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
-        taken = {member.rank for member in self._members.values()}
-        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+        return environment.smallest_free({member.rank for member in self._members.values()})

@@ -84,7 +84,7 @@ async def test_cell_without_a_ring(folder: Path, engine: type) -> None:
     )
     async with Bench(engine, folder, source, names={"x": [1]}, out=("mine", "not_set")) as bench:
         assert (await through(bench, "h:0", "h:1")).outcome == "completed"
-        assert bench.results() == {rank: {"mine": (rank, 2, 0, "cpu", str(rank), [1])} for rank in (0, 1)}
+        assert bench.results() == {rank: {"mine": (rank, 2, rank, "cpu", str(rank), [1])} for rank in (0, 1)}
         assert bench.text(1, "stderr").endswith("hm")
         assert sorted(bench.released) == ["h:0", "h:1"]
 

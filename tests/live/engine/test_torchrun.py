@@ -13,7 +13,6 @@ from jupyter_elastic.agent.engines.process import Process
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import TORCH, Bench, asynchronous, needs
 
-pytestmark = pytest.mark.xfail(reason="workers lack most of torchrun's environment, and every LOCAL_RANK is 0")
 both = pytest.mark.parametrize("engine", [Horovod, Process])
 TRAINED_S = 120.0
 ENVIRONMENT = """

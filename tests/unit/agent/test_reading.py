@@ -23,6 +23,7 @@ def cell(source: str, **names: object) -> Payload:
         ("@hvd.elastic.run\ndef f(state): pass", True, True, ()),
         ("from jupyter_elastic import training\nimport keras", True, True, ("tensorflow",)),
         ("import torch, tensorflow", False, False, ("tensorflow", "torch")),
+        ("import lightning", False, False, ("torch",)),
         ("torchlight = 1  # no framework", False, False, ()),
     ],
 )

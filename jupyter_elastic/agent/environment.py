@@ -1,0 +1,76 @@
+"""What a worker's environment says about its job: torchrun's variables, and which devices it sees.
+
+Decisions only, but for `reserve`. Knows no process, pipe or framework.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+HOST = "127.0.0.1"
+"""All workers of a job are on one machine, and talk to each other there."""
+
+
+def torchrun(*, rank: int, size: int, local_rank: int, port: int = 0, job: int = 0, attempt: int = 1) -> dict[str, str]:
+    """The variables that a worker finds under torchrun; without those of the rendezvous when there is no `port`.
+
+    `TORCHELASTIC_USE_AGENT_STORE` says that rank 0 is to open the store: our driver has none.
+    """
+    found = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(size),
+    }
+    if port:
+        found |= {
+            "MASTER_ADDR": HOST,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": f"jupyter-elastic-{job}",
+            "TORCHELASTIC_RESTART_COUNT": str(attempt - 1),
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+        }
+    return found
+
+
+def smallest_free(taken: set[int]) -> int:
+    """The local rank of a new worker: all below it are of workers that live, so that no device is missing there."""
+    return next(number for number in range(len(taken) + 1) if number not in taken)
+
+
+def visible(local_rank: int, devices: Mapping[int, str], *, pins: bool) -> tuple[str, str]:
+    """`CUDA_VISIBLE_DEVICES` of a worker, and its device's name in torch; `devices` by local rank, its own among them.
+
+    A worker sees its own device only, so that `.cuda()` means it and TensorFlow, which takes hold of every GPU that it
+    sees, takes no other's. A cell that picks its device by local rank sees those of the job in the order of local
+    ranks, as under torchrun. A process can use only one part of a divided GPU (MIG), so there it is always its own.
+    """
+    own = devices.get(local_rank, "")
+    if not own:
+        return "", "cpu"
+    if not pins or any(device.startswith("MIG-") for device in devices.values()):
+        return own, "cuda:0"
+    return ",".join(devices[number] for number in sorted(devices) if devices[number]), f"cuda:{local_rank}"
+
+
+def reserve() -> socket.socket:
+    """A TCP port that nobody else is given while this lives, and at which rank 0 can listen all the same.
+
+    Linux lets several sockets with SO_REUSEADDR have a port as long as not more than one of them listens; it gives it
+    to nobody who asks for any port, and to no connection. Servers set that option (torch's, Gloo's, gRPC's).
+    """
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))  # all interfaces, as torch's store does; it listens at none
+    except BaseException:
+        held.close()
+        raise
+    return held
