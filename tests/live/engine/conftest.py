@@ -24,7 +24,7 @@ def warm_pool() -> Iterator[None]:
         runtime = connection.runtime_dir()
         yield
         for lock in runtime.glob("pool-*.lock"):
-            pid, start_time = json.loads(lock.read_text())
+            pid, start_time, *_ = json.loads(lock.read_text())
             processes.send((pid, start_time), signal.SIGKILL)
         for file in runtime.iterdir():
             file.unlink()

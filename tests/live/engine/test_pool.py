@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,15 +18,26 @@ import pytest
 
 from jupyter_elastic import connection
 from jupyter_elastic.agent import processes, spawn
-from jupyter_elastic.agent.spawn import Spawner, connect, socket_of
+from jupyter_elastic.agent.spawn import PoolClient, Spawner, connect, socket_of
+from jupyter_elastic.errors import EngineError
 from tests.live.engine.bench import asynchronous
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def owner(path: Path) -> processes.Known:
-    pid, start_time = json.loads(path.with_suffix(".lock").read_text())
+    pid, start_time, *_ = json.loads(path.with_suffix(".lock").read_text())
     return (pid, start_time)
+
+
+def measured(path: Path) -> bool:
+    return path.exists() and len(json.loads(path.with_suffix(".lock").read_text())) > 2
+
+
+async def gone(process: subprocess.Popen[bytes]) -> None:
+    async with asyncio.timeout(60):
+        while process.poll() is None:  # noqa: ASYNC110 - it is our child: only `poll` says it
+            await asyncio.sleep(0.01)
 
 
 @asynchronous
@@ -101,6 +114,79 @@ def test_ends_when_idle(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "1 thread(s)" in done.stderr
     assert not path.exists()
+
+
+@pytest.mark.xfail(reason="a parent knows nothing of kernels")
+@asynchronous
+async def test_ends_some_time_after_the_last_kernel_it_is_kept_for(tmp_path: Path) -> None:
+    path = tmp_path / "pool.sock"
+    kernels = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]  # noqa: ASYNC220
+    known = [processes.known(kernel.pid) for kernel in kernels]
+    command = [sys.executable, "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--keep", "0.1"]
+    pool = subprocess.Popen([*command, "--kept-for", *map(str, known[0])], stderr=subprocess.PIPE)  # noqa: ASYNC220
+    try:
+        client: PoolClient | None = None
+        while client is None:
+            assert pool.poll() is None
+            with contextlib.suppress(EngineError):
+                client = await connect(path, sys.executable, ENVIRONMENT, (), start=False)
+            await asyncio.sleep(0.01)
+        ours, theirs = socket.socketpair()
+        worker = await client.fork(theirs, known[1])
+        theirs.close()
+        ours.close()
+        assert await worker.ended() == 77
+        client.close()
+        kernels[0].kill()
+        kernels[0].wait()
+        assert pool.poll() is None  # there is the other one
+        kernels[1].kill()
+        kernels[1].wait()
+        await gone(pool)
+        assert pool.stderr is not None
+        assert b"whoever it was kept for is gone" in pool.stderr.read()
+        assert not path.exists()
+    finally:
+        for process in (pool, *kernels):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.xfail(reason="any number of parents stays")
+@asynchronous
+async def test_the_least_recently_used_make_room_but_not_while_a_job_uses_them(tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT, "JUPYTER_ELASTIC_WARM": "2"}
+    paths = [tmp_path / f"pool-{name}.sock" for name in "abc"]
+    started = []
+
+    async def start(path: Path) -> PoolClient:
+        started.append(spawn.start_pool(path, sys.executable, environment, ()))
+        async with asyncio.timeout(60):
+            while not measured(path):  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.01)
+        return await connect(path, sys.executable, environment, (), start=False)
+
+    try:
+        busy = await start(paths[0])
+        (await start(paths[1])).close()
+        (await start(paths[2])).close()
+        os.utime(paths[0].with_suffix(".lock"), (1, 1))  # were it the oldest
+        again = tmp_path / "pool-d.sock"
+        (await start(again)).close()
+        await gone(started[1])
+        ours, theirs = socket.socketpair()
+        worker = await busy.fork(theirs)  # told to go, and still there for the job that has it
+        theirs.close()
+        ours.close()
+        assert await worker.ended() == 77
+        busy.close()
+        await gone(started[0])
+        assert started[2].poll() is None
+        assert started[3].poll() is None
+    finally:
+        for child in started:
+            child.kill()
+            child.wait()
 
 
 @asynchronous
