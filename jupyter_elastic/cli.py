@@ -45,6 +45,7 @@ _PHASE_STYLE = {
 _PROGRAMS = {
     "doctor": ("jupyter_elastic.doctor", "check this installation and say what to do"),
     "build-horovod": ("jupyter_elastic.build_horovod", "build Horovod for the installed torch and TensorFlow"),
+    "stop": ("jupyter_elastic.stop", "end this user's processes of the pool: daemon, agent, warm parents"),
     "sim": ("jupyter_elastic.scheduler.sim.cli", "try policies in the simulator"),
 }
 """Commands with options of their own: name -> module with `main(argv)`."""

@@ -61,6 +61,11 @@ def runtime_dir_of(state: Path) -> Path:
     return private_dir(private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}") / _digest(state))
 
 
+def runtime_dirs() -> list[Path]:
+    """The runtime folders of all pools that this user has or had."""
+    return sorted(path for path in private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}").iterdir() if path.is_dir())
+
+
 @functools.cache
 def _digest(state: Path) -> str:
     return hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:8]

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic import analysis
+from jupyter_elastic import analysis, connection
 from jupyter_elastic.errors import PackagingError
 
 SOURCE = "cell.py"
@@ -74,6 +74,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """Environment variables to set before anything is imported."""
     sys_path: tuple[str, ...] = ()
     workdir: str = ""
+    kernel: tuple[int, float] | None = None
+    """Who packaged it, by pid and start time: what is kept warm for its jobs is kept as long as it lives."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
@@ -142,6 +144,7 @@ def package(
         env={**environment(os.environ), **(env or {})},
         sys_path=_search_path(),
         workdir=workdir or str(Path.cwd()),
+        kernel=(os.getpid(), connection.start_time()),
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 

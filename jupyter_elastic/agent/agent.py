@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic import __version__, connection
-from jupyter_elastic.agent import processes
+from jupyter_elastic.agent import parents, processes
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.folder import AttemptFolder, attempts
 from jupyter_elastic.agent.nursery import Newborn, Nursery
@@ -34,7 +34,8 @@ DAEMON_GONE_S = 600.0
 """With nothing running, the agent leaves when no daemon has answered for so long."""
 REMEMBERED = 1000
 """Ends kept in memory, to answer repeated orders; older ones are found on disk."""
-KEPT_NURSERIES = 3
+KEPT_NURSERIES, KEPT_NURSERY_S = 3, 300.0
+"""Of other interpreters than our own: so many, and each so long after its last job began."""
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +52,17 @@ class AgentRecord(Struct, frozen=True, kw_only=True):
 class Agent:
     """Everything that this user's jobs need in this pool."""
 
-    def __init__(self, client: AsyncClient, *, alone_s: float = DAEMON_GONE_S, look_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        *,
+        alone_s: float = DAEMON_GONE_S,
+        look_s: float = 10.0,
+        keep_s: float = KEPT_NURSERY_S,
+    ) -> None:
         self.client = client
         self.alone_s = alone_s
+        self.keep_s = keep_s
         self.look_s = look_s
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,6 +92,7 @@ class Agent:
             await asyncio.gather(orders, warm, *self._tasks, return_exceptions=True)
             for nursery in self._nurseries.values():
                 await nursery.close()
+            parents.send_away(parents.found(connection.runtime_dir()))
 
     def adopt(self) -> None:
         """Take over every attempt whose driver was started and whose end is not written."""
@@ -164,10 +174,16 @@ class Agent:
         if nursery is None:
             nursery = self._nurseries[python] = Nursery(python)
         self._nurseries.move_to_end(python)
-        while len(self._nurseries) > KEPT_NURSERIES:
-            _, oldest = self._nurseries.popitem(last=False)
-            self._spawn(oldest.close())
+        self._let_nurseries_go()
         return await nursery.birth(folder.path, folder.runtime, launch)
+
+    def _let_nurseries_go(self) -> None:
+        """End those that nobody has needed for a while, and the oldest where there are many; our own stays."""
+        others = [name for name in self._nurseries if name != sys.executable]
+        for position, name in enumerate(others):
+            idle_s = time.monotonic() - self._nurseries[name].used
+            if idle_s > self.keep_s or position < len(others) - KEPT_NURSERIES:
+                self._spawn(self._nurseries.pop(name).close())
 
     async def _warm(self) -> None:
         """Have our own interpreter's nursery, and workers for cells without frameworks, ready before a job comes."""
@@ -197,6 +213,7 @@ class Agent:
                 if not self._attempts and (alone_s > self.alone_s or not _is_ours()):
                     log.info("no daemon for %.0f s and nothing runs: leaving", alone_s)
                     return
+            self._let_nurseries_go()
             await asyncio.sleep(self.look_s)
 
 

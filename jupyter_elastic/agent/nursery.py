@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections import deque
 from pathlib import Path
@@ -94,6 +95,8 @@ class Nursery:
 
     def __init__(self, python: str) -> None:
         self.python = python
+        self.used = time.monotonic()
+        """When a driver was last wanted."""
         self._lock = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -132,6 +135,7 @@ class Nursery:
 
         EngineError when it can't be started or gave up.
         """
+        self.used = time.monotonic()
         await self.start()
         spare = await self._told(msgspec.json.encode(Birth(str(attempt), str(runtime), launch)) + b"\n")
         asyncio.get_running_loop().call_later(SPARE_DELAY_S, self._ask_for_spare)

@@ -4,9 +4,13 @@
 folder, serves only processes of its own user (peer credentials), imports, and then gives a forked worker to each
 request, whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start
 time, and later the exit code. A few workers are forked ahead and wait, so that a request costs a message and no fork.
-The parent never runs a parallel operation, `hvd.init` or CUDA, has one thread when it forks, and ends when nobody has
-asked for half an hour. One pool per interpreter, environment and set of frameworks; whoever needs one starts it
-(`PoolClient`), the lock file sees to it that there is only one. Knows nothing of jobs.
+The parent never runs a parallel operation, `hvd.init` or CUDA, and has one thread when it forks. One pool per
+interpreter, environment and set of frameworks; whoever needs one starts it (`PoolClient`), the lock file sees to it
+that there is only one. Knows nothing of jobs.
+
+It ends when no job uses it and one of these is true: nobody has asked for half an hour; the last process for which it
+is kept (the kernels, the agent: a request may name one) has been gone for five minutes; it was told to (SIGTERM), as
+the least recently used are when a user has too many; the package has changed.
 """
 
 from __future__ import annotations
@@ -30,14 +34,21 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
+import msgspec
 import psutil
+from msgspec import Struct
 
 import jupyter_elastic
-from jupyter_elastic.agent import pages
+from jupyter_elastic.agent import pages, parents, processes
 
 IDLE_S = 1800.0
+"""So long a parent stays that nobody asks, even if somebody is there who could."""
+KEEP_S = 300.0
+"""So long it stays when nobody is there any more for whom it is kept."""
+MOST_KEPT_FOR = 256
+"""Processes whose end a parent waits for; further ones don't count."""
 LOOK_S = 10.0
 """How often it is looked whether the package has changed."""
 SPARES, MOST_SPARES = 2, 16
@@ -57,6 +68,17 @@ log = logging.getLogger(__name__)
 _credentials = struct.Struct("3i")
 
 
+class Request(Struct, frozen=True):
+    """A line from a client. `fork` comes with the file descriptor that the worker gets."""
+
+    k: Literal["fork", "keep"]
+    kept_for: processes.Known | None = None
+    """The process (a kernel, the agent) for which the parent is kept."""
+
+
+_requests = msgspec.json.Decoder(Request)
+
+
 class Spare(NamedTuple):
     """A worker that is forked and waits for its pipe."""
 
@@ -68,9 +90,16 @@ class Spare(NamedTuple):
 class Pool:
     """The parent's loop."""
 
-    def __init__(self, listener: socket.socket, idle_s: float) -> None:
+    def __init__(self, listener: socket.socket, lock: int, idle_s: float, keep_s: float) -> None:
         self._listener = listener
+        self._lock = lock
+        """The lock file's descriptor: held as long as any process has it open."""
         self._idle_s = idle_s
+        self._keep_s = keep_s
+        self._leaving = ""
+        """Why it is to end as soon as no job uses it."""
+        self._kept_for: dict[int, processes.Known] = {}
+        """By the handles (pidfd) that tell their ends."""
         self._poll = select.poll()
         self._clients: dict[int, socket.socket] = {}
         self._requesters: dict[int, socket.socket] = {}
@@ -83,26 +112,43 @@ class Pool:
         """Clients, and what to tell them: when nobody waits for a worker any more."""
         self._large = False
         """Whether our memory is held in large pages, as far as it can be."""
+        self._measured = 0
+        """With how many spares our memory was last measured."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._leave("it was told to"))
         self._wake_write = wake
         self._poll.register(listener, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
 
     def serve(self) -> None:
-        """Fork for whoever asks, until no child lives and nobody has asked for `idle_s` or the package has changed."""
-        asked = looked = time.monotonic()
-        source, changed = newest_source(), False
+        """Fork for whoever asks, until it is to end and no job uses it."""
+        used = kept = looked = time.monotonic()
+        source = newest_source()
         while True:
             now = time.monotonic()
+            if busy := bool(self._clients or self._requesters or self._unsaid):
+                used = now
+            if self._kept_for:
+                kept = now
             if now - looked > LOOK_S:
-                looked, changed = now, newest_source() != source
-            if not (self._requesters or self._unsaid) and (changed or now - asked > self._idle_s):
+                if newest_source() != source:
+                    self._leave("the package has changed")
+                if used > looked:
+                    os.utime(self._lock)
+                looked = now
+            if now - used > self._idle_s:
+                self._leave(f"nobody has asked for {now - used:.0f} s")
+            elif now - max(used, kept) > self._keep_s:
+                self._leave("whoever it was kept for is gone")
+            if self._leaving and not busy:
+                log.info("leaving: %s", self._leaving)
                 return
             short = len(self._spares) < self._wanted_spares
             enlarge = not self._large and not self._requesters
-            pause_s = SPARE_DELAY_S if short or enlarge else min(self._idle_s, LOOK_S)
+            unmeasured = len(self._spares) > self._measured
+            pause_s = SPARE_DELAY_S if short or enlarge or unmeasured else min(self._idle_s, self._keep_s, LOOK_S)
             ready = self._poll.poll(0 if self._unsaid else pause_s * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
@@ -110,8 +156,9 @@ class Pool:
                         os.read(self._wake, 4096)
                 elif descriptor == self._listener.fileno():
                     self._accept()
+                elif descriptor in self._kept_for:
+                    self._no_longer_for(descriptor)
                 else:
-                    asked = time.monotonic()
                     self._hear(self._clients[descriptor])
             self._reap()
             if ready:
@@ -122,6 +169,28 @@ class Pool:
                 self._enlarge()
             elif short:
                 self._fork_spares()
+            elif unmeasured:
+                self._measure()
+
+    def keep_for(self, process: processes.Known) -> None:
+        """Stay as long as this process lives (and now and then asks)."""
+        if len(self._kept_for) >= MOST_KEPT_FOR or process in self._kept_for.values():
+            return
+        with contextlib.suppress(OSError):  # it is gone, or lives where we can't see it
+            handle = os.pidfd_open(process[0])
+            if processes.living([process]):
+                self._kept_for[handle] = process
+                self._poll.register(handle, select.POLLIN)
+            else:
+                os.close(handle)
+
+    def _no_longer_for(self, handle: int) -> None:
+        self._poll.unregister(handle)
+        del self._kept_for[handle]
+        os.close(handle)
+
+    def _leave(self, why: str) -> None:
+        self._leaving = self._leaving or why
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -138,11 +207,21 @@ class Pool:
             data, descriptors, _, _ = socket.recv_fds(client, MAX_REQUEST, 1)
         except OSError:
             data, descriptors = b"", []
-        if not data:
-            self._drop(client)
-            return
+        try:
+            requests = [_requests.decode(line) for line in data.splitlines()]
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            log.warning("dropped a client: %s", problem)
+            requests = []
+        for request in requests:
+            if request.kept_for is not None:
+                self.keep_for(request.kept_for)
         for descriptor in descriptors:
-            self._give(client, descriptor)
+            if requests:
+                self._give(client, descriptor)
+            else:
+                os.close(descriptor)
+        if not requests:
+            self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:
         with contextlib.suppress(KeyError):
@@ -184,6 +263,17 @@ class Pool:
             while len(self._spares) < self._wanted_spares:
                 self._spares.append(self._fork())
 
+    def _measure(self) -> None:
+        """Say how much memory we take, and send away the least recently used where the user's parents take too much."""
+        self._measured = len(self._spares)
+        memory = 0
+        for pid in (os.getpid(), *(spare.pid for spare in self._spares)):
+            with contextlib.suppress(psutil.Error):
+                memory += psutil.Process(pid).memory_full_info().pss
+        write_record(self._lock, memory)
+        others = parents.found(Path(self._listener.getsockname()).parent)
+        parents.send_away(parents.surplus(others, parents.most(), parents.most_memory()))
+
     def _fork(self) -> Spare:
         ours, its = socket.socketpair()
         with its:
@@ -201,12 +291,13 @@ class Pool:
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             atexit._clear()
             for inherited in (self._listener, *self._clients.values(), *(spare.wire for spare in self._spares)):
                 inherited.close()
-            os.close(self._wake)
-            os.close(self._wake_write)
+            for handle in (self._lock, self._wake, self._wake_write, *self._kept_for):
+                os.close(handle)
             logging.getLogger().handlers.clear()
             from jupyter_elastic.agent import worker
 
@@ -268,8 +359,8 @@ def newest_source() -> int:
     return max(file.stat().st_mtime_ns for file in files)
 
 
-def listen(path: Path) -> socket.socket | None:
-    """The pool's socket, listening; None when another process has the lock, whose file names its pid and start time."""
+def listen(path: Path) -> tuple[socket.socket, int] | None:
+    """The pool's socket, listening, and its lock; None when another process has the lock, whose file says which."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -278,14 +369,20 @@ def listen(path: Path) -> socket.socket | None:
         if problem.errno not in {errno.EAGAIN, errno.EACCES}:
             raise
         return None
-    os.ftruncate(lock, 0)
-    os.write(lock, json.dumps([os.getpid(), psutil.Process().create_time()]).encode())
+    write_record(lock)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o600)
     listener.listen(64)
-    return listener
+    return listener, lock
+
+
+def write_record(lock: int, memory: int = 0) -> None:
+    """Say in the lock's file who holds it."""
+    text = msgspec.json.encode(parents.Record(*processes.myself(), memory))
+    os.pwrite(lock, text, 0)
+    os.ftruncate(lock, len(text))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -294,10 +391,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--frameworks", nargs="*", default=[], choices=FRAMEWORKS)
     parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds until an unused pool ends")
+    parser.add_argument("--keep", type=float, default=KEEP_S, help="the same when nobody is there for whom it is kept")
+    parser.add_argument("--kept-for", nargs=2, metavar=("PID", "START"), help="a process for which it is kept")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    listener = listen(options.socket)
-    if listener is None:
+    taken = listen(options.socket)
+    if taken is None:
         return 0
     began = time.monotonic()
     import_frameworks(options.frameworks)
@@ -305,8 +404,11 @@ def main(arguments: list[str] | None = None) -> int:
     gc.freeze()
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     log.info("warm after %.2f s, %d thread(s): %s", time.monotonic() - began, threads, ", ".join(options.frameworks))
+    pool = Pool(*taken, options.idle, options.keep)
+    if options.kept_for is not None:
+        pool.keep_for((int(options.kept_for[0]), float(options.kept_for[1])))
     try:
-        Pool(listener, options.idle).serve()
+        pool.serve()
     finally:
         options.socket.unlink(missing_ok=True)
     return 0

@@ -19,15 +19,16 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 import jupyter_elastic
 from jupyter_elastic import connection
-from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.pool import FRAMEWORKS, newest_source
+from jupyter_elastic.agent import parents, processes
+from jupyter_elastic.agent.pool import FRAMEWORKS, Request, newest_source
 from jupyter_elastic.errors import EngineError
 
-WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
-"""`0`: never fork workers from a warm pool."""
 START_S = 180.0
 """How long a pool may take to import its frameworks before its clients do without it."""
 CODE_S = 5.0
@@ -70,13 +71,22 @@ class Process:
 
 
 class Spawner:
-    """Starts workers for one attempt."""
+    """Starts workers for one attempt. The pool that they come from is kept for the process `kept_for`, a kernel."""
 
-    def __init__(self, python: str, environment: Mapping[str, str], frameworks: tuple[str, ...], *, warm: bool) -> None:
+    def __init__(
+        self,
+        python: str,
+        environment: Mapping[str, str],
+        frameworks: tuple[str, ...],
+        *,
+        warm: bool,
+        kept_for: processes.Known | None = None,
+    ) -> None:
         self._python = python
         self._environment = {**os.environ, **environment}
         self._frameworks = tuple(name for name in FRAMEWORKS if name in frameworks)
-        self._warm = warm and warm_wanted()
+        self._warm = warm and parents.wanted()
+        self._kept_for = kept_for
         self._client: PoolClient | None = None
         self._connecting = asyncio.Lock()
 
@@ -89,7 +99,7 @@ class Spawner:
             ours, theirs = _pipe(first)
             try:
                 with theirs:
-                    return await (await self._pool()).fork(theirs), ours
+                    return await (await self._pool()).fork(theirs, self._kept_for), ours
             except (OSError, EngineError, TimeoutError) as problem:
                 ours.close()  # should the pool fork after all, that worker finds its pipe closed and ends
                 log.info("no warm worker (%s: %s); starting a cold one", type(problem).__name__, problem)
@@ -155,14 +165,14 @@ class PoolClient:
         self._children: dict[int, Process] = {}
         self._listening = asyncio.create_task(self._listen())
 
-    async def fork(self, theirs: socket.socket) -> Process:
+    async def fork(self, theirs: socket.socket, kept_for: processes.Known | None = None) -> Process:
         """Fork a worker that has `theirs`. EngineError when the pool can't or is gone; TimeoutError when it hangs."""
         if self.lost:
             raise EngineError("the warm pool is gone")
         answer: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         # Past asyncio, which can't send descriptors: one small message, which a UNIX socket takes at once.
-        socket.send_fds(self._socket, [b'{"k":"fork"}\n'], [theirs.fileno()])
+        socket.send_fds(self._socket, [_request("fork", kept_for)], [theirs.fileno()])
         async with asyncio.timeout(START_S):
             return await answer
 
@@ -229,13 +239,32 @@ async def connect(
         await asyncio.sleep(0.02)
 
 
+def _request(k: Literal["fork", "keep"], kept_for: processes.Known | None) -> bytes:
+    return msgspec.json.encode(Request(k, kept_for)) + b"\n"
+
+
 def start_pool(
-    path: Path, python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]
+    path: Path,
+    python: str,
+    environment: Mapping[str, str],
+    frameworks: tuple[str, ...],
+    kept_for: processes.Known | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a pool as a detached process; it ends by itself when another one has the lock."""
+    keep = [] if kept_for is None else ["--kept-for", *map(str, kept_for)]
     with connection.open_private(path.with_suffix(".log"), append=True) as output:
         return subprocess.Popen(
-            [python, "-P", "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--frameworks", *frameworks],
+            [
+                python,
+                "-P",
+                "-m",
+                "jupyter_elastic.agent.pool",
+                "--socket",
+                str(path),
+                *keep,
+                "--frameworks",
+                *frameworks,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -245,25 +274,23 @@ def start_pool(
         )
 
 
-def warm_wanted() -> bool:
-    """Whether the user lets workers be forked from warm pools."""
-    return os.environ.get(WARM_VARIABLE, "1") != "0"
-
-
 def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> bool:
-    """Start a pool for later, if none lives; whether one was started. Comes back at once.
+    """Start a pool for later, if none lives; whether one was started. Comes back at once. It is kept for this process.
 
     Not when the user doesn't want any (`$JUPYTER_ELASTIC_WARM=0`).
     """
-    if not warm_wanted():
+    if not parents.wanted():
         return False
+    me = processes.known(os.getpid())
     environment = {**os.environ, **environment}
     path = socket_of(python, environment, frameworks)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
+            probe.sendall(_request("keep", me))
         except OSError:
-            pool = start_pool(path, python, environment, tuple(name for name in FRAMEWORKS if name in frameworks))
+            wanted = tuple(name for name in FRAMEWORKS if name in frameworks)
+            pool = start_pool(path, python, environment, wanted, me)
             threading.Thread(target=pool.wait, name="reaper of a warm pool", daemon=True).start()
             return True
     return False

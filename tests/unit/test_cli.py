@@ -14,7 +14,7 @@ from jupyter_elastic.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
 
 COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
-            "build-horovod", "sim")  # fmt: skip
+            "build-horovod", "sim", "stop")  # fmt: skip
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,9 @@ class WorkersEngine:
         self._environment = payload.env
         self._port = environment.reserve()
         self.machine.elastic = self.rings and self._cell.elastic
-        self._spawner = Spawner(self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm)
+        self._spawner = Spawner(
+            self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm, kept_for=payload.kernel
+        )
         self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
 

@@ -47,7 +47,6 @@ def pool(tmp_path):
         yield started
 
 
-@pytest.mark.xfail(reason="warm parents outlive their agent")
 def test_an_agent_that_is_told_to_end_takes_its_parents_along_but_no_job(pool, tmp_path):
     (warm, *_) = has_a_warm_parent(pool)
     job = pool.submit(WAIT, names={"folder": tmp_path})
@@ -63,7 +62,6 @@ def test_an_agent_that_is_told_to_end_takes_its_parents_along_but_no_job(pool, t
     assert pool.ended(job).outcome == "completed"
 
 
-@pytest.mark.xfail(reason="there is no such command")
 def test_stop_refuses_while_a_job_runs_and_ends_it_by_force(pool, tmp_path):
     has_a_warm_parent(pool)
     job = pool.submit(WAIT, names={"folder": tmp_path})
@@ -82,7 +80,6 @@ def test_stop_refuses_while_a_job_runs_and_ends_it_by_force(pool, tmp_path):
     assert pool.ended(job).outcome == "cancelled"
 
 
-@pytest.mark.xfail(reason="there is no such command")
 def test_stop_without_a_daemon_finds_the_drivers(pool, tmp_path):
     job = pool.submit(WAIT, names={"folder": tmp_path})
     pool.printed(job, "begun")
@@ -102,7 +99,6 @@ def test_stop_without_a_daemon_finds_the_drivers(pool, tmp_path):
     assert (code, said["ended"]) == (0, [])
 
 
-@pytest.mark.xfail(reason="there is no such command")
 def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatch, capsys):
     from jupyter_elastic import connection, stop
 

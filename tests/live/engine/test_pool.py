@@ -116,7 +116,6 @@ def test_ends_when_idle(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.xfail(reason="a parent knows nothing of kernels")
 @asynchronous
 async def test_ends_some_time_after_the_last_kernel_it_is_kept_for(tmp_path: Path) -> None:
     path = tmp_path / "pool.sock"
@@ -152,7 +151,6 @@ async def test_ends_some_time_after_the_last_kernel_it_is_kept_for(tmp_path: Pat
             process.wait()
 
 
-@pytest.mark.xfail(reason="any number of parents stays")
 @asynchronous
 async def test_the_least_recently_used_make_room_but_not_while_a_job_uses_them(tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, "JUPYTER_ELASTIC_WARM": "2"}
