@@ -43,6 +43,7 @@ class Doors:
         self._pipe = pipe
         self._name = name
         self._folder = session.folder
+        self._session = session
         self._follow = follow
         self._keeper = StateKeeper(session)
         self._listeners: list[Any] = []
@@ -54,6 +55,7 @@ class Doors:
         self.leave: Callable[[], None] = lambda: os._exit(0)
         """Called when the driver removes this worker; must not return."""
         pipe.on_call = self._call
+        pipe.on_left = session.heard_of
 
     def install(self) -> None:
         """Replace the doors in what is loaded, and in what will be."""
@@ -118,6 +120,7 @@ class Doors:
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
         self._keeper.begin(go["rank"], restore=bool(go["restore"]))
+        self._session.company.joined(go["round"])
         self._follow(go["rank"], go["size"])
         before = _sockets()
         try:

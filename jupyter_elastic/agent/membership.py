@@ -12,6 +12,8 @@ The rules, measured in ARCHITECTURE.md:
 - Ranks go by age, those that hold state first: rank 0 always has it where anybody has.
 - A dead worker's slot gets a new one; the survivors go on at once when there are at least `min_slots` of them.
 - Once the cell has come to `elastic.run`, a newcomer starts in a private world of size one, and joins at that door.
+- Who comes back to the door after another member has come to the end of its cell was left behind by it, unless a member
+  died: the news of that may come later, so a few ticks pass before the attempt is given up.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
 """
 
@@ -107,10 +109,14 @@ class Settled:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The attempt can't go on: a worker of a cell that isn't elastic died, or workers die again and again."""
+    """The attempt can't go on.
+
+    A worker of a cell that isn't elastic died, workers die again and again, or this one is through with its cell and
+    the ring still needed it.
+    """
 
     name: str
-    why: Literal["not elastic", "too often"]
+    why: Literal["not elastic", "too often", "left early"]
 
 
 Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Release | Settled | GiveUp
@@ -157,6 +163,12 @@ class Membership:
     _called: set[str] = field(default_factory=set)
     _broken: int | None = None
     """Ticks since a member of the present round died, or came back to the door, before all had joined."""
+    _first_done: str = ""
+    """The first member of the present round that is through with its cell."""
+    _mourning: bool = False
+    """A member of the present round has died: the others may come back to the door for that."""
+    _forsaken: int = 0
+    """Ticks since a member came back to the door and no reason is known but that another is through."""
     _settled: int = 0
     """The last round that all its members have joined."""
     _told: int = 0
@@ -210,6 +222,8 @@ class Membership:
             return []
         worker.place = "done"
         self.finishing = True
+        if worker.round == self.round:
+            self._first_done = self._first_done or name
         return self._decide()
 
     def gone(self, name: str) -> list[Action]:
@@ -223,6 +237,7 @@ class Membership:
         if worker.round == self.round and self._settled < self.round:
             self._broken = 0
         self.deaths += 1
+        self._mourning |= worker.round == self.round
         if worker.slot in self.wanted and not self.finishing:
             if not self.elastic:
                 return [GiveUp(name, "not elastic"), *self.end()]
@@ -244,6 +259,10 @@ class Membership:
     def tick(self) -> list[Action]:
         """A moment has passed (the shell says which): calls that were not answered are repeated."""
         self._called.clear()
+        if self._left_behind():
+            self._forsaken += 1
+            if self._forsaken > PATIENCE:
+                return [GiveUp(self._first_done, "left early"), *self.end()]
         actions = self._decide()
         if self._broken is not None and self._settled < self.round:
             self._broken += 1
@@ -360,7 +379,7 @@ class Membership:
 
     def _start(self) -> list[Action]:
         members, coming = self._members(), self._next()
-        if any(not w.at_door for w in members):
+        if any(not w.at_door for w in members) or self._left_behind():
             return []
         if not self.wanted and not self.finishing:
             return self._remove(members, keep=True)
@@ -370,12 +389,17 @@ class Membership:
         actions = self._remove(left, keep=not any(w.seasoned for w in coming))
         self.round += 1
         self._broken = None
+        self._first_done, self._mourning, self._forsaken = "", False, 0
         coming.sort(key=_seniority)
         restore = not any(w.seasoned for w in coming)
         for worker in coming:
             worker.place, worker.round = "joining", self.round
         self._called.clear()
         return [*actions, Go(self.round, self.generation, tuple(w.name for w in coming), restore)]
+
+    def _left_behind(self) -> bool:
+        """Whether a ring broke because a member is through with its cell: no death is known that broke it."""
+        return bool(self._first_done) and not self._mourning and any(w.at_door for w in self._members())
 
     def _remove(self, workers: list[_Worker], *, keep: bool) -> list[Action]:
         """Send workers away from the door; with `keep`, the first of them that has the state saves it."""

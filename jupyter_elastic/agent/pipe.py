@@ -1,14 +1,15 @@
 """The worker's end of the pipe to its driver: JSON lines, read by one thread, written by any.
 
-To the driver: `hello`, `ready`, `entered`, `joined`, `progress`, `committed`, `done`, `error`, `bye`. From it: `start`
-(the first line), `go`, `private`, `removed`, `update`. When the pipe ends the driver is gone, and so is the worker: at
-once, because nobody would end it later. Knows the words and nothing of frameworks.
+To the driver: `hello`, `ready`, `entered`, `joined`, `progress`, `committed`, `left`, `apart`, `done`, `error`, `bye`.
+From it: `start` (the first line), `go`, `private`, `removed`, `update`, `left`. When the pipe ends the driver is gone,
+and so is the worker: at once, because nobody would end it later. Knows the words and nothing of frameworks.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.agent.commits import Commits
+from jupyter_elastic.agent.company import Company, Leave
 from jupyter_elastic.types import Progress
 
 ORPHANED = 77
@@ -39,6 +41,8 @@ class Pipe:
         self.called = threading.Event()
         """Another round waits for this worker, or it is to leave."""
         self.on_call: Callable[[], None] = lambda: None
+        self.on_left: Callable[[dict[str, Any]], None] = lambda _: None
+        """Another member has left the training."""
         self.on_end: Callable[[], object] = lambda: os._exit(ORPHANED)
         """The driver is gone."""
         self._sending = threading.Lock()
@@ -77,14 +81,20 @@ class Pipe:
         with contextlib.suppress(OSError, ValueError):
             for line in self._lines:
                 message = json.loads(line)
-                if message["k"] == "update":
-                    self.called.set()
-                    self.on_call()
-                else:
-                    with self._arrived:
-                        self._answers.append(message)
-                        self._arrived.notify_all()
+                self._hear(message.pop("k"), message)
         self.on_end()
+
+    def _hear(self, k: str, words: dict[str, Any]) -> None:
+        match k:
+            case "update":
+                self.called.set()
+                self.on_call()
+            case "left":
+                self.on_left(words)
+            case _:
+                with self._arrived:
+                    self._answers.append({"k": k, **words})
+                    self._arrived.notify_all()
 
 
 class WorkerSession:
@@ -96,6 +106,7 @@ class WorkerSession:
         self.rank = 0
         self._pipe = pipe
         self._commits = Commits(folder)
+        self.company = Company()
         self._newest: Progress | None = None
         self._news = threading.Event()
         self._reporter: threading.Thread | None = None
@@ -131,6 +142,22 @@ class WorkerSession:
     def change_wanted(self) -> bool:
         """Whether this worker is waited for at the door."""
         return self._pipe.called.is_set()
+
+    def collective(self, step: int) -> None:
+        """The ring is to begin something together: the driver is told when a member has left before."""
+        self._apart(self.company.begin(step))
+
+    def leave(self) -> None:
+        """The training function has returned: the others are told."""
+        self._pipe.send("left", **dataclasses.asdict(self.company.leave()))
+
+    def heard_of(self, words: dict[str, Any]) -> None:
+        """Another member's training function has returned."""
+        self._apart(self.company.heard(Leave(**words)))
+
+    def _apart(self, left: Leave | None) -> None:
+        if left is not None:
+            self._pipe.send("apart", rank=left.rank, step=left.step, own=self.company.step)
 
     def _tell(self) -> None:
         while True:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,12 +31,26 @@ from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import here as _here
 from jupyter_elastic.training.report import report
 from jupyter_elastic.training.ring import members as _members
+from jupyter_elastic.training.ring import native as _native_ring
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
 from jupyter_elastic.training.state import walk as _walk
 
-__all__ = ["State", "batches", "commit", "prepare", "rank", "report", "run", "session", "shard", "size", "total"]
+__all__ = [
+    "State",
+    "agree",
+    "batches",
+    "commit",
+    "prepare",
+    "rank",
+    "report",
+    "run",
+    "session",
+    "shard",
+    "size",
+    "total",
+]
 
 
 def rank() -> int:
@@ -91,8 +105,35 @@ def total(value: Any) -> Any:
     values = np.asarray(value, dtype=np.float64)
     ring = _here.ring
     if ring is not None and not _here.rehearsing and ring.size() > 1:
+        _here.collective()
         values = ring.total(np.atleast_1d(values)).reshape(values.shape)
     return values.item() if values.ndim == 0 else values
+
+
+def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
+    """A decision that all workers take together: each gives its own value, and all get the same answer.
+
+        if training.agree(validation_loss > 1.2 * best):
+            return
+
+    `any`: True where one says so; `all`: where all do; `mean`: the mean of their numbers. Every worker must call it, in
+    the same place. Works in native Horovod cells too; alone, and in a newcomer's private first step, the answer is the
+    worker's own.
+    """
+    if how not in {"any", "all", "mean"}:
+        raise BadRequest(f"training.agree knows how='any', 'all' and 'mean', not {how!r}.")
+    own = float(value) if how == "mean" else float(bool(value))
+    size, added = _sum(own)
+    return {"any": added > 0, "all": added == size, "mean": added / size}[how]
+
+
+def _sum(own: float) -> tuple[int, float]:
+    """How many take part, and the sum of their numbers."""
+    ring = None if _here.rehearsing else _here.ring or _native_ring()
+    if ring is None or ring.size() < 2:
+        return 1, own
+    _here.collective()
+    return ring.size(), float(ring.total(np.array([own]))[0])
 
 
 def prepare(*objects: Any) -> Any:

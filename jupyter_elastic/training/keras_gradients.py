@@ -103,6 +103,7 @@ class Reducer:
         wanted = state.wanted()
         self._steps += 1
         if here.adds_up(self._steps):
+            here.collective()
             gradients, wanted = _summed(gradients, wanted=wanted)
         here.change = bool(here.change) or wanted
         return gradients

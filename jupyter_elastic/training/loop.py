@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jupyter_elastic.training import session
+
 if TYPE_CHECKING:
     from jupyter_elastic.training.data import Piece
     from jupyter_elastic.training.ring import Ring
@@ -60,6 +62,11 @@ class Loop:
         if self.rehearsing:
             return 1
         return 0 if self.ring is None else self.ring.rank()
+
+    def collective(self) -> None:
+        """Every member of the ring is to begin this together; whoever has left the training doesn't."""
+        if session.current is not None and self.state is not None and not self.rehearsing:
+            session.current.collective(self.state.step)
 
     @property
     def weight(self) -> float:

@@ -144,6 +144,16 @@ def horovod_module() -> Any:
     return None
 
 
+def native() -> Ring | None:
+    """The ring that the cell has formed itself by `hvd.init()`; None where there is none."""
+    module = horovod_module()
+    if module is None:
+        return None
+    name = "torch" if module.__name__ == "horovod.torch" else "keras"
+    ring: Ring = importlib.import_module(f"jupyter_elastic.training.{name}").HorovodRing()
+    return ring
+
+
 def members() -> tuple[int, int]:
     """This worker's number and how many train together, within `run` and outside of it."""
     if here.ring is not None or here.rehearsing:

@@ -73,6 +73,8 @@ def _run_elastic(
             if is_failure(error):
                 reporter.forget()  # it goes back to the last commit: what was reported since will be again
             raise
+        if session.current is not None and ring.size() > 1:
+            session.current.leave()
         return result
 
     def reset() -> None:

@@ -32,5 +32,13 @@ class Session(Protocol):
         """Whether this worker is asked to the door: another generation, its removal, or a preemption waits."""
         ...
 
+    def collective(self, step: int) -> None:
+        """This worker begins something, in this step, that every member of its ring takes part in."""
+        ...
+
+    def leave(self) -> None:
+        """This worker's training function has returned."""
+        ...
+
 
 current: Session | None = None

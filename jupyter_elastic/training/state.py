@@ -307,8 +307,11 @@ class State:
                 self._update.clear()
             return
         if here.change is None:
-            wanted = float(self.wanted())
-            here.change = bool(ring.total(np.array([wanted]))[0]) if ring.size() > 1 else bool(wanted)
+            wanted = self.wanted()
+            if ring.size() > 1:
+                here.collective()
+                wanted = bool(ring.total(np.array([float(wanted)]))[0])
+            here.change = wanted
         if here.change:
             self._to_the_door(saved=saved)
 

@@ -106,6 +106,7 @@ class Reducer:
         """Sum over the ring, in one group a type and device; the flags say what was used and who wants a change."""
         import horovod.torch as hvd
 
+        here.collective()
         flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(wanted)])
         groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         gradients = []

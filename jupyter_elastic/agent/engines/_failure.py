@@ -32,3 +32,27 @@ class Failure:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump(words, file)
             temporary.replace(folder / "error.json")
+
+
+_TOGETHER = (
+    "Let all decide together: `if training.agree(enough): break` (from jupyter_elastic import training) breaks on "
+    "every rank as soon as one has enough"
+)
+
+
+def left_early(leaver: int, other: int, *, step: int, own: int) -> Failure:
+    """A training function has returned on one rank, and another goes on."""
+    return Failure(
+        0, leaver, "LeftEarly",
+        f"rank {leaver} left the training after step {step}, and rank {other} went on with step {own}: they would have "
+        f"trained apart. {_TOGETHER}",
+    )  # fmt: skip
+
+
+def ended_early(leaver: int, other: int) -> Failure:
+    """A cell has come to its end on one rank, and another waits for it in a ring."""
+    return Failure(
+        1, leaver, "LeftEarly",
+        f"rank {leaver} came to the end of its cell while rank {other} was still training: {other} would have trained "
+        f"on alone. {_TOGETHER}",
+    )  # fmt: skip

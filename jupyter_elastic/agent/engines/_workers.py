@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import math
@@ -26,7 +27,7 @@ from jupyter_elastic import packaging
 from jupyter_elastic.agent import environment, membership, processes
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.engines import _reading
-from jupyter_elastic.agent.engines._failure import Failure
+from jupyter_elastic.agent.engines._failure import Failure, ended_early
 from jupyter_elastic.agent.engines.base import Report, Task
 from jupyter_elastic.agent.membership import Action, Membership
 from jupyter_elastic.agent.spawn import Process, Spawner, default_threads
@@ -96,8 +97,8 @@ class WorkersEngine:
         self._failures: list[Failure] = []
         self._failing = False
         self._stopping = ""
-        self._through: set[str] = set()
-        """Names of workers whose cell came to its end."""
+        self._through: dict[str, int] = {}
+        """Workers whose cell came to its end, and their ranks."""
         self._told = 0
         """The last generation that was reported running; 0: none yet."""
         self._over = False
@@ -279,7 +280,7 @@ class WorkersEngine:
             case "done":
                 member.done = True
                 self._tell_running()
-                self._through.add(member.name)
+                self._through[member.name] = member.rank
                 self._spawn_task(self._see_to_end(member))
                 self._do(self.machine.done(member.name))
             case "error":
@@ -312,6 +313,10 @@ class WorkersEngine:
         self._maybe_over()
 
     def _gave_up(self, name: str, why: str) -> None:
+        if why == "left early":
+            other = next((m.rank for m in self._members.values() if not m.done), 0)
+            self._fail(ended_early(self._through[name], other))
+            return
         failure = self._death(*(self._last_words or (Member(name, "", 0), None)))
         if why == "too often":
             failure.message += "; workers died again and again without a commit between"
@@ -397,7 +402,12 @@ class WorkersEngine:
         return "completed", ""
 
     def _cause(self) -> Failure:
-        return min(self._failures, key=lambda failure: (failure.weight, failure.rank))
+        cause = min(self._failures, key=lambda failure: (failure.weight, failure.rank))
+        if cause.weight >= BROKEN_RING and self._through:
+            first = next(iter(self._through.values()))
+            words = f"{cause.message}; rank {first} had come to the end of its cell"
+            return dataclasses.replace(cause, message=words)
+        return cause
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         self._over = self._ended = True

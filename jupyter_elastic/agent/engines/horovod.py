@@ -13,6 +13,7 @@ import time
 from typing import Any, ClassVar
 
 from jupyter_elastic.agent import membership
+from jupyter_elastic.agent.engines._failure import left_early
 from jupyter_elastic.agent.engines._workers import Member, WorkersEngine
 from jupyter_elastic.agent.engines.base import Report, Task
 from jupyter_elastic.agent.membership import Action
@@ -93,6 +94,11 @@ class Horovod(WorkersEngine):
                 self._do(self.machine.entered(member.name))
             case "joined":
                 self._do(self.machine.joined(member.name, int(words["round"])))
+            case "left":
+                for name in self._members.keys() - {member.name}:
+                    self.tell(name, "left", **(words | {"rank": member.rank}))
+            case "apart":
+                self._fail(left_early(words["rank"], member.rank, step=words["step"], own=words["own"]))
             case _:
                 log.warning("worker %s said something unknown: %.200s", member.name, words)
 

@@ -48,7 +48,6 @@ def ended(source, folder, **names):
     return asyncio.run(live()), bench
 
 
-@pytest.mark.xfail(reason="the others go on in a ring without it, and the job completes")
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_a_rank_that_leaves_alone_ends_the_job_with_the_way_out(framework, warm_workers, tmp_path):
     pytest.importorskip(framework)
@@ -62,7 +61,6 @@ def test_a_rank_that_leaves_alone_ends_the_job_with_the_way_out(framework, warm_
     assert "through 0" not in bench.text(0)
 
 
-@pytest.mark.xfail(reason="there is no training.agree")
 def test_agreed_upon_all_leave_in_the_same_step(warm_workers, tmp_path):
     decision = "training.agree(training.rank() == 1 and state.step >= 4)"
     exit_, bench = ended(leaving(cells.TORCH, decision), tmp_path)
@@ -72,7 +70,6 @@ def test_agreed_upon_all_leave_in_the_same_step(warm_workers, tmp_path):
     assert "through 1" in bench.text(1)
 
 
-@pytest.mark.xfail(reason="the others go on in a ring without it, and the job completes")
 def test_native_elastic_code_is_told_too(warm_workers, tmp_path):
     exit_, bench = ended(NATIVE, tmp_path)
     assert exit_.outcome == "failed", bench.story()
@@ -80,7 +77,6 @@ def test_native_elastic_code_is_told_too(warm_workers, tmp_path):
     assert "training.agree(" in exit_.reason
 
 
-@pytest.mark.xfail(reason="Horovod has been shut down, it says, and not by whom")
 def test_a_plain_loop_says_who_had_ended(warm_workers, tmp_path):
     exit_, bench = ended(PLAIN, tmp_path)
     assert exit_.outcome == "failed", bench.story()

@@ -205,7 +205,18 @@ def test_the_end() -> None:
     assert machine.over
 
 
-def test_who_is_left_behind_at_the_end_goes_on_alone() -> None:
+def test_who_is_left_behind_by_a_death_at_the_end_goes_on_alone() -> None:
+    machine = ring("h:0", "h:1", "h:2")
+    machine.done("w0")
+    assert machine.ready("w1", "init", seasoned=True) == []
+    assert Go(2, 1, ("w1",), restore=False) in machine.gone("w2")  # heard of last
+
+
+def test_who_is_left_behind_by_one_that_is_through_ends_the_attempt() -> None:
     machine = ring("h:0", "h:1")
     machine.done("w0")
-    assert machine.ready("w1", "init", seasoned=True) == [Go(2, 1, ("w1",), restore=False)]
+    assert machine.ready("w1", "init", seasoned=True) == []
+    machine.gone("w0")
+    for _ in range(PATIENCE):
+        assert machine.tick() == []
+    assert machine.tick()[0] == GiveUp("w0", "left early")

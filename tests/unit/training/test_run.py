@@ -132,6 +132,29 @@ def test_shard_and_total_alone():
     assert training.total([1, 2]).tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize(("value", "how", "answer"), [(True, "any", True), (0, "all", False), (2, "mean", 2.0)])
+def test_alone_everybody_agrees_with_itself(value, how, answer):
+    assert training.agree(value, how) == answer
+
+
+def test_agreement_in_one_ring(memory, monkeypatch):
+    class Three(Alone):
+        def size(self):
+            return 3
+
+        def total(self, values):
+            return np.add(values, 2.0)  # two others said 1
+
+    monkeypatch.setattr(here, "ring", Three())
+    assert [training.agree(False), training.agree(False, "all"), training.agree(True, "all")] == [True, False, True]
+    assert training.agree(4, "mean") == 2.0
+
+
+def test_an_unknown_way_to_agree_is_refused():
+    with pytest.raises(BadRequest, match=r"'any', 'all' and 'mean', not 'most'"):
+        training.agree(True, "most")
+
+
 def test_commit_needs_a_training():
     with pytest.raises(BadRequest, match=r"under @training.run"):
         training.commit()

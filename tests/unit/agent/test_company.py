@@ -1,0 +1,54 @@
+"""Who has left a training is known by counts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jupyter_elastic.agent.company import Company
+
+
+def trained(steps: int, round_: int = 1) -> Company:
+    company = Company()
+    company.joined(round_)
+    for step in range(1, steps + 1):
+        assert company.begin(step) is None
+    return company
+
+
+def test_all_leave_after_the_same_step_whoever_hears_of_it_when() -> None:
+    one, other = trained(5), trained(4)
+    left = one.leave()
+    assert other.heard(left) is None
+    assert other.begin(5) is None
+    other.leave()
+    assert one.heard(dataclasses.replace(left, rank=1)) is None
+
+
+def test_who_goes_on_knows_it_when_it_begins_the_next_step() -> None:
+    company = trained(5)
+    assert company.heard(trained(5).leave()) is None
+    found = company.begin(6)
+    assert found is not None
+    assert (found.step, company.step) == (5, 6)
+
+
+def test_who_waits_already_knows_it_when_it_hears() -> None:
+    assert trained(6).heard(trained(5).leave()) is not None
+
+
+def test_a_second_training_in_the_cell_is_no_part_of_the_first() -> None:
+    one, other = trained(5), trained(5)
+    first = one.leave()
+    other.leave()
+    assert other.begin(1) is None
+    assert other.heard(first) is None  # heard of late
+    for step in range(2, 9):
+        assert other.begin(step) is None
+
+
+def test_another_ring_counts_anew() -> None:
+    company = trained(9)
+    left = trained(5).leave()
+    company.joined(2)
+    assert company.heard(left) is None
+    assert company.begin(10) is None
