@@ -40,6 +40,7 @@ class Bench:
         min_slots: int = 1,
         warm: bool = True,
         python: str = sys.executable,
+        **more: Any,
     ) -> None:
         self.folder = folder
         self.reports: list[Observation] = []
@@ -55,6 +56,7 @@ class Bench:
             env={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
             sys_path=tuple(sys.path),
             workdir=str(folder),
+            **more,
         )
         (folder / packaging.PAYLOAD).write_bytes(packaging.encode(payload))
         task = Task(
