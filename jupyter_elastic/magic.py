@@ -182,6 +182,7 @@ class ElasticMagics(Magics):
             only=options.only,
             out=options.out,
             env=options.env,
+            seed=options.seed,
         )
 
     def _run(self, options: Options, package: packaging.Package, engine: str) -> Any:

@@ -20,6 +20,8 @@ from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.job import slot_range
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
+MOST_SEED = 2**31 - 1
+"""NumPy takes 32 bits, and the rank is added."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -40,6 +42,7 @@ class Options(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     priority: int = 0
     dry_run: bool = False
+    seed: int | None = None
 
 
 @magic_arguments("%%distribute")
@@ -73,6 +76,7 @@ class Options(Struct, frozen=True, kw_only=True):
     "--env", action="append", metavar="K=V", help="Environment variable of the workers; K alone takes the kernel's."
 )
 @argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
+@argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
 @argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
 def distribute_line(line: str) -> None:
     """Run this cell on leased slots of the shared pool.
@@ -108,6 +112,8 @@ def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
         _identifier("--handle", handle)
     if not -1000 <= given.priority <= 1000:
         raise BadRequest(f"--priority {given.priority}: give a number from -1000 to 1000")
+    if given.seed is not None and not 0 <= given.seed <= MOST_SEED:
+        raise BadRequest(f"--seed {given.seed}: give a number from 0 to {MOST_SEED}")
     return Options(
         min_slots=low,
         max_slots=high,
@@ -122,6 +128,7 @@ def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
         env=_environment(given.env or [], environ or {}),
         priority=given.priority,
         dry_run=given.dry_run,
+        seed=given.seed,
     )
 
 

@@ -76,6 +76,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     workdir: str = ""
     kernel: tuple[int, float] | None = None
     """Who packaged it, by pid and start time: what is kept warm for its jobs is kept as long as it lives."""
+    seed: int | None = None
+    """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
@@ -113,6 +115,7 @@ def package(
     out: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
+    seed: int | None = None,
 ) -> Package:
     """Package a cell that was written against `namespace`.
 
@@ -145,6 +148,7 @@ def package(
         sys_path=_search_path(),
         workdir=workdir or str(Path.cwd()),
         kernel=(os.getpid(), connection.start_time()),
+        seed=seed,
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 

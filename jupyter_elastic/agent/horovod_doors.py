@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import socket
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.agent.horovod_state import StateKeeper
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
+from jupyter_elastic.imports import AfterImport
 
 ADDED_AND_REMOVED = 3
 """`HostUpdateResult.mixed`: whoever stays takes part in the next `sync`."""
@@ -67,7 +65,7 @@ class Doors:
             if name in sys.modules:
                 patches.pop(name)(sys.modules[name])
         if patches:
-            sys.meta_path.insert(0, _AfterImport(patches))
+            sys.meta_path.insert(0, AfterImport(patches))
 
     @property
     def initialized(self) -> bool:
@@ -284,28 +282,3 @@ def _sever(ring: frozenset[tuple[int, str]]) -> None:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
             if connected.family == socket.AF_INET and connected.type == socket.SOCK_STREAM:
                 connected.shutdown(socket.SHUT_RDWR)
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Runs a patch right after a module of that name was executed."""
-
-    def __init__(self, patches: dict[str, Callable[[types.ModuleType], None]]) -> None:
-        self._patches = patches
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec that the others find, with a loader that patches what it has loaded."""
-        if fullname not in self._patches:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            patch = self._patches.pop(fullname)
-            execute = spec.loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                execute(module)
-                patch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

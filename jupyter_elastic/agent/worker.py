@@ -18,7 +18,6 @@ import inspect
 import json
 import linecache
 import os
-import random
 import signal
 import socket
 import sys
@@ -33,7 +32,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import environment
+from jupyter_elastic.agent import environment, seeds
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
@@ -148,6 +147,8 @@ class Worker:
         if self._engine == "horovod":
             self._doors.install()
             guards.install()
+        if payload.seed is not None:
+            seeds.same_again(payload.seed + self._rank)
         self._namespace = packaging.restore(payload)
         self._namespace.update(
             __name__="__main__",
@@ -331,10 +332,7 @@ def prepare() -> None:
         stream.reconfigure(  # type: ignore[union-attr]
             encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr
         )
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
+    seeds.of_its_own()
 
 
 def rehearse() -> None:

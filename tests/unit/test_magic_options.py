@@ -33,6 +33,7 @@ from jupyter_elastic.magic_options import Options, distribute_line, parse, polic
         ("--max-time 1:30:00 --estimate 0.5s", {"max_time_s": 5400.0, "estimate_s": 0.5}),
         ("--env A=1 --env B=x=y --env HERE", {"env": {"A": "1", "B": "x=y", "HERE": "h"}}),
         ("--dry-run", {"dry_run": True}),
+        ("--seed 0", {"seed": 0}),
     ],
 )
 def test_lines(line: str, what: dict[str, Any]) -> None:
@@ -57,6 +58,7 @@ def test_lines(line: str, what: dict[str, Any]) -> None:
         ("--in x --no-capture", "contradict"),
         ("-a -b", "contradict"),
         ("--priority 5000", "-1000 to 1000"),
+        ("--seed 2147483648", "0 to 2147483647"),
         (f"--name {'x' * 201}", "200 characters"),
     ],
 )

@@ -32,9 +32,7 @@ cells = pytest.mark.parametrize(
     ("source", "warm"),
     [
         pytest.param(PLAIN, False, id="no framework"),
-        pytest.param(
-            TORCH, True, id="torch", marks=[needs("torch"), pytest.mark.xfail(reason="torch has its parent's seed")]
-        ),
+        pytest.param(TORCH, True, id="torch", marks=needs("torch")),
         pytest.param(TORCH, False, id="torch, imported by the cell", marks=needs("torch")),
         pytest.param(TENSORFLOW, True, id="tensorflow", marks=needs("tensorflow")),
     ],
@@ -49,7 +47,6 @@ async def test_every_rank_of_every_job_has_its_own(folder: Path, source: str, *,
         assert len(set(same)) == 4, drawn
 
 
-@pytest.mark.xfail(reason="there is no --seed")
 @cells
 @asynchronous
 async def test_a_seed_makes_a_job_repeatable(folder: Path, source: str, *, warm: bool) -> None:

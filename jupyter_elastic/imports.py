@@ -1,0 +1,53 @@
+"""Doing something with a module once it is there, without importing it."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Sequence
+
+Patch = Callable[[types.ModuleType], None]
+
+
+def after_import(name: str, patch: Patch) -> None:
+    """Call `patch` with the module: now when it is loaded, else right after it was, by whomever."""
+    module = sys.modules.get(name)
+    if module is not None:
+        patch(module)
+    else:
+        sys.meta_path.insert(0, AfterImport({name: patch}))
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Runs a patch right after a module of that name was executed."""
+
+    def __init__(self, patches: dict[str, Patch]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: types.ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec that the others find, with a loader that patches what it has loaded."""
+        if fullname not in self._patches:
+            return None
+        patch = self._patches.pop(fullname)
+        # Among all finders, so that another patch of the same module is not passed by; this one knows it no more.
+        spec = importlib.util.find_spec(fullname)
+        if spec is None:
+            self._patches[fullname] = patch
+            return None
+        if spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                patch(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
