@@ -1,0 +1,37 @@
+"""A plain cell under a range of slots keeps its size while others come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_elastic.types import RescaleRequested
+from jupyter_elastic.wire import SwitchPolicy
+from tests.support.pool import Pool
+
+PLAIN = """
+import os, time
+print("begun", rank, flush=True)
+while not os.path.exists(FOLDER + "/go"):
+    time.sleep(0.02)
+print("through", rank, world_size)
+"""
+
+
+@pytest.mark.xfail(reason="a running plain cell loses rank 1 when a colleague comes, gets it back from its first line")
+def test_a_plain_cell_keeps_its_workers_when_a_colleague_comes(lasting_pool: Pool, tmp_path) -> None:
+    pool = lasting_pool
+    pool.client.ask(SwitchPolicy(name="elastic_fifo"))
+    try:
+        job = pool.submit(PLAIN, slots=(1, 2), names={"FOLDER": str(tmp_path)})
+        pool.printed(job, "begun", 1)
+        other = pool.submit("print('at last')", slots=1)
+        pool.printed(job, "begun", 1)
+        assert "size stays 2: this cell has no elastic loop" in pool.job(job).explain()
+        (tmp_path / "go").touch()
+        assert pool.ended(job).outcome == "completed"
+        assert pool.ended(other).outcome == "completed"
+        for rank in range(2):
+            assert pool.output(job, rank) == f"begun {rank}\nthrough {rank} 2\n"
+        assert not [fact for fact in pool.facts(job) if isinstance(fact, RescaleRequested)]
+    finally:
+        pool.client.ask(SwitchPolicy(name="fifo"))
