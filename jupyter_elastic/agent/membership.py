@@ -273,6 +273,11 @@ class Membership:
     # what may be asked
 
     @property
+    def regroups(self) -> bool:
+        """Whether the cell has come to `elastic.run`: from then on it can regroup."""
+        return self._entered
+
+    @property
     def over(self) -> bool:
         """No worker lives and none is to come."""
         return not self._workers and (self.ended or self.finishing or not self.wanted)

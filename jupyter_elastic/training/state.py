@@ -312,7 +312,10 @@ class State:
                 here.collective()
                 wanted = bool(ring.total(np.array([float(wanted)]))[0])
             here.change = wanted
-        if here.change:
+        change = here.change
+        if self._walk is None:
+            here.change = None  # without `batches` nothing else says that the next step has begun
+        if change:
             self._to_the_door(saved=saved)
 
     def _to_the_door(self, *, saved: bool) -> NoReturn:

@@ -29,7 +29,7 @@ from jupyter_elastic.types.events import (
     StopRequested,
 )
 from jupyter_elastic.types.policy import HostView, JobView, Plan, Policy, Profile, Speed, View
-from jupyter_elastic.types.screens import JobInfo, PolicyInfo, SlotInfo
+from jupyter_elastic.types.screens import JobInfo, PolicyInfo, SlotInfo, size_stays
 from jupyter_elastic.types.stimuli import (
     AgentSeen,
     Cancel,
@@ -132,4 +132,5 @@ __all__ = [
     "UsePolicy",
     "View",
     "Wish",
+    "size_stays",
 ]

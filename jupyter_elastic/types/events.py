@@ -42,13 +42,15 @@ class RescaleRequested(Fact, frozen=True, kw_only=True):
 
 
 class JobRunning(Fact, frozen=True, kw_only=True):
-    """A generation settled; the job trains on `slots`."""
+    """A generation settled, or the cell came to an elastic loop; the job trains on `slots`."""
 
     job: JobId
     attempt: Count
     generation: Count
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
+    elastic: bool | None = None
+    """As in `RunningSeen`."""
 
 
 class StopRequested(Fact, frozen=True, kw_only=True):

@@ -25,6 +25,17 @@ class JobInfo(Record, frozen=True, kw_only=True):
     progress: Progress | None = None
     preemptions: int = 0
     restarts: int = 0
+    elastic: bool | None = None
+    """Whether its cell has come to an elastic loop; until then its size stays."""
+
+
+def size_stays(spec: JobSpec, workers: int, elastic: bool | None) -> str:
+    """Why a running job that asked for a range keeps its size; empty when it doesn't, or asked for one size."""
+    if elastic or spec.min_slots == spec.max_slots:
+        return ""
+    if elastic is None:
+        return f"size stays {workers} until the cell comes to an elastic loop"
+    return f"size stays {workers}: this cell has no elastic loop"
 
 
 class SlotInfo(Record, frozen=True, kw_only=True):

@@ -84,6 +84,8 @@ class RunningSeen(Stimulus, frozen=True, kw_only=True):
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
     """How long the members stood still for it."""
+    elastic: bool | None = None
+    """Whether the cell has come to an elastic loop in this attempt; None: not yet, but its text hints at one."""
 
 
 class ReleaseSeen(Stimulus, frozen=True, kw_only=True):

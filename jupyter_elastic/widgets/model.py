@@ -32,6 +32,7 @@ from jupyter_elastic.types import (
     SlotId,
     SlotsReleased,
     StopRequested,
+    size_stays,
 )
 from jupyter_elastic.use import FRESH_S, JobUse
 
@@ -125,6 +126,8 @@ class JobModel:
         self.slots: tuple[SlotId, ...] = ()
         self.sizes: list[SizePoint] = []
         self.progress: Progress | None = None
+        self.elastic: bool | None = None
+        """Whether the cell has come to an elastic loop; until then its size stays."""
         self._wanted = 0
         self._why = ""
         self._speed: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -141,7 +144,7 @@ class JobModel:
         self.spec, self.owner, self.phase = info.spec, info.owner, info.phase
         self.reason, self.attempt, self.preemptions = info.reason, info.attempt, info.preemptions
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
-        self.slots, self.progress = info.slots, info.progress
+        self.slots, self.progress, self.elastic = info.slots, info.progress, info.elastic
         self._wanted = len(info.slots)
 
     def explain(self, text: str, until: str) -> bool:
@@ -239,12 +242,13 @@ class JobModel:
         self.phase, self.attempt, self.slots = "starting", fact.attempt, fact.slots
         self.started_at = self.started_at if self.started_at is not None else at
         self.reason, self._wanted, self._why = "", len(fact.slots), fact.reason
+        self.elastic = None
         self._speed.clear()
         self._size(at, len(fact.slots), fact.reason or ("started" if fact.attempt <= 1 else "started again"))
 
     def _run(self, at: float, fact: JobRunning) -> None:
         before = len(self.slots)
-        self.phase, self.slots, self._wanted = "running", fact.slots, len(fact.slots)
+        self.phase, self.slots, self._wanted, self.elastic = "running", fact.slots, len(fact.slots), fact.elastic
         self._speed.clear()  # the old size's speed says nothing of the new one
         if len(fact.slots) != (self.sizes[-1].slots if self.sizes else 0):
             words = "grew" if len(fact.slots) > before else "shrank"
@@ -309,7 +313,8 @@ class JobModel:
             case "starting":
                 return "run", f"starting on {self._count(held)}", self._why
             case "running":
-                return "run", f"running on {self._count(held)}", self._why
+                stays = size_stays(self.spec, held, self.elastic) if self.spec else ""
+                return "run", f"running on {self._count(held)}", "; ".join(filter(None, (self._why, stays)))
             case "rescaling":
                 verb = "growing" if self._wanted > held else "shrinking" if self._wanted < held else "moving"
                 return "change", f"{verb} from {held} to {self._count(self._wanted)}", self._why

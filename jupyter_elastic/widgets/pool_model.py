@@ -109,7 +109,7 @@ class PoolModel:
             case JobStarted() | RescaleRequested():
                 self._lease(event.at, fact)
             case JobRunning():
-                self._change(fact.job, phase="running")
+                self._change(fact.job, phase="running", elastic=fact.elastic)
             case StopRequested():
                 self._drain(fact.job, ())
                 self._change(fact.job, phase="stopping", slots=())

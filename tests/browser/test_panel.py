@@ -60,25 +60,24 @@ def test_a_policy_is_picked_looked_at_and_applied(panel: Locator, pool: Pool) ->
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool: Pool, theme: str) -> None:
     panel.book.wait_command("apputils:change-theme", theme=theme)  # type: ignore[attr-defined]
-    first = pool.submit(WAITS, slots=2, name="holds both")
+    first = pool.submit(WAITS, slots=2, name="holds both", estimate_s=9000)
     pool.running(first)
-    second = pool.submit(WAITS, slots=1, name="<i>waits</i>")
-    pool.client.ask(wire.ResizeJob(job=first, min_slots=1, max_slots=2))  # fifo lets who runs alone
+    second = pool.submit(WAITS, slots=1, name="<i>waits</i>", estimate_s=1)  # fifo lets who runs alone
     assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
     panel.get_by_role("button", name="Change…").click()
-    panel.get_by_role("combobox", name="policy").select_option("elastic_fifo")
+    panel.get_by_role("combobox", name="policy").select_option("srtf")
     panel.get_by_role("button", name="Ask as a shadow").click()
-    shadow = panel.get_by_role("listitem", name="shadow elastic_fifo")
+    shadow = panel.get_by_role("listitem", name="shadow srtf")
     expect(shadow).to_contain_text("Differs now for 2 of 2 jobs, since")
     expect(shadow).to_contain_text("Asked since")
-    otherwise = shadow.get_by_role("list", name="what elastic_fifo would do otherwise")
+    otherwise = shadow.get_by_role("list", name="what srtf would do otherwise")
     expect(otherwise.get_by_role("listitem").filter(has_text="<i>waits</i>")).to_contain_text("0 → 1")
     assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
     assert pool.info(second).phase == "queued"
     panel.book.picture(f"panel-shadow-{theme.rpartition(' ')[2].lower()}")  # type: ignore[attr-defined]
     pool.cancel(second)
     expect(shadow).to_contain_text("Agrees about the one job now.")
-    shadow.get_by_role("button", name="Ask elastic_fifo no longer").click()
+    shadow.get_by_role("button", name="Ask srtf no longer").click()
     expect(shadow).to_have_count(0)
     panel.book.wait_command("apputils:change-theme", theme="JupyterLab Light")  # type: ignore[attr-defined]
 

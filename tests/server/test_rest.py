@@ -73,6 +73,9 @@ def test_a_failed_job_s_page_has_the_first_traceback(server: Lab, pool: Pool) ->
 def test_cancel_and_resize_by_rest(server: Lab, pool: Pool) -> None:
     job = pool.submit(WAITS, slots=(1, 2))
     pool.running(job)
+    code, refused = server.refusal(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 2, "max_slots": 2})
+    assert code == 400
+    assert "its cell has no elastic loop" in str(refused)
     server.api(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 1, "max_slots": 1})
     assert pool.info(job).spec.max_slots == 1
     server.api(f"elastic/api/jobs/{job}", "DELETE")
@@ -128,18 +131,17 @@ def test_the_policy_is_switched_with_who_and_why(server: Lab, pool: Pool) -> Non
 
 def test_a_shadow_is_asked_and_not_obeyed(server: Lab, pool: Pool) -> None:
     server.api("elastic/api/policy", "PUT", {"name": "fifo"})
-    job = pool.submit(WAITS, slots=2)
+    job = pool.submit(WAITS, slots=2, estimate_s=9000)
     pool.running(job)
-    waiting = pool.submit(WAITS, slots=1)
-    server.api(f"elastic/api/jobs/{job}", "PATCH", {"min_slots": 1, "max_slots": 2})  # fifo lets who runs alone
-    server.api("elastic/api/shadows/elastic_fifo", "PUT", {})
+    waiting = pool.submit(WAITS, slots=1, estimate_s=1)  # fifo lets who runs alone
+    server.api("elastic/api/shadows/srtf", "PUT", {})
     server.api("elastic/api/shadows/fifo", "PUT", {})
 
     def rows() -> dict[str, Any]:
         return {row["policy"]: row for row in server.api("elastic/api/pool")["shadows"]}
 
-    row = pool.until(lambda: (row := rows()["elastic_fifo"])["differences"] and row, "the elastic one would shrink it")
-    assert [(one["job"], one["holds"], one["shadow"]) for one in row["differences"]] == [(job, 2, 1), (waiting, 0, 1)]
+    row = pool.until(lambda: (row := rows()["srtf"])["differences"] and row, "that one lets the short job go first")
+    assert [(one["job"], one["holds"], one["shadow"]) for one in row["differences"]] == [(job, 2, 0), (waiting, 0, 1)]
     assert row["since"] <= row["differs_since"]
     assert rows()["fifo"]["differences"] == []
     assert (server.api("elastic/api/health")["policy"], pool.info(waiting).phase) == ("fifo", "queued")

@@ -58,9 +58,9 @@ class Books:
         full = {job: size if isinstance(size, Size) else Size(workers=size) for job, size in sizes.items()}
         return self.step(Propose, by="daemon", policy=self.core.state.policy, plan=Plan(sizes=full, **what))
 
-    def settle(self, job: int, pause_s: float = 0.0) -> list[AnyFact]:
+    def settle(self, job: int, pause_s: float = 0.0, *, elastic: bool | None = True) -> list[AnyFact]:
         book = self.job(job)
-        what = {"attempt": book.attempt, "generation": book.generation, "slots": book.slots}
+        what = {"attempt": book.attempt, "generation": book.generation, "slots": book.slots, "elastic": elastic}
         return self.step(RunningSeen, job=job, pause_s=pause_s, **what)
 
     def running(self, workers: int, least: int = 1, most: int = 4, **changes: Any) -> int:

@@ -106,7 +106,7 @@ class Fake:
         leaving = tuple(slot for slot in self.workers if slot not in slots)
         for slot in leaving:
             self._kill(slot)
-        self.report(RunningSeen(**self._about(), generation=generation, slots=slots))
+        self.report(RunningSeen(**self._about(), generation=generation, slots=slots, elastic=True))
         if leaving:
             self.report(ReleaseSeen(**self._about(), slots=leaving))
 

@@ -70,6 +70,8 @@ class Attempt:
     alive: set[str] = field(default_factory=set)
     stop: str = ""
     done: float = 0.0
+    elastic: bool | None = None
+    """What its cell has shown so far."""
 
 
 class World:
@@ -284,6 +286,7 @@ class World:
         elif isinstance(order, Stop):
             attempt.stop = order.how if attempt.stop in ("", "preempt") else attempt.stop
         elif order.generation > attempt.generation and not attempt.stop:
+            assert attempt.elastic, f"{key} is to go on with {order.slots}, but its cell can't regroup"
             attempt.generation, attempt.slots = order.generation, order.slots
             self.populate(attempt)
             never = tuple(slot for slot in order.draining if slot not in attempt.alive)
@@ -336,7 +339,10 @@ class World:
 
     def settle(self, attempt: Attempt) -> None:
         pause = self.random.choice((0.0, 1.5, float("nan"), -1.0))
-        self.report(RunningSeen, attempt, generation=attempt.generation, slots=attempt.slots, pause_s=pause)
+        if not attempt.elastic:
+            attempt.elastic = self.random.choice((None, False, True, True))
+        about = {"generation": attempt.generation, "slots": attempt.slots, "elastic": attempt.elastic}
+        self.report(RunningSeen, attempt, pause_s=pause, **about)
 
     def leave(self, attempt: Attempt, slots: tuple[str, ...]) -> None:
         if not slots:

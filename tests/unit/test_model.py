@@ -136,6 +136,18 @@ def test_a_resize_and_a_late_description() -> None:
     assert model.screen(2).state == "running on 1 CPU slot"
 
 
+def test_a_cell_without_an_elastic_loop_says_that_its_size_stays() -> None:
+    story = Story().submitted().started()
+    told = {"job": 7, "attempt": 1, "generation": 1, "slots": ("h:0", "h:1")}
+    for elastic, words in (
+        (None, "size stays 2 until the cell comes to an elastic loop"),
+        (False, "size stays 2: this cell has no elastic loop"),
+        (True, ""),
+    ):
+        story.tell(t.JobRunning(**told, elastic=elastic))
+        assert story.model.screen(2).detail.rpartition("; ")[2] == words
+
+
 def test_durations_for_people() -> None:
     assert [human_time(s) for s in (-1, 0.24, 9.97, 59, 61, 3700, 90_000)] == [
         "0.0 s", "0.2 s", "10 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",

@@ -101,6 +101,8 @@ class WorkersEngine:
         """Workers whose cell came to its end, and their ranks."""
         self._told = 0
         """The last generation that was reported running; 0: none yet."""
+        self._last: RunningSeen | None = None
+        """That report."""
         self._over = False
         """No worker lives; what is left is to say so."""
         self._ended = False
@@ -196,6 +198,7 @@ class WorkersEngine:
                 case _:
                     self._perform(action)
         self._maybe_running()
+        self._maybe_elastic()
         self._maybe_over()
 
     def tell(self, name: str, k: str, /, **words: Any) -> None:
@@ -431,7 +434,19 @@ class WorkersEngine:
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
         """Report that the members train."""
         self._told = max(self._told, generation)
-        self.report(RunningSeen(generation=generation, slots=slots, pause_s=pause_s, **self._stamp()))
+        self._last = RunningSeen(
+            generation=generation, slots=slots, pause_s=pause_s, elastic=self._elastic(), **self._stamp()
+        )
+        self.report(self._last)
+
+    def _elastic(self) -> bool | None:
+        """Whether the cell can regroup: known when it has come to its elastic loop, hinted at by its text before."""
+        return True if self.rings and self.machine.regroups else None if self.rings and self._cell.elastic else False
+
+    def _maybe_elastic(self) -> None:
+        """The cell came to its loop after it was reported running: from now on its size may change."""
+        if self._last is not None and self._last.elastic is not True and self._elastic() and not self._stopping:
+            self.running(self._last.generation, self._last.slots, self._last.pause_s)
 
     def _maybe_running(self) -> None:
         """Without a ring a wish is fulfilled when every wanted worker runs its cell."""

@@ -38,7 +38,8 @@ class Task(Struct, frozen=True, kw_only=True):
 class Engine(Protocol):
     """One attempt's ring. Every method returns soon; what comes of it is reported.
 
-    Reports, in this order for a normal life: `RunningSeen(generation, slots)` each time a generation has settled;
+    Reports, in this order for a normal life: `RunningSeen(generation, slots, elastic)` each time a generation has
+    settled, and again when the cell has come to an elastic loop (a job that hasn't is not asked to rescale);
     `ReleaseSeen(slots)` as soon as a slot's process is gone; `ProgressSeen`; at the very end, when no process of the
     attempt lives any more, exactly one `ExitSeen`.
     """

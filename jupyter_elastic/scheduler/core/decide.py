@@ -154,6 +154,13 @@ def _resize(state: State, wish: Resize) -> Facts:
     _check_fits(state, min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers)
     if spec == job.spec:
         return []
+    if job.rigid and job.elastic is False and not wish.min_slots == wish.max_slots == job.size.workers:
+        slots = "slot" if job.size.workers == 1 else "slots"
+        msg = (
+            f"job {job.job} keeps its {job.size.workers} {slots} until its end, because its cell has no elastic loop; "
+            "cancel it and run the cell again with another --gpus, or make its loop elastic (@training.run)"
+        )
+        raise BadRequest(msg)
     return [JobResized(job=job.job, min_slots=wish.min_slots, max_slots=wish.max_slots, by=plan.plain(wish.by))]
 
 
@@ -219,11 +226,21 @@ def _running_seen(state: State, seen: RunningSeen) -> Facts:
         return []
     there = set(seen.slots)
     members = tuple(slot for slot in job.slots if slot in there)
-    if not members or (job.settled == job.generation and members == job.members):
+    known = job.settled == job.generation and members == job.members
+    # What a worker has said stays so, whatever a report says that was sent before.
+    elastic = job.elastic if job.elastic or seen.elastic is None else seen.elastic
+    if not members or (known and elastic == job.elastic):
         return []
-    pause_s = seen.pause_s if isfinite(seen.pause_s) and seen.pause_s > 0 else 0.0
+    pause_s = seen.pause_s if isfinite(seen.pause_s) and seen.pause_s > 0 and not known else 0.0
     return [
-        JobRunning(job=job.job, attempt=job.attempt, generation=job.generation, slots=members, pause_s=pause_s),
+        JobRunning(
+            job=job.job,
+            attempt=job.attempt,
+            generation=job.generation,
+            slots=members,
+            pause_s=pause_s,
+            elastic=elastic,
+        )
     ]
 
 
@@ -362,11 +379,11 @@ def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
 
 
 def _without(state: State, job: Job, lost: list[SlotId]) -> AnyFact:
-    """The job goes on without the lost slots if it can, else it is queued again."""
+    """The job goes on without the lost slots if it can regroup, else it is queued again."""
     reason = f"host lost: {', '.join(lost)}"
     workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
     count = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
-    if count and job.phase in ("running", "rescaling"):
+    if count and not job.rigid and job.phase in ("running", "rescaling"):
         kept = placement.keep(workers, state.hosts_of(workers), count)
         return plan.rescale(job, (*kept, *servers), len(servers), reason)
     return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)

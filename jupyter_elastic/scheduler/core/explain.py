@@ -6,7 +6,7 @@ Knows the books. Guesses nothing that it can't tell from them, and says "about" 
 from __future__ import annotations
 
 from jupyter_elastic.scheduler.core.state import Job, State
-from jupyter_elastic.types import JobId, Phase
+from jupyter_elastic.types import JobId, Phase, size_stays
 
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
@@ -132,6 +132,9 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
         lines.append(f"Policy {state.policy} says: {said}.")
     if job.phase == "starting":
         lines.append("Its workers have not reported yet.")
+    stays = size_stays(spec, job.size.workers, job.elastic)
+    if stays and job.phase == "running":
+        lines.append(f"Its {stays}.")
     if job.phase == "rescaling":
         lines.append(f"Generation {job.generation} is wanted, {job.settled} was the last to settle.")
     lines.append(_drains(state, job))

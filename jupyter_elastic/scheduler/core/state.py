@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.profile import Learned
-from jupyter_elastic.scheduler.core.transitions import after
+from jupyter_elastic.scheduler.core.transitions import HOLDING, after
 from jupyter_elastic.types import (
     ENDED,
     AgentChanged,
@@ -91,6 +91,8 @@ class Job(Struct, kw_only=True):
     servers: int = 0
     members: tuple[SlotId, ...] = ()
     """What it really ran on when it last settled."""
+    elastic: bool | None = None
+    """Whether the cell of this attempt has come to an elastic loop; None: nothing is known yet."""
     draining: tuple[SlotId, ...] = ()
     started_at: float | None = None
     changed_at: float | None = None
@@ -117,6 +119,14 @@ class Job(Struct, kw_only=True):
     def size(self) -> Size:
         """What it holds, draining slots not counted."""
         return Size(workers=len(self.slots) - self.servers, servers=self.servers)
+
+    @property
+    def rigid(self) -> bool:
+        """Whether its size stays: it runs, and its cell has not come to an elastic loop, in which alone it can regroup.
+
+        Until a worker says so nobody can know, and a cell that is no such loop would lose what it has done.
+        """
+        return self.phase in HOLDING and not self.elastic
 
     @property
     def key(self) -> tuple[float, JobId]:
@@ -250,7 +260,7 @@ def _submitted(state: State, event: Event, fact: JobSubmitted) -> None:
 def _started(state: State, job: Job, at: float, fact: JobStarted) -> None:
     job.phase = after(job.phase, fact)
     job.attempt, job.generation, job.settled = fact.attempt, fact.generation, 0
-    job.stop, job.members = "", ()
+    job.stop, job.members, job.elastic = "", (), None
     job.started_at = at if job.started_at is None else job.started_at
     job.accounted_at = at
     job.learned.cold()
@@ -287,8 +297,10 @@ def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
 
 def _running(_state: State, job: Job, _at: float, fact: JobRunning) -> None:
     job.phase = after(job.phase, fact)
-    job.settled, job.members = fact.generation, fact.slots
-    job.learned.settled(rescaled=fact.generation > 1, pause_s=fact.pause_s)
+    job.elastic = fact.elastic
+    if (job.settled, job.members) != (fact.generation, fact.slots):
+        job.settled, job.members = fact.generation, fact.slots
+        job.learned.settled(rescaled=fact.generation > 1, pause_s=fact.pause_s)
 
 
 def _stop_requested(state: State, job: Job, at: float, fact: StopRequested) -> None:

@@ -23,8 +23,8 @@ def _moves(origins: tuple[Phase, ...], fact: str, target: Phase) -> tuple[Move, 
     return tuple(Move(origin, fact, target) for origin in origins)
 
 
-_HOLDING: tuple[Phase, ...] = ("starting", "running", "rescaling")
-_ACTIVE: tuple[Phase, ...] = (*_HOLDING, "stopping")
+HOLDING: tuple[Phase, ...] = ("starting", "running", "rescaling")
+_ACTIVE: tuple[Phase, ...] = (*HOLDING, "stopping")
 _OPEN: tuple[Phase, ...] = ("queued", *_ACTIVE)
 
 MOVES: tuple[Move, ...] = (

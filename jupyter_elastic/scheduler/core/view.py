@@ -93,6 +93,16 @@ class Views:
 
 def _job_view(job: Job) -> JobView:
     spec = job.spec
+    if job.rigid:
+        size = job.size
+        spec = replace(
+            spec,
+            min_slots=size.workers,
+            max_slots=size.workers,
+            sizes=(),
+            min_servers=size.servers,
+            max_servers=size.servers,
+        )
     return JobView(
         job=job.job,
         owner=job.owner,
@@ -150,6 +160,7 @@ def job_info(state: State, job: Job) -> JobInfo:
         progress=job.progress,
         preemptions=job.preemptions,
         restarts=job.restarts,
+        elastic=job.elastic,
     )
 
 

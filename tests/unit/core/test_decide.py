@@ -365,7 +365,8 @@ def test_attained_service_counts_leased_slots() -> None:
     books = Books(host("a", 4))
     job = books.submit()
     books.plan({job: 2})
-    books.now += 9
+    books.now += 8
+    books.settle(job)
     books.plan({job: 4})
     books.now += 4
     books.plan({})

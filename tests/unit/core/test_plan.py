@@ -300,17 +300,16 @@ def test_preempt_shrink_grow_in_this_order_and_the_oldest_grows_first() -> None:
     assert len(books.job(old).slots) == 2
 
 
-def test_a_starting_job_can_be_rescaled_again() -> None:
+def test_a_job_that_rescales_can_be_rescaled_again() -> None:
     books = Books(host("a", 4))
-    job = books.submit()
-    books.plan({job: 2})
+    job = books.running(2)
     [fact] = moves(books.plan({job: 4}))
     assert isinstance(fact, RescaleRequested)
     assert fact.generation == 2
     [fact] = moves(books.plan({job: 1}))
     assert isinstance(fact, RescaleRequested)
     assert (fact.generation, fact.slots) == (3, ("a:0",))
-    assert books.job(job).phase == "starting"
+    assert books.job(job).phase == "rescaling"
     assert books.job(job).draining == ("a:1", "a:2", "a:3")
 
 
@@ -320,6 +319,7 @@ def test_servers_keep_their_own_slots() -> None:
     [fact] = moves(books.plan({job: Size(3, 1)}))
     assert isinstance(fact, JobStarted)
     assert (fact.slots, fact.servers) == (("a:0", "a:1", "a:2", "a:3"), 1)
+    books.settle(job)
     [fact] = moves(books.plan({job: Size(2, 2)}))
     assert isinstance(fact, RescaleRequested)
     assert (fact.slots, fact.servers) == (("a:0", "a:1", "a:3", "b:0"), 2)
@@ -329,6 +329,7 @@ def test_a_server_that_drains_is_no_new_worker() -> None:
     books = Books(host("a", 4))
     job = books.submit(1, 4, max_servers=3)
     books.plan({job: Size(2, 2)})
+    books.settle(job)
     [fact] = moves(books.plan({job: Size(4, 0)}))
     assert isinstance(fact, RescaleRequested)
     assert (fact.slots, fact.servers) == (("a:0", "a:1"), 0)

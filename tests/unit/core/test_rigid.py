@@ -4,22 +4,77 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.types import PlanRejected, StopRequested
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types import (
+    ExitSeen,
+    HostsChanged,
+    HostsSeen,
+    JobRunning,
+    PlanRejected,
+    RescaleRequested,
+    Resize,
+    StopRequested,
+)
 from tests.support.books import Books, host
 
 
-@pytest.mark.xfail(reason="a running plain cell loses ranks when a colleague comes")
 def test_no_plan_changes_the_size_of_a_cell_without_an_elastic_loop() -> None:
     books = Books(host("a", 3))
     job = books.submit(1, 3)
     books.plan({job: 2})
-    books.settle(job)
+    books.settle(job, elastic=None)
     for size in (1, 3):
         (refused,) = books.plan({job: size})
         assert isinstance(refused, PlanRejected)
         assert books.job(job).slots == ("a:0", "a:1")
     (view,) = books.core.view(books.now).jobs
     assert (view.min_slots, view.max_slots) == (2, 2)
-    assert books.plan({job: 2}) == []
+    assert not any(isinstance(fact, StopRequested | RescaleRequested) for fact in books.plan({job: 2}))
     (stopped,) = books.plan({})
     assert isinstance(stopped, StopRequested)
+
+
+def test_the_size_is_free_once_a_worker_is_in_an_elastic_loop_whatever_comes_late() -> None:
+    books = Books(host("a", 2))
+    job = books.submit(1, 2)
+    books.plan({job: 2})
+    books.settle(job, elastic=False)
+    assert "size stays 2: this cell has no elastic loop" in books.core.explain(job, books.now)
+    (fact,) = books.settle(job)
+    assert isinstance(fact, JobRunning)
+    assert fact.elastic
+    assert books.core.wants_plan
+    assert books.settle(job, elastic=None) == books.settle(job, elastic=False) == []
+    assert "size stays" not in books.core.explain(job, books.now)
+    assert books.core.view(books.now).jobs[0].min_slots == 1
+    assert any(isinstance(fact, RescaleRequested) for fact in books.plan({job: 1}))
+
+
+def test_the_next_attempt_may_have_another_size_and_knows_nothing_yet() -> None:
+    books = Books(host("a", 3))
+    job = books.running(1, 1, 3)
+    attempt = books.job(job).attempt
+    books.step(ExitSeen, job=job, attempt=attempt, outcome="lost")
+    books.plan({job: 3})
+    assert books.job(job).rigid
+    assert books.core.view(books.now).jobs[0].min_slots == 3
+
+
+def test_a_host_that_goes_takes_all_of_a_job_that_cannot_regroup() -> None:
+    books = Books(host("a", 2), host("b", 1))
+    job = books.submit(1, 3)
+    books.plan({job: 3})
+    books.settle(job, elastic=False)
+    facts = books.step(HostsSeen, hosts=(host("a", 2),))
+    assert [type(fact) for fact in facts] == [HostsChanged, StopRequested]
+
+
+def test_the_owner_is_told_that_a_running_cell_cannot_be_resized() -> None:
+    books = Books(host("a", 3))
+    job = books.submit(1, 2)
+    books.plan({job: 2})
+    assert books.step(Resize, job=job, min_slots=1, max_slots=3), "nobody knows yet what it is"
+    books.settle(job, elastic=False)
+    with pytest.raises(BadRequest, match="keeps its 2 slots until its end, because its cell has no elastic loop"):
+        books.step(Resize, job=job, min_slots=1, max_slots=1)
+    assert books.step(Resize, job=job, min_slots=2, max_slots=2), "that is what it has"
