@@ -1,0 +1,175 @@
+"""Keras' `fit` on real rings: it trains one model on all workers, or is refused with the two lines that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.agent.engines.process import Process
+from tests.live.engine.bench import Bench
+
+pytestmark = pytest.mark.xfail(reason="fit trains each rank apart without a word")
+KINDS = {"tensorflow": "keras", "torch": "keras", "legacy": "tf_keras"}
+
+MODEL = """
+import os
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+import numpy as np
+import KERAS as keras
+
+def make(seed, *more):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(8, activation="tanh"), *more, keras.layers.Dense(3)]
+    model = keras.Sequential([keras.layers.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+rng = np.random.default_rng(3)
+x = rng.normal(size=(64, 4)).astype("float32")
+y = (x @ rng.normal(size=(4, 3))).argmax(1)
+model = make(7 + rank)                                  # every worker begins with other weights: rank 0's count
+"""
+
+PLAIN = MODEL + "model.fit(x, y, verbose=0)\nprint('trained apart')\n"
+
+TOGETHER = (
+    MODEL
+    + """
+from jupyter_elastic import training
+training.keras.distributed(model.optimizer)
+mine = training.shard((x, y), even=True)
+history = model.fit(*mine, batch_size=8, epochs=3, shuffle=False, verbose=0, validation_data=(x[rank::9], y[rank::9]))
+weights = [w.tolist() for w in model.get_weights()]
+figures = history.history
+
+other = make(3 + rank, keras.layers.BatchNormalization())
+training.keras.distributed(other.optimizer)
+seen = []
+class Watch(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs):
+        seen.append(epoch)
+        self.model.stop_training = rank == 1 and epoch == 1
+other.fit(*mine, epochs=9, verbose=0, callbacks=[Watch()])
+statistics = [w.tolist() for w in other.get_weights()]   # with those of the normalization
+for _ in range(3):
+    other.train_on_batch(*mine)
+by_hand = [v.numpy().tolist() for v in other.trainable_weights]
+
+training.keras.apart()
+alone = make(7)                                         # what one worker makes of the batches of both
+both = np.arange(64).reshape(world_size, -1, 8).swapaxes(0, 1).ravel()
+alone.fit(x[both], y[both], batch_size=8 * world_size, epochs=3, shuffle=False, verbose=0)
+expected = [w.tolist() for w in alone.get_weights()]
+"""
+)
+
+UNEVEN = (
+    MODEL
+    + """
+from jupyter_elastic import training
+model.compile(training.keras.distributed("sgd"), "mse")
+model.fit(x[: 16 * (1 + rank)], x[: 16 * (1 + rank), :3], batch_size=8, verbose=0)
+print("trained apart")
+"""
+)
+
+LONG = (
+    MODEL
+    + """
+import pathlib, time
+from jupyter_elastic import training
+training.keras.distributed(model.optimizer)
+class Note(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs):
+        pathlib.Path(FOLDER, f"epoch.{rank}.{epoch}").touch()
+        time.sleep(0.02)
+model.fit(*training.shard((x, y), even=True), batch_size=8, epochs=100_000, verbose=0, callbacks=[Note()])
+"""
+)
+
+
+def bench(tmp_path, kind, source, *, engine=Horovod, **how):
+    pytest.importorskip(KINDS[kind])
+    source = source.replace("import KERAS", f"import {KINDS[kind]}")
+    if kind == "torch":
+        source = source.replace('.setdefault("KERAS_BACKEND", "tensorflow")', '["KERAS_BACKEND"] = "torch"')
+    return Bench(engine, tmp_path / "job", source, warm=kind != "torch", **how)
+
+
+def run(job, story, *slots):
+    async def live():
+        async with job:
+            await job.launch(*(slots or ("h:0", "h:1")))
+            await story()
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_fit_on_two_workers_is_refused(warm_workers, tmp_path, kind):
+    job = bench(tmp_path, kind, PLAIN)
+
+    async def story():
+        assert (await job.ended(240)).outcome == "failed"
+        said = job.text(0, "stderr") + job.text(1, "stderr")
+        assert "would train 2 models here" in said
+        assert "training.keras.distributed(model.optimizer)" in said
+        assert "trained apart" not in job.text(0) + job.text(1)
+
+    run(job, story)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fit_trains_one_model_on_all_workers(warm_workers, tmp_path, kind):
+    job = bench(tmp_path, kind, TOGETHER, out=("weights", "expected", "figures", "statistics", "by_hand", "seen"))
+
+    async def story():
+        assert (await job.ended(240)).outcome == "completed", job.story()
+        one, other = job.results()[0], job.results()[1]
+        for name in ("weights", "statistics", "by_hand", "figures"):
+            assert one[name] == other[name]  # to the last bit
+        assert set(one["figures"]) == {"loss", "val_loss"}
+        assert one["seen"] == other["seen"] == [0, 1]  # one wished to stop, and all did
+        for found, expected in zip(one["weights"], one["expected"], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    run(job, story)
+
+
+def test_different_numbers_of_steps_are_refused(warm_workers, tmp_path):
+    job = bench(tmp_path, "tensorflow", UNEVEN)
+
+    async def story():
+        assert (await job.ended(240)).outcome == "failed"
+        said = job.text(0, "stderr") + job.text(1, "stderr")
+        assert "(rank 0: 2, rank 1: 4)" in said
+        assert "training.shard(data, even=True)" in said
+        assert "trained apart" not in job.text(0) + job.text(1)
+
+    run(job, story)
+
+
+@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
+def test_a_death_in_fit_ends_the_job_at_once(warm_workers, tmp_path, kind):
+    job = bench(tmp_path, kind, LONG)
+
+    async def story():
+        await job.until(lambda: (job.folder / "epoch.1.3").exists(), 240)
+        job.kill(1)
+        ended = await job.ended()
+        assert ended.outcome == "failed", job.story()
+
+    run(job, story)
+
+
+def test_workers_without_a_ring_say_that_they_train_apart(warm_workers, tmp_path):
+    job = bench(tmp_path, "tensorflow", PLAIN, engine=Process)
+
+    async def story():
+        assert (await job.ended(240)).outcome == "completed", job.story()
+        assert "each of the 2 workers of this job trains a model of its own" in job.text(0, "stderr")
+
+    run(job, story)
