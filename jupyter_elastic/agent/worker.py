@@ -146,7 +146,7 @@ class Worker:
         training_session.current = self._session
         if self._engine == "horovod":
             self._doors.install()
-            guards.install()
+        guards.install()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._namespace = packaging.restore(payload)

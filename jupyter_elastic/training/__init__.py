@@ -94,9 +94,14 @@ def batches(
     return _walk(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
 
 
-def shard(data: Any) -> Any:
-    """This worker's part of a data set, in order: for an evaluation that is shared out. See `total`."""
-    start, end = _data.share(_data.length(data), rank(), size())
+def shard(data: Any, *, even: bool = False) -> Any:
+    """This worker's part of a data set, in order: for an evaluation that is shared out. See `total`.
+
+    `even` gives all workers equally many samples, as `model.fit` with `training.keras.distributed` needs it, and leaves
+    out the rest: fewer at the end than there are workers.
+    """
+    count = _data.length(data)
+    start, end = _data.share(count - count % size() if even else count, rank(), size())
     return _data.take(data, np.arange(start, end))
 
 

@@ -1,58 +1,58 @@
-"""Keras' end of `training`: Keras 3 on TensorFlow and legacy tf-keras. Parts of a state, Horovod's collectives.
+"""Keras in a cell: `distributed` for `model.fit`, `train_step` for a loop of one's own, and Keras' parts of a state.
 
-Gradients are `keras_gradients`' business. Imports TensorFlow; Horovod is imported when a ring is formed.
+Keras 3 on any backend and legacy tf-keras. Imports no framework: what belongs to one is in `keras_gradients` and
+`tensorflow` (TensorFlow), and in `torch`.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
-
-import numpy as np
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from jupyter_elastic.errors import BadRequest, EngineError
-from jupyter_elastic.training.keras_gradients import TrainStep, build, drop_unfinished, raw, reducer_of, train_step
-from jupyter_elastic.training.ring import Array, Horovod
+from jupyter_elastic.training import keras_fit
+from jupyter_elastic.training.keras_fit import apart, distributed
+from jupyter_elastic.training.ring import Array
 from jupyter_elastic.training.state import Part
 
-__all__ = [
-    "HorovodRing",
-    "TrainStep",
-    "complete",
-    "is_dataset",
-    "part",
-    "random_state",
-    "set_random_state",
-    "train_step",
-]
+if TYPE_CHECKING:
+    from jupyter_elastic.training.keras_gradients import TrainStep
+
+__all__ = ["apart", "complete", "distributed", "is_dataset", "part", "random_state", "set_random_state", "train_step"]
+
+
+def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
+    """A step for a loop of one's own: `for x, y in training.batches(...): loss = step(x, y)`.
+
+    The model is built, the optimizer a plain one, the loss Keras' own or any function of (y, predicted). A step takes
+    the mean of the gradients over the whole batch, on all workers; it returns the mean loss of this worker's share. On
+    TensorFlow only, where it is traced once for every number of workers.
+    """
+    backend = keras_fit.backend_of(model)
+    if backend != "tensorflow":
+        raise EngineError(
+            f"Keras runs on {backend!r} here, and training.keras.train_step needs TensorFlow. Set "
+            "KERAS_BACKEND=tensorflow (`%%distribute --env KERAS_BACKEND=tensorflow`); on the torch backend, use "
+            "training.keras.distributed(optimizer) with model.fit, or PyTorch's own loop."
+        )
+    from jupyter_elastic.training.keras_gradients import TrainStep
+
+    return TrainStep(model, optimizer, loss)
+
 
 # --- parts of a state -------------------------------------------------------------------------------------------------
 
 
-def _kinds(name: str) -> tuple[Any, ...]:
-    """The classes `name` ("Model", "optimizers.Optimizer") of the Keras versions that are in use here."""
-    found = []
-    for module in ("keras", "tf_keras"):
-        value: Any = sys.modules.get(module)
-        for word in name.split("."):
-            value = getattr(value, word, None)
-        if value is not None:
-            found.append(value)
-    return tuple(found)
-
-
 class _Variables:
-    """A Keras model or optimizer: its variables, in order."""
-
-    framework: str | None = "keras"
+    """The variables of a model or an optimizer, in their order."""
 
     def __init__(self, value: Any, *, is_model: bool) -> None:
-        self.value, self.is_model = value, is_model
+        self.value = value
+        self.is_model = is_model
+        self.framework: str | None = keras_fit.backend_of(value)
 
     def variables(self) -> list[Any]:
-        found = self.value.variables
-        return [raw(variable) for variable in (found() if callable(found) else found)]
+        return keras_fit.variables_of(self.value)
 
     def capture(self) -> list[Array]:
         return [variable.numpy() for variable in self.variables()]
@@ -69,45 +69,38 @@ class _Variables:
 
     def reset(self) -> None:
         """Drop what is held of an unfinished step."""
-        drop_unfinished(self.value)
+        gradients = _gradients()
+        if gradients is not None:
+            gradients.drop_unfinished(self.value)
 
 
 def part(value: Any) -> Part | None:
     """The part of a state that a Keras object is, or None."""
-    if isinstance(value, TrainStep):
+    gradients = _gradients()
+    if gradients is not None and isinstance(value, gradients.TrainStep):
         raise BadRequest("Keep the train step outside of training.State; its model and optimizer belong into it.")
-    if isinstance(value, _kinds("Model")):
+    if isinstance(value, keras_fit.kinds("Model")):
         if not value.built:
-            raise BadRequest(
-                "This Keras model has no weights yet, so the workers could not start from the same ones. Begin it with "
-                "keras.Input(...), or call model.build(input_shape) before training.State(model=model)."
-            )
+            raise BadRequest(keras_fit.UNBUILT)
         return _Variables(value, is_model=True)
-    if isinstance(value, (*_kinds("optimizers.Optimizer"), *_kinds("optimizers.legacy.Optimizer"))):
-        reducer_of(value)
+    if keras_fit.is_optimizer(value):
+        _prepare(value)
         return _Variables(value, is_model=False)
-    if isinstance(value, tf.Variable):
-        return _Single(value)
     return None
 
 
-class _Single:
-    """A plain TensorFlow variable."""
+def _prepare(optimizer: Any) -> None:
+    if keras_fit.averages(optimizer):
+        return
+    backend = keras_fit.backend_of(optimizer)
+    if backend != "tensorflow":
+        raise BadRequest(
+            f"On Keras' {backend} backend, training.State takes a Keras optimizer that is made for model.fit: "
+            "training.keras.distributed(optimizer). For a loop of your own, take one of torch.optim."
+        )
+    from jupyter_elastic.training.keras_gradients import reducer_of
 
-    framework: str | None = "keras"
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def capture(self) -> Array:
-        captured: Array = self.value.numpy()
-        return captured
-
-    def apply(self, captured: Array) -> None:
-        self.value.assign(captured)
-
-    def reset(self) -> None:
-        """Nothing to drop."""
+    reducer_of(optimizer)
 
 
 def complete(parts: list[Part]) -> None:
@@ -117,21 +110,16 @@ def complete(parts: list[Part]) -> None:
         return
     for p in parts:
         if isinstance(p, _Variables) and not p.is_model:
-            build(p.value, models[0])
+            keras_fit.build(p.value, models[0])
 
 
-def is_dataset(data: Any) -> bool:
-    """TensorFlow's data sets are streams: none can be taken by index."""
-    if isinstance(data, tf.data.Dataset):
-        raise BadRequest(
-            "training.batches needs samples that can be taken by number, and a tf.data.Dataset is a stream. Pass "
-            "arrays as (x, y), or a sequence with __len__ and __getitem__."
-        )
+def is_dataset(data: Any) -> bool:  # noqa: ARG001  the same for every framework
+    """Keras' own data sets are sequences of batches; none is one of samples."""
     return False
 
 
 def random_state() -> Any:
-    """TensorFlow's generators can't be put back; Keras' seeds are variables of the model."""
+    """Keras' seeds are variables of the model."""
     return None
 
 
@@ -139,32 +127,6 @@ def set_random_state(state: Any) -> None:
     """Nothing to put back."""
 
 
-# --- the ring ---------------------------------------------------------------------------------------------------------
-
-
-class HorovodRing(Horovod):
-    """Horovod's collectives by TensorFlow's tensors on the host."""
-
-    def __init__(self) -> None:
-        import horovod.tensorflow as hvd
-
-        super().__init__(hvd)
-
-    def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
-        with tf.device("CPU:0"):
-            length = np.frombuffer(
-                len(data).to_bytes(8, "big"), np.uint8
-            )  # of one type: another is slow the first time
-            heard = self.hvd.broadcast(tf.constant(length), 0, name="elastic.length")
-            count = int.from_bytes(heard.numpy().tobytes(), "big")
-            own = np.frombuffer(data, np.uint8) if self.rank() == 0 else np.zeros(count, np.uint8)
-            content = self.hvd.broadcast(tf.constant(own), 0, name="elastic.content")
-        return bytes(content.numpy().tobytes())
-
-    def total(self, values: Array) -> Array:
-        """The sum over all members."""
-        with tf.device("CPU:0"):
-            summed = self.hvd.allreduce(tf.constant(values), name="elastic.total", op=self.hvd.Sum)
-        result: Array = summed.numpy()
-        return result
+def _gradients() -> Any:
+    """Our file for TensorFlow's gradients, if it was needed yet."""
+    return sys.modules.get("jupyter_elastic.training.keras_gradients")

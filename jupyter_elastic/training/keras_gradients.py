@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest, EngineError
+from jupyter_elastic.training.keras_fit import averages, build
 from jupyter_elastic.training.loop import here
 from jupyter_elastic.training.ring import in_horovod_job
 
@@ -34,6 +34,7 @@ class Reducer:
         self._kept: list[Any] | None = None
         self._steps = 0
         self._open = False
+        self._optimizer = weakref.ref(optimizer)
         name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
         own = getattr(optimizer, name)
 
@@ -79,6 +80,8 @@ class Reducer:
         self._kept = None
 
     def _counts(self) -> bool:
+        if averages(self._optimizer()):  # since it was prepared
+            return False
         if here.ring is None:
             if in_horovod_job():
                 raise EngineError(_OUTSIDE.format("optimizer"))
@@ -86,9 +89,9 @@ class Reducer:
         if not tf.executing_eagerly() and here.ring.elastic:
             raise EngineError(
                 "This optimizer's gradients are applied within a tf.function, as model.fit does it, where they "
-                "can't be added up over the workers: each would train its own model. Use `step = "
-                "training.keras.train_step(model, optimizer, loss)` and call `step(x, y)`, which is as fast, or apply "
-                "them outside of it."
+                "can't be weighed by each worker's share: each would train its own model. For model.fit, make it "
+                "`training.keras.distributed(optimizer)`; in a loop over training.batches use `step = "
+                "training.keras.train_step(model, optimizer, loss)` and call `step(x, y)`, which is as fast."
             )
         return True
 
@@ -116,8 +119,8 @@ _OUTSIDE = (
 
 
 def reducer_of(optimizer: Any) -> Reducer | None:
-    """The optimizer's one reducer; None for Horovod's own optimizer (legacy Keras), which adds up by itself."""
-    if hasattr(optimizer, "_allreduce_grads"):
+    """The optimizer's one reducer; None for one that averages by itself."""
+    if averages(optimizer):
         return None
     return _reducers.get(optimizer) or _reducers.setdefault(optimizer, Reducer(optimizer))
 
@@ -147,7 +150,6 @@ class TrainStep:
 
     def __init__(self, model: Any, optimizer: Any, loss: Callable[[Any, Any], Any]) -> None:
         self.model, self.optimizer, self.loss = model, optimizer, loss
-        _require_tensorflow(model)
         self.variables = [raw(variable) for variable in model.trainable_variables]
         build(optimizer, model)
         reducer = reducer_of(optimizer)
@@ -184,31 +186,42 @@ class TrainStep:
         self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
 
 
-def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
-    """A train step for a built model, an optimizer and a loss (Keras' own, or any function of (y, predicted))."""
-    return TrainStep(model, optimizer, loss)
-
-
 _SCALAR = tf.TensorSpec([], tf.float32)
 
 
 def _summed(gradients: list[Any], *, wanted: bool) -> tuple[list[Any], bool]:
-    """The sum over the ring, one group a type; the last number says whether anybody wants a change."""
+    """The sum over the ring; the last number says whether anybody wants a change."""
     from horovod.tensorflow import Sum
+
+    tensors = _reduced([*gradients, tf.constant([float(wanted)])], "elastic", Sum)
+    return tensors[:-1], bool(tensors[-1].numpy()[0])
+
+
+def averaged(gradients: list[Any], number: int) -> list[Any]:
+    """The mean over the ring, whatever its size is when the step runs; within a traced step or outside of one."""
+    from horovod.tensorflow import Average
+
+    dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
+    return _reduced(dense, f"elastic.fit.{number}", Average)
+
+
+not_converted = tf.autograph.experimental.do_not_convert
+
+
+def _reduced(tensors: list[Any], name: str, how: Any) -> list[Any]:
+    """Through the ring, one group a type; None stays None."""
     from horovod.tensorflow.mpi_ops import _grouped_allreduce
 
-    flag = tf.constant([float(wanted)])
     by_type: dict[Any, list[int]] = {}
-    tensors = [*gradients, flag]
     for index, tensor in enumerate(tensors):
         if tensor is not None:
             by_type.setdefault(tensor.dtype, []).append(index)
     for number, indices in enumerate(by_type.values()):
         group = [tensors[index] for index in indices]
-        summed = _grouped_allreduce(group, name=f"elastic.{number}", op=Sum, ignore_name_scope=True)
-        for index, tensor in zip(indices, summed, strict=True):
+        reduced = _grouped_allreduce(group, name=f"{name}.{number}", op=how, ignore_name_scope=True)
+        for index, tensor in zip(indices, reduced, strict=True):
             tensors[index] = tensor
-    return tensors[:-1], bool(tensors[-1].numpy()[0])
+    return tensors
 
 
 def _tensors(value: Any) -> Any:
@@ -227,21 +240,3 @@ def _free(value: Any) -> Any:
 def raw(variable: Any) -> Any:
     """TensorFlow's variable within one of Keras 3's, or itself."""
     return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
-
-
-def _require_tensorflow(model: Any) -> None:
-    keras = sys.modules.get("keras")
-    if keras is None or not isinstance(model, keras.Model) or not hasattr(keras, "backend"):
-        return
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise EngineError(
-            f"Keras runs on {backend!r} here, and training.keras needs TensorFlow. Set KERAS_BACKEND=tensorflow "
-            "(`%%distribute --env KERAS_BACKEND=tensorflow`); on the torch backend, use PyTorch's own loop."
-        )
-
-
-def build(optimizer: Any, model: Any) -> None:
-    """Make the optimizer's own variables now, so that they can be shared out and nothing is traced twice."""
-    if not getattr(optimizer, "built", False) and hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)

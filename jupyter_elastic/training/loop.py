@@ -40,6 +40,10 @@ class Loop:
     """Whether the optimizer has stepped for the present global batch."""
     reducers: int = 0
     """Optimizers that are prepared; 0: nobody tells whether a step was taken."""
+    averaging: int = 0
+    """Optimizers that average by themselves (`training.keras.distributed`)."""
+    apart: bool = False
+    """Whether the cell said that its workers train models of their own."""
     change: bool | None = None
     """Whether the ring agreed in this step to go to the door; None: nobody asked yet."""
     epochs: int | None = None

@@ -1,6 +1,6 @@
 """The workers that train together in this generation, as the rest of `training` sees them.
 
-Knows that there is Horovod and how it is asked for; the frameworks' own ends are in `torch.py` and `keras.py`.
+Knows that there is Horovod and how it is asked for; the frameworks' own ends are in `torch.py` and `tensorflow.py`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def in_horovod_job() -> bool:
 
 
 def choose(framework: str | None) -> Ring:
-    """The ring for a framework (`torch`, `keras`, or None: whichever is there)."""
+    """The ring for a framework (`torch`, `tensorflow`, or None: whichever is there)."""
     current = session.current
     if not in_horovod_job():
         if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -129,9 +129,12 @@ def choose(framework: str | None) -> Ring:
                 stacklevel=4,
             )
         return Alone()
-    name = framework or _at_hand()
-    module = importlib.import_module(f"jupyter_elastic.training.{name}")
-    ring: Ring = module.HorovodRing()
+    return ring_for(framework or _at_hand())
+
+
+def ring_for(framework: str) -> Ring:
+    """Horovod's ring by a framework's tensors."""
+    ring: Ring = importlib.import_module(f"jupyter_elastic.training.{framework}").HorovodRing()
     return ring
 
 
@@ -167,12 +170,12 @@ def members() -> tuple[int, int]:
 
 
 def _at_hand() -> str:
-    for name, framework in (("horovod.torch", "torch"), ("horovod.tensorflow", "keras"), ("torch", "torch"),
-                            ("tensorflow", "keras")):  # fmt: skip
+    for name, framework in (("horovod.torch", "torch"), ("horovod.tensorflow", "tensorflow"), ("torch", "torch"),
+                            ("tensorflow", "tensorflow")):  # fmt: skip
         if name in sys.modules:
             return framework
-    for framework, needed in (("torch", "torch"), ("keras", "tensorflow")):
-        if importlib.util.find_spec(needed) is not None:
+    for framework in ("torch", "tensorflow"):
+        if importlib.util.find_spec(framework) is not None:
             return framework
     raise EngineError(
         "training.run on the engine horovod needs PyTorch or TensorFlow in this environment, and neither is installed. "

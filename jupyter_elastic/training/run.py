@@ -82,7 +82,7 @@ def _run_elastic(
         ring.shutdown()
         ring.init()
 
-    if state.framework is not None and not here.reducers:
+    if state.framework is not None and not (here.reducers or here.averaging):
         warnings.warn(
             "no optimizer is in training.State or was given to training.prepare: the workers' gradients are not added "
             "up, unless this cell does it itself (hvd.DistributedOptimizer, hvd.DistributedGradientTape)",

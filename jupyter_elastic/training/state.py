@@ -24,8 +24,9 @@ from jupyter_elastic.training.loop import WARM_STEP, Rehearsed, here
 
 FORMAT = 1
 _WATCHED = {"save", "sync", "restore", "on_reset", "on_hosts_updated", "check_host_updates"}
-_FRAMEWORKS = {"torch": ("torch",), "keras": ("keras", "tf_keras", "tensorflow")}
-"""Our file for a framework, and the modules whose presence says that the cell uses it."""
+_FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
+"""Our file for a framework, and the modules whose presence says that the cell uses it. On Keras' torch backend a model
+is a module of PyTorch's too: Keras is asked first."""
 
 
 class Part(Protocol):
@@ -111,11 +112,12 @@ class State:
 
     @property
     def framework(self) -> str | None:
-        """`torch`, `keras`, or None for plain values only."""
+        """`torch`, `tensorflow`, or None for plain values only."""
         names = {part.framework for part in self._parts.values()} - {None}
         if len(names) > 1:
+            both = " and ".join(sorted(map(str, names)))
             raise BadRequest(
-                "This training.State holds PyTorch and Keras objects. Horovod trains one framework at a time: keep the "
+                f"This training.State holds objects of {both}. Horovod trains one framework at a time: keep the "
                 "objects of the other one out of the state."
             )
         return next(iter(names), None)
@@ -419,8 +421,8 @@ def _part(value: Any) -> Part | None:
 
 def _complete(parts: dict[str, Part]) -> None:
     """Let a framework make whole what needs several objects to be whole (a Keras optimizer needs its model)."""
-    for name in {part.framework for part in parts.values()} - {None}:
-        complete = getattr(importlib.import_module(f"jupyter_elastic.training.{name}"), "complete", None)
+    for framework in frameworks():
+        complete = getattr(framework, "complete", None)
         if complete is not None:
             complete(list(parts.values()))
 

@@ -149,6 +149,23 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
     return here.last_piece
 
 
+def averaged(gradients: list[Any], number: int) -> list[Any]:
+    """The mean over the ring, one group a type and device; None stays None. For Keras on PyTorch."""
+    import horovod.torch as hvd
+
+    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    dense = [g if g is None else (g.to_dense() if g.is_sparse else g).contiguous() for g in gradients]
+    for index, gradient in enumerate(dense):
+        if gradient is not None:
+            groups.setdefault((gradient.dtype, gradient.device), []).append(index)
+    for part, indices in enumerate(groups.values()):
+        group = [dense[index] for index in indices]
+        means = hvd.grouped_allreduce_(group, name=f"elastic.fit.{number}.{part}", op=hvd.Average)
+        for index, mean in zip(indices, means, strict=True):
+            dense[index] = mean
+    return dense
+
+
 # --- parts of a state -------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ VMSTAT = Path("/proc/vmstat")
 # Compiled once, before drivers are forked.
 _ELASTIC = re.compile(r"\belastic\b")
 _HOROVOD = re.compile(r"hvd|horovod")
+_RUN = re.compile(r"\brun\b")
 _TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
 _TORCH = re.compile(r"\b(torch|lightning|pytorch_lightning|accelerate|transformers)\b")
 _BY_LOCAL_RANK = re.compile(
@@ -28,7 +29,7 @@ class Cell:
     """What a cell's text and its captured names hint at. Hints only: workers say what is so."""
 
     elastic: bool = False
-    """It can regroup: it uses Horovod's elastic API or our `training`."""
+    """It can regroup: it uses Horovod's elastic API or our `training.run`."""
     rings: bool = False
     """It forms a ring."""
     frameworks: tuple[str, ...] = ()
@@ -40,7 +41,12 @@ def read_cell(payload: Payload) -> Cell:
     """Look at the payload's text and at the bytes of its names; nothing is unpickled."""
     source, names = payload.source, payload.names
     ours = "jupyter_elastic" in source or b"jupyter_elastic" in names
-    elastic = ours or bool(_ELASTIC.search(source)) or (b"horovod" in names and b"elastic" in names)
+    elastic = (
+        b"jupyter_elastic" in names
+        or ("jupyter_elastic" in source and bool(_RUN.search(source)))
+        or bool(_ELASTIC.search(source))
+        or (b"horovod" in names and b"elastic" in names)
+    )
     rings = ours or elastic or bool(_HOROVOD.search(source)) or b"horovod" in names
     found: list[str] = []
     if _TENSORFLOW.search(source) or b"tensorflow" in names or b"keras" in names:

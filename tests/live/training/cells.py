@@ -125,10 +125,20 @@ print("trained apart")
 
 LEGACY_KERAS = KERAS.replace("import keras\n", "import tf_keras as keras\n")
 
-REFUSED = """
+HVD_FIT = """
+import numpy as np
 import horovod.tensorflow.keras as hvd, keras
 hvd.init()
+keras.utils.set_random_seed(hvd.rank())
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-print("trained apart")
+x = np.random.default_rng(hvd.rank()).normal(size=(64, 8)).astype("float32")
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.1, warmup_epochs=2, verbose=1),
+]
+history = model.fit(x, x[:, :3], epochs=2, verbose=0, callbacks=callbacks)
+weights = [w.tolist() for w in model.get_weights()] + [history.history["loss"]]
+rates = history.history["lr"]
 """

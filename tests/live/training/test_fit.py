@@ -10,8 +10,8 @@ import pytest
 from jupyter_elastic.agent.engines.horovod import Horovod
 from jupyter_elastic.agent.engines.process import Process
 from tests.live.engine.bench import Bench
+from tests.live.training import cells
 
-pytestmark = pytest.mark.xfail(reason="fit trains each rank apart without a word")
 KINDS = {"tensorflow": "keras", "torch": "keras", "legacy": "tf_keras"}
 
 MODEL = """
@@ -139,6 +139,17 @@ def test_fit_trains_one_model_on_all_workers(warm_workers, tmp_path, kind):
     run(job, story)
 
 
+def test_fit_as_horovods_guide_writes_it_trains_one_model_on_keras_3(warm_workers, tmp_path):
+    job = bench(tmp_path, "tensorflow", cells.HVD_FIT, out=("weights", "rates"))
+
+    async def story():
+        assert (await job.ended(240)).outcome == "completed", job.story()
+        assert job.results()[0] == job.results()[1]
+        assert job.results()[0]["rates"] == pytest.approx([0.075, 0.1])  # warmed up from half
+
+    run(job, story)
+
+
 def test_different_numbers_of_steps_are_refused(warm_workers, tmp_path):
     job = bench(tmp_path, "tensorflow", UNEVEN)
 
@@ -157,7 +168,7 @@ def test_a_death_in_fit_ends_the_job_at_once(warm_workers, tmp_path, kind):
     job = bench(tmp_path, kind, LONG)
 
     async def story():
-        await job.until(lambda: (job.folder / "epoch.1.3").exists(), 240)
+        await job.until((job.folder / "epoch.1.3").exists, 240)
         job.kill(1)
         ended = await job.ended()
         assert ended.outcome == "failed", job.story()

@@ -3,12 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import types
 
 import pytest
-
-from jupyter_elastic.errors import EngineError
-from jupyter_elastic.training import guards
 
 pytest.importorskip("horovod.tensorflow", reason="Horovod is built without TensorFlow, or not at all")
 
@@ -20,14 +16,18 @@ if os.environ.get("BEFORE"):
     import horovod._keras
 guards.install(); guards.install()
 import tensorflow as tf, horovod.tensorflow.keras, horovod.keras
+assert tf.keras.Model.fit.guarded
 horovod.keras.init()
 for hvd in (horovod.tensorflow.keras, horovod.keras):
-    try:
-        hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
-    except EngineError as refusal:
-        print("refused:", refusal)
-    else:
-        print("accepted")
+    for more in ({}, {"op": hvd.Sum}, *[{"backward_passes_per_step": 2}] * (hvd is not horovod.keras)):
+        plain = tf.keras.optimizers.SGD(0.1)
+        try:
+            made = hvd.DistributedOptimizer(plain, **more)
+        except EngineError as refusal:
+            print("refused:", refusal)
+        else:
+            from jupyter_elastic.training import keras_fit
+            print("the same" if made is plain else "its own", keras_fit.averages(made))
 """
 
 
@@ -40,26 +40,14 @@ def run(**environment):
     return done.stdout
 
 
-def test_keras_3_is_refused_with_the_reason_and_the_way_out():
+def test_on_keras_3_horovods_optimizer_is_ours_and_what_it_can_not_do_is_refused():
     out = run()
-    assert out.count("refused: hvd.DistributedOptimizer does nothing on Keras 3") == 2
-    assert "training.keras.train_step" in out
+    assert out.count("the same True") == 2
+    assert out.count("refused: On Keras 3") == 3
+    assert "op can't be had" in out
+    assert "backward_passes_per_step can't be had" in out
     assert "TF_USE_LEGACY_KERAS=1" in out
 
 
-def test_legacy_keras_is_let_through_and_a_loaded_module_is_guarded_too():
-    assert run(TF_USE_LEGACY_KERAS="1", BEFORE="1").count("accepted") == 2
-
-
-def test_a_module_that_is_loaded_already_is_guarded_once(monkeypatch):
-    module = types.ModuleType(guards.GUARDED)
-    module.create_distributed_optimizer = lambda keras, optimizer: (keras, optimizer)
-    monkeypatch.setitem(sys.modules, guards.GUARDED, module)
-    guards.install()
-    guarded = module.create_distributed_optimizer
-    guards.install()
-    assert module.create_distributed_optimizer is guarded
-    assert guarded("keras", "optimizer") == ("keras", "optimizer")
-    monkeypatch.setattr(guards, "refusal", lambda optimizer: f"not {optimizer}")
-    with pytest.raises(EngineError, match="not this"):
-        guarded("keras", "this")
+def test_legacy_keras_keeps_horovods_own_and_a_loaded_module_is_guarded_too():
+    assert run(TF_USE_LEGACY_KERAS="1", BEFORE="1").count("its own True") == 5

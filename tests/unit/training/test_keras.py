@@ -47,7 +47,7 @@ def trained(keras, micro_batch=None):
     state = State(model=model, optimizer=optimizer)
     weights = train(state)
     assert state.step == 8
-    assert state.framework == "keras"
+    assert state.framework == "tensorflow"
     return weights, losses, step
 
 

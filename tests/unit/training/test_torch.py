@@ -160,7 +160,7 @@ def test_a_torch_data_set_comes_in_tensors():
 
 def test_two_frameworks_in_one_state_are_refused():
     class Other:
-        framework = "keras"
+        framework = "tensorflow"
 
         def capture(self):
             return None
@@ -172,5 +172,5 @@ def test_two_frameworks_in_one_state_are_refused():
 
     state = State(model=torch.nn.Linear(1, 1))
     state._parts["other"] = Other()
-    with pytest.raises(BadRequest, match=r"PyTorch and Keras"):
+    with pytest.raises(BadRequest, match=r"tensorflow and torch"):
         _ = state.framework

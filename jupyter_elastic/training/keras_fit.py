@@ -1,0 +1,410 @@
+"""Keras' `fit` over several workers: an optimizer that steps with the mean of all gradients, and what else it takes.
+
+`model.fit` computes and applies gradients within one traced step. An optimizer given to `distributed` averages them
+over the ring right there, before it applies them; `fit` begins with rank 0's weights on all workers and judges epochs
+by figures that are the same on all. A `fit` of several workers that nothing joins is refused (`guards` puts ours in the
+place of Keras' `fit` and `train_on_batch`). Imports no framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import pickle
+import sys
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from jupyter_elastic.errors import BadRequest, EngineError
+from jupyter_elastic.training import session
+from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.report import report
+from jupyter_elastic.training.ring import Ring, in_horovod_job, members, ring_for, translated
+
+BACKENDS = ("tensorflow", "torch")
+"""Backends of Keras 3 whose steps can be averaged; JAX's is compiled as a whole, without a way to Horovod."""
+OURS_IN_A_STEP = frozenset({"DistributedGradientTape", "allreduce", "grouped_allreduce"})
+"""Names by which a model's own `train_step` says that it averages by itself."""
+UNBUILT = (
+    "This Keras model has no weights yet, so the workers could not start from the same ones. Begin it with "
+    "keras.Input(...), or call model.build(input_shape), before training.State(model=model) and before fit."
+)
+
+_averaging: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""Optimizers that average, with their numbers, which are the same on all workers that run the same cell."""
+_settled: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Models whose traced step knows that its optimizer averages."""
+
+
+# --- what a cell says -------------------------------------------------------------------------------------------------
+
+
+def distributed(optimizer: Any) -> Any:
+    """Let a Keras optimizer step with the mean of all workers' gradients: `model.fit` then trains one model on all.
+
+        model.compile(optimizer=training.keras.distributed("adam"), loss=...)
+        model.fit(*training.shard((x, y), even=True), batch_size=32, epochs=10)
+
+    Takes an optimizer or its name, gives the same optimizer back, and joins the ring. Keras 3 on TensorFlow and on
+    torch, and legacy tf-keras. `fit` begins with rank 0's weights everywhere; the figures of an epoch (`History`, early
+    stopping, learning rates) are means over the workers. Data are the workers' own: see `training.shard`. The mean is
+    over workers, so it is the global batch's exact one where all have equally large batches. Outside of a job of
+    several workers it changes nothing. The job keeps its number of workers, except within `training.run`, where it
+    changes between two `fit`s.
+    """
+    if isinstance(optimizer, str | dict):
+        keras = sys.modules.get("keras") or sys.modules.get("tf_keras")
+        if keras is None:
+            raise BadRequest("Import keras before you call training.keras.distributed with an optimizer's name.")
+        optimizer = keras.optimizers.get(optimizer)
+    if not is_optimizer(optimizer):
+        raise BadRequest(
+            f"training.keras.distributed takes a Keras optimizer or its name, not {type(optimizer).__name__}."
+        )
+    if averages(optimizer):
+        return optimizer
+    backend = backend_of(optimizer)
+    _require(backend)
+    if session.current is not None and not in_horovod_job() and _workers() > 1:
+        raise EngineError(
+            f"The engine {session.current.engine!r} runs its workers side by side and forms no ring, so their "
+            "gradients can't be averaged. Run the cell with `--engine horovod`."
+        )
+    _put_in(optimizer, backend)
+    if in_horovod_job():
+        here.averaging += 1
+        guards_too()
+        translated(ring_for(backend).init)
+    return optimizer
+
+
+def apart() -> None:
+    """Say that from here on each worker's `fit` trains a model of its own: a search over parameters, an ensemble."""
+    here.apart = True
+
+
+# --- what Keras is here -----------------------------------------------------------------------------------------------
+
+
+def kinds(name: str) -> tuple[Any, ...]:
+    """The classes `name` ("Model", "optimizers.Optimizer") of the Keras versions that are in use here."""
+    found = []
+    for module in ("keras", "tf_keras"):
+        value: Any = sys.modules.get(module)
+        for word in name.split("."):
+            value = getattr(value, word, None)
+        if value is not None:
+            found.append(value)
+    return tuple(found)
+
+
+def is_optimizer(value: Any) -> bool:
+    """Whether it is an optimizer of any Keras."""
+    return isinstance(value, (*kinds("optimizers.Optimizer"), *kinds("optimizers.legacy.Optimizer")))
+
+
+def averages(optimizer: Any) -> bool:
+    """Whether an optimizer averages by itself: ours, or Horovod's own (legacy Keras)."""
+    return optimizer in _averaging or hasattr(optimizer, "_allreduce_grads")
+
+
+def backend_of(value: Any) -> str:
+    """What a model or an optimizer computes with: `tensorflow`, `torch`, `jax`, ..."""
+    keras = sys.modules.get("keras")
+    of_keras_3 = any(kind.__module__.split(".", 1)[0] == "keras" for kind in type(value).__mro__)
+    if keras is None or not of_keras_3 or not version_of(keras):
+        return "tensorflow"
+    return str(keras.backend.backend())
+
+
+def version_of(keras: Any) -> str:
+    """A Keras module's version if it is 3 or later, else nothing."""
+    version = str(getattr(keras, "__version__", getattr(getattr(keras, "version", None), "__version__", "")))
+    return version if version and int(version.split(".", 1)[0]) >= 3 else ""
+
+
+def variables_of(value: Any) -> list[Any]:
+    """All variables of a model or an optimizer; legacy optimizers have a method for it."""
+    found = value.variables
+    return list(found() if callable(found) else found)
+
+
+def build(optimizer: Any, model: Any) -> None:
+    """Make the optimizer's own variables now, so that they can be shared out and nothing is traced twice."""
+    if not getattr(optimizer, "built", False) and hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+
+
+def _keras_of(model: Any) -> Any:
+    """The Keras module that a model is of."""
+    return sys.modules["keras" if isinstance(model, getattr(sys.modules.get("keras"), "Model", ())) else "tf_keras"]
+
+
+def _require(backend: str) -> None:
+    if backend not in BACKENDS:
+        raise EngineError(
+            f"Keras runs on {backend!r} here, whose training step is compiled as a whole: workers' gradients can't be "
+            "averaged in it. Run the cell with `--env KERAS_BACKEND=tensorflow` or `--env KERAS_BACKEND=torch`; or, if "
+            "each worker is to train a model of its own, call training.keras.apart() first."
+        )
+
+
+def _workers() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+# --- the optimizer ----------------------------------------------------------------------------------------------------
+
+
+def _put_in(optimizer: Any, backend: str) -> None:
+    """Stand before the optimizer's own `apply` (`apply_gradients` in legacy Keras)."""
+    number = len(_averaging)
+    name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+    own = getattr(optimizer, name)
+    if backend == "torch":
+        from jupyter_elastic.training.torch import averaged
+    else:
+        from jupyter_elastic.training.keras_gradients import averaged
+
+    def instead(gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        if optimizer not in _averaging or not in_horovod_job():
+            return own(gradients, *args, **kwargs)
+        if name == "apply":
+            return own(averaged(list(gradients), number), *args, **kwargs)
+        pairs = list(gradients)
+        means = averaged([gradient for gradient, _ in pairs], number)
+        return own([(mean, variable) for mean, (_, variable) in zip(means, pairs, strict=True)], *args, **kwargs)
+
+    if backend == "tensorflow":  # there is nothing in it that depends on a tensor
+        from jupyter_elastic.training.keras_gradients import not_converted
+
+        instead = not_converted(instead)
+    setattr(optimizer, name, functools.wraps(own)(instead))
+    _averaging[optimizer] = number
+
+
+# --- fit --------------------------------------------------------------------------------------------------------------
+
+
+def guards_too() -> None:
+    """Put our `fit` in the place of Keras', wherever the cell runs."""
+    from jupyter_elastic.training import guards
+
+    guards.install()
+
+
+def put_into(keras: types.ModuleType) -> None:
+    """Let every `fit` and `train_on_batch` of this Keras come by here first."""
+    model = keras.Model
+    if getattr(model.fit, "guarded", False):
+        return
+    for name, instead in (("fit", _fit), ("train_on_batch", _train_on_batch)):
+        setattr(model, name, _wrapped(getattr(model, name), instead))
+
+
+def _wrapped(own: Callable[..., Any], instead: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(own)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _joined(self):
+            return own(self, *args, **kwargs)
+        return translated(lambda: instead(own, self, args, kwargs))
+
+    wrapper.guarded = True  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _fit(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    ring = _settle(model)
+    given = inspect.signature(own).bind(model, *args, **kwargs)
+    callbacks = given.arguments.get("callbacks") or []
+    first, last = _callbacks(_keras_of(model).callbacks.Callback, ring)
+    if not isinstance(callbacks, list | tuple):
+        if hasattr(callbacks, "callbacks"):
+            raise BadRequest("Give fit a list of callbacks here, not a CallbackList: some of ours go into it.")
+        callbacks = [callbacks]
+    given.arguments["callbacks"] = [first, *callbacks, last]
+    return own(*given.args, **given.kwargs)
+
+
+def _train_on_batch(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if here.piece is not None:
+        raise EngineError(
+            "training.batches shares each batch out exactly, and model.train_on_batch averages over workers. Within "
+            "training.batches use `step = training.keras.train_step(model, optimizer, loss)` with the plain optimizer "
+            "and call `step(x, y)`."
+        )
+    known = model in _settled
+    ring = _settle(model)
+    if not known:
+        _begin(model, ring, None)
+    return own(model, *args, **kwargs)
+
+
+def _joined(model: Any) -> bool:
+    """Whether this model's step averages over the ring by our optimizer; refuses what would train apart."""
+    optimizers = list(_optimizers(model))
+    if any(optimizer in _averaging for optimizer in optimizers):
+        return in_horovod_job()
+    workers = members()[1] if in_horovod_job() else 1 if session.current is None else _workers()
+    if workers < 2 or here.apart or any(averages(optimizer) for optimizer in optimizers):
+        return False
+    if _of_many_workers(model) or _averages_in_its_step(model):
+        return False
+    if not in_horovod_job():
+        _warn(type(model).__name__)
+        return False
+    _require(backend_of(model))
+    raise EngineError(refusal(workers))
+
+
+def refusal(workers: int) -> str:
+    """Why a plain `fit` is refused, and the two lines that it needs."""
+    return (
+        f"model.fit would train {workers} models here, each worker its own, without any error. Two lines make it train "
+        "one model on all of them:\n\n"
+        "    from jupyter_elastic import training\n"
+        "    training.keras.distributed(model.optimizer)     # after model.compile(...), before model.fit(...)\n\n"
+        "Each worker then trains on the data that it gives to fit: training.shard((x, y), even=True) is its own part. "
+        "If each worker is meant to train a model of its own, call training.keras.apart() instead."
+    )
+
+
+def _warn(model: str) -> None:
+    warnings.warn(
+        f"{model}.fit: each of the {_workers()} workers of this job trains a model of its own, because the engine "
+        f"{session.current.engine if session.current else '?'!r} forms no ring. To train one model on all of them, use "
+        "`--engine horovod` and training.keras.distributed(model.optimizer); if that is what you want, "
+        "training.keras.apart() says so.",
+        stacklevel=4,
+    )
+
+
+def _optimizers(model: Any) -> Iterable[Any]:
+    """A model may have several (two that train against each other), and one may be wrapped in another."""
+    for value in list(vars(model).values()):
+        if is_optimizer(value):
+            yield value
+            inner = getattr(value, "inner_optimizer", None)
+            if inner is not None:
+                yield inner
+
+
+def _of_many_workers(model: Any) -> bool:
+    """Whether the model was made under a strategy of TensorFlow's that joins workers by itself."""
+    strategy = type(getattr(model, "distribute_strategy", None)).__name__
+    return strategy.startswith(("CollectiveAllReduce", "MultiWorker", "ParameterServer"))
+
+
+def _averages_in_its_step(model: Any) -> bool:
+    """Whether the model has a `train_step` of its own that uses Horovod."""
+    step = getattr(type(model), "train_step", None)
+    return step is not None and bool(OURS_IN_A_STEP & set(getattr(step, "__code__", _no_code).co_names))
+
+
+def _settle(model: Any) -> Ring:
+    """Make the model's traced step one that can average."""
+    optimizer = getattr(model, "optimizer", None)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None and inner in _averaging and optimizer not in _averaging:
+        # Keras has wrapped it for float16: all must see the same infinities, so the outer one averages.
+        del _averaging[inner]
+        _put_in(optimizer, backend_of(optimizer))
+    compiled = bool(getattr(model, "jit_compile", False))
+    if compiled:
+        model.jit_compile = False  # XLA knows no collectives of Horovod's
+    if compiled or model not in _settled:
+        model.train_function = None  # may have been traced before
+    _settled.add(model)
+    if here.ring is not None:
+        return here.ring
+    ring = ring_for(backend_of(model))
+    ring.init()
+    return ring
+
+
+def _begin(model: Any, ring: Ring, steps: int | None) -> None:
+    """Start from rank 0's weights, all with the same number of steps."""
+    if not model.built:
+        raise BadRequest(UNBUILT)
+    for optimizer in _optimizers(model):
+        build(optimizer, model)
+    if ring.size() < 2:
+        return
+    counts = np.zeros(ring.size())
+    counts[ring.rank()] = -1 if steps is None else steps
+    counts = ring.total(counts)
+    if len(set(counts)) > 1:
+        what = ", ".join(f"rank {rank}: {int(n) if n >= 0 else 'unknown'}" for rank, n in enumerate(counts))
+        raise EngineError(
+            f"The workers would take different numbers of steps an epoch ({what}), and one would wait for the other. "
+            "Give each the same number of samples, as training.shard(data, even=True) does, or set steps_per_epoch."
+        )
+    variables = [*model.weights, *(v for optimizer in _optimizers(model) for v in variables_of(optimizer))]
+    own = pickle.dumps([variable.numpy() for variable in variables]) if ring.rank() == 0 else b""
+    first = pickle.loads(ring.broadcast(own))  # noqa: S301  rank 0's own
+    if len(first) != len(variables):
+        raise EngineError(
+            f"The model and its optimizers have {len(variables)} variables here and {len(first)} on rank 0: make them "
+            "the same way on every worker."
+        )
+    if ring.rank() != 0:
+        for variable, value in zip(variables, first, strict=True):
+            variable.assign(value)
+
+
+def _means(logs: dict[str, Any], ring: Ring) -> None:
+    """Put means over the workers into an epoch's figures: of those that rank 0 has, over the workers that have them."""
+    own = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+    names = json.loads(ring.broadcast(json.dumps(sorted(own)).encode()))
+    values = ring.total(np.array([*(own.get(name, 0.0) for name in names), *(float(name in own) for name in names)]))
+    for name, value, count in zip(names, values, values[len(names) :], strict=False):
+        logs[name] = float(value / count)
+
+
+def _same_statistics(model: Any, ring: Ring) -> None:
+    """Average what layers gather for themselves (BatchNormalization's means and variances)."""
+    variables = [v for v in model.non_trainable_weights if np.issubdtype(v.numpy().dtype, np.floating)]
+    if not variables:
+        return
+    values = [variable.numpy() for variable in variables]
+    total = ring.total(np.concatenate([value.ravel().astype(np.float64) for value in values])) / ring.size()
+    for variable, value, mean in zip(variables, values, np.split(total, np.cumsum([v.size for v in values])[:-1]),
+                                     strict=True):  # fmt: skip
+        variable.assign(mean.reshape(value.shape).astype(value.dtype))
+
+
+def _callbacks(kind: Any, ring: Ring) -> tuple[Any, Any]:
+    """What goes before a cell's own callbacks, and behind them."""
+
+    class First(kind):
+        """The same beginning, the same figures."""
+
+        def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+            _begin(self.model, ring, self.params.get("steps"))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs = {} if logs is None else logs
+            if ring.size() > 1:
+                _means(logs, ring)
+                _same_statistics(self.model, ring)
+            where = {} if here.state is not None else {"epoch": epoch + 1, "epochs": self.params.get("epochs")}
+            report(**{name: value for name, value in {**logs, **where}.items() if value is not None})
+
+    class Last(kind):
+        """All stop, or none."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+            if ring.size() > 1:
+                self.model.stop_training = bool(ring.total(np.array([float(self.model.stop_training)]))[0])
+
+    return First(), Last()
+
+
+_no_code = types.SimpleNamespace(co_names=())

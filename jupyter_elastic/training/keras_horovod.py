@@ -1,0 +1,111 @@
+"""Horovod's own words for Keras, on Keras 3: what is written for them trains one model, or is refused.
+
+Horovod 0.28 knows Keras 2, whose optimizers and variables have other methods. `guards` calls each function here right
+after its module was loaded. Legacy tf-keras is left to Horovod. Imports no framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_elastic.errors import EngineError
+from jupyter_elastic.training import keras_fit
+
+NEUTRAL = frozenset({
+    "keras", "optimizer", "name", "device_dense", "device_sparse", "compression", "sparse_as_dense",
+    "gradient_predivide_factor", "groups", "op", "average_aggregated_gradients", "scale_local_gradients",
+})  # fmt: skip
+"""What Horovod's optimizer takes and that changes nothing of a mean but its speed; `op` is looked at."""
+
+
+def _optimizer(module: types.ModuleType) -> None:
+    """Where `horovod.keras`, `horovod.tensorflow.keras` and `horovod.tensorflow` make a Keras optimizer.
+
+    Horovod's own stands before methods that Keras 3 does not call: each rank would train apart, without any error.
+    """
+    original = module.create_distributed_optimizer
+    if getattr(original, "guarded", False):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def create_distributed_optimizer(keras: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        version = _keras_3(optimizer)
+        if not version:
+            return original(keras, optimizer, *args, **kwargs)
+        given = signature.bind(keras, optimizer, *args, **kwargs)
+        _refuse_others(version, given.arguments, signature)
+        return keras_fit.distributed(optimizer)
+
+    create_distributed_optimizer.guarded = True  # type: ignore[attr-defined]
+    module.create_distributed_optimizer = create_distributed_optimizer  # type: ignore[attr-defined]
+
+
+def _refuse_others(version: str, given: dict[str, Any], signature: inspect.Signature) -> None:
+    """On Keras 3 an optimizer takes the mean over all workers, and nothing else."""
+    others = [
+        name for name, value in given.items() if name not in NEUTRAL and value != signature.parameters[name].default
+    ]
+    if given["op"] != importlib.import_module("horovod.tensorflow").Average:
+        others.append("op")
+    if others:
+        raise EngineError(
+            f"On Keras {version}, hvd.DistributedOptimizer takes the mean of all workers' gradients in each step; "
+            f"{', '.join(others)} can't be had. Leave it out (Keras' own gradient_accumulation_steps stands for "
+            "backward_passes_per_step), or run the cell with `--env TF_USE_LEGACY_KERAS=1` and tf-keras."
+        )
+
+
+def _keras_3(optimizer: Any) -> str:
+    """Keras' version if the optimizer is one of Keras 3 or later."""
+    keras = sys.modules.get("keras")
+    kind = getattr(getattr(keras, "optimizers", None), "Optimizer", None)
+    return keras_fit.version_of(keras) if kind is not None and isinstance(optimizer, kind) else ""
+
+
+def _callbacks(module: types.ModuleType) -> None:
+    """What rank 0 has at the beginning and the means of an epoch are `keras_fit`'s business on Keras 3."""
+
+    def nothing(callback: Any, *_: Any, **__: Any) -> None:
+        pass
+
+    def adjust(callback: Any, epoch: float) -> None:
+        callback.model.optimizer.learning_rate = callback.initial_lr * callback.multiplier(epoch)
+
+    def note(callback: Any, epoch: int, logs: Any = None) -> None:  # noqa: ARG001  as Keras calls it
+        if logs is not None:
+            logs["lr"] = float(callback.model.optimizer.learning_rate)
+
+    for kind, method, instead in (
+        (module.BroadcastGlobalVariablesCallbackImpl, "on_batch_end", nothing),
+        (module.MetricAverageCallbackImpl, "on_epoch_end", nothing),
+        (module.LearningRateScheduleCallbackImpl, "_adjust_learning_rate", adjust),
+        (module.LearningRateScheduleCallbackImpl, "on_epoch_end", note),
+        (module.LearningRateWarmupCallbackImpl, "on_epoch_end", note),
+    ):
+        _put_in(kind, method, instead)
+
+
+def _put_in(kind: Any, method: str, instead: Callable[..., Any]) -> None:
+    own = getattr(kind, method)
+    if getattr(own, "guarded", False):
+        return
+
+    @functools.wraps(own)
+    def either(callback: Any, *args: Any, **kwargs: Any) -> Any:
+        return (instead if _keras_3(callback.model.optimizer) else own)(callback, *args, **kwargs)
+
+    either.guarded = True  # type: ignore[attr-defined]
+    setattr(kind, method, either)
+
+
+PATCHES: dict[str, Callable[[Any], None]] = {
+    "horovod._keras": _optimizer,
+    "horovod._keras.callbacks": _callbacks,
+}
