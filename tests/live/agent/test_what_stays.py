@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from jupyter_elastic.agent import processes
+from jupyter_elastic.types import SlotsReleased
 from tests.support.pool import Pool
 
 WAIT = """
@@ -114,3 +115,90 @@ def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatc
         assert f"{pool.folder}: ended agent" in said
         pool.until(lambda: not pool.members(), "nothing of the first one lives")
         assert other.info(job).phase == "running"
+
+
+LEAVE_BEHIND = """
+import multiprocessing, os, signal, subprocess, sys, time
+
+def note(name):
+    (folder / f".{name}.{rank}").write_text(str(os.getpid()))
+    (folder / f".{name}.{rank}").rename(folder / f"pid.{name}.{rank}")
+
+def sleep(name, stubborn=False):
+    if stubborn:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    os.closerange(0, 1000)
+    note(name)
+    time.sleep(600)
+    os._exit(0)
+
+def daemonise(name, stubborn=False):
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    sleep(name, stubborn)
+
+daemonise("daemon")
+daemonise("stubborn", stubborn=True)
+multiprocessing.get_context("fork").Process(target=sleep, args=("multiprocessing",), daemon=True).start()
+shell = f"echo $$ > {folder}/.nohup.{rank}; mv {folder}/.nohup.{rank} {folder}/pid.nohup.{rank}; sleep 600; true"
+subprocess.run(f"nohup setsid sh -c '{shell}' > /dev/null 2>&1 &", shell=True)
+subprocess.Popen(["sh", "-c", shell.replace("nohup", "popen")], start_new_session=True)
+print("begun", flush=True)
+while not (folder / "go").exists():
+    time.sleep(0.01)
+if (folder / "raise").exists():
+    raise SystemExit("as it was told to")
+"""
+NAMES = ("daemon", "stubborn", "multiprocessing", "nohup", "popen")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    with Pool(tmp_path_factory.mktemp("warm") / "pool", slots=2) as started:
+        has_a_warm_parent(started)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory):
+    with Pool(tmp_path_factory.mktemp("cold") / "pool", slots=2, env={"JUPYTER_ELASTIC_WARM": "0"}) as started:
+        yield started
+
+
+def forgotten(pool, folder, ranks):
+    """The processes that the cells have left behind, once all are there."""
+    paths = [folder / f"pid.{name}.{rank}" for name in NAMES for rank in range(ranks)]
+    pool.until(lambda: all(path.exists() for path in paths), f"all of {paths} are there")
+    return [processes.known(int(path.read_text())) for path in paths]
+
+
+@pytest.mark.xfail(reason="what has a session of its own outlives its worker")
+@pytest.mark.parametrize("how", ["through", "raises", "cancelled", "worker killed", "driver killed"])
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_nothing_of_a_job_lives_when_its_slots_are_free(kind, how, tmp_path, request):
+    pool = request.getfixturevalue(kind)
+    job = pool.submit(LEAVE_BEHIND, slots=2, names={"folder": tmp_path})
+    left = forgotten(pool, tmp_path, ranks=2)
+    assert processes.living(left) == left
+    pool.until(lambda: len(pool.pids(job)) == 3, "driver.json names the workers")
+    driver, first, _ = pool.pids(job)
+    if how == "cancelled":
+        pool.cancel(job)
+    elif how == "driver killed":
+        processes.send(driver, signal.SIGKILL)
+    elif how == "worker killed":
+        processes.send(first, signal.SIGKILL)
+    else:
+        if how == "raises":
+            (tmp_path / "raise").touch()
+        (tmp_path / "go").touch()
+    pool.wait_fact(job, SlotsReleased)
+    assert not processes.living(left)
+    (tmp_path / "go").touch()
+    pool.cancel(job)
+    pool.ended(job)
