@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jupyter_elastic.agent import link, processes
+from jupyter_elastic.agent import link, processes, spawn
 from jupyter_elastic.agent.driver import ended_by
 from jupyter_elastic.agent.folder import AttemptFolder
 from jupyter_elastic.agent.nursery import Newborn
@@ -167,6 +167,7 @@ class Attempt:
             await processes.end(left)
         if driver is None:
             return self._ended("lost", "the attempt was not started")
+        await spawn.cleared()
         words = folder.last_words()
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + words if words else ''}")
 

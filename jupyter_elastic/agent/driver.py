@@ -29,12 +29,11 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic import connection, packaging
-from jupyter_elastic.agent import link, processes
+from jupyter_elastic.agent import link, processes, spawn
 from jupyter_elastic.agent.engines.base import Engine, Task
 from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord
 from jupyter_elastic.agent.meter import Meter
 from jupyter_elastic.agent.progress import ProgressWriter
-from jupyter_elastic.agent.spawn import our_source
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import (
     AnyEffect,
@@ -79,7 +78,7 @@ def preload() -> None:
         with contextlib.suppress(Exception):
             _preloaded[entry.name] = entry.load()
     codecs.lookup("ascii")  # found by an import at the first use
-    our_source()
+    spawn.our_source()
     packaging.decode(packaging.encode(packaging.Payload(source="", filename="", first_line=1, names=b"")))
 
 
@@ -401,6 +400,7 @@ class Driver:
         if left:
             log.warning("ending %d processes that the engine left", len(left))
             await processes.end(left)
+            await spawn.cleared()
         self._progress.flush()
         try:
             self.folder.write_exit(self._exit)
@@ -426,6 +426,7 @@ def prepare() -> asyncio.Runner:
     """What a driver needs before it knows its attempt: the log's form and a loop. Takes milliseconds, hence ahead."""
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    spawn.adopt()
     runner = asyncio.Runner()
     runner.run(_rehearse())
     return runner

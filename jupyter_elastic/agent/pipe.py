@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_elastic.agent import processes
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.company import Company, Leave
 from jupyter_elastic.types import Progress
@@ -29,6 +30,12 @@ from jupyter_elastic.types import Progress
 ORPHANED = 77
 """Exit code of a worker whose driver is gone."""
 REPORT_INTERVAL_S = 0.1
+
+
+def _leave() -> None:
+    """Go, and take along what the cell has started: there may be nobody who could end it later."""
+    processes.end_children()
+    os._exit(ORPHANED)
 
 
 class Pipe:
@@ -43,7 +50,7 @@ class Pipe:
         self.on_call: Callable[[], None] = lambda: None
         self.on_left: Callable[[dict[str, Any]], None] = lambda _: None
         """Another member has left the training."""
-        self.on_end: Callable[[], object] = lambda: os._exit(ORPHANED)
+        self.on_end: Callable[[], object] = _leave
         """The driver is gone."""
         self._sending = threading.Lock()
         self._answers: list[dict[str, Any]] = []

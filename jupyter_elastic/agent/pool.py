@@ -3,7 +3,9 @@
 `python -m jupyter_elastic.agent.pool --socket PATH --frameworks torch` listens on a UNIX socket in the pool's runtime
 folder, serves only processes of its own user (peer credentials), imports, and then gives a forked worker to each
 request, whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and start
-time, and later the exit code. A few workers are forked ahead and wait, so that a request costs a message and no fork.
+time, later the exit code, and when nothing that the worker started lives any more. (A worker adopts what its cell
+leaves behind, and we what a dead worker does: none of its descendants gets away, daemonised or not.) A few workers are
+forked ahead and wait, so that a request costs a message and no fork.
 The parent never runs a parallel operation, `hvd.init` or CUDA, and has one thread when it forks. One pool per
 interpreter, environment and set of frameworks; whoever needs one starts it (`PoolClient`), the lock file sees to it
 that there is only one. Knows nothing of jobs.
@@ -49,6 +51,8 @@ KEEP_S = 300.0
 """So long it stays when nobody is there any more for whom it is kept."""
 MOST_KEPT_FOR = 256
 """Processes whose end a parent waits for; further ones don't count."""
+LEFT_S = 0.5
+"""What a worker has left behind has so long between SIGTERM and SIGKILL."""
 LOOK_S = 10.0
 """How often it is looked whether the package has changed."""
 SPARES, MOST_SPARES = 2, 16
@@ -69,9 +73,12 @@ _credentials = struct.Struct("3i")
 
 
 class Request(Struct, frozen=True):
-    """A line from a client. `fork` comes with the file descriptor that the worker gets."""
+    """A line from a client. `fork` comes with the file descriptor that the worker gets.
 
-    k: Literal["fork", "keep"]
+    `clear` is answered as soon as nothing lives that workers which are dead by now have started.
+    """
+
+    k: Literal["fork", "keep", "clear"]
     kept_for: processes.Known | None = None
     """The process (a kernel, the agent) for which the parent is kept."""
 
@@ -100,6 +107,12 @@ class Pool:
         """Why it is to end as soon as no job uses it."""
         self._kept_for: dict[int, processes.Known] = {}
         """By the handles (pidfd) that tell their ends."""
+        self._left: dict[int, float] = {}
+        """What dead workers have left and we end, by pid: since when."""
+        self._not_cleared: list[tuple[socket.socket, dict[str, Any]]] = []
+        """Clients, and what to tell them when nothing is left."""
+        self._untouchable: set[int] = set()
+        """Children that we may not end, such as `sudo`."""
         self._poll = select.poll()
         self._clients: dict[int, socket.socket] = {}
         self._requesters: dict[int, socket.socket] = {}
@@ -128,7 +141,7 @@ class Pool:
         source = newest_source()
         while True:
             now = time.monotonic()
-            if busy := bool(self._clients or self._requesters or self._unsaid):
+            if busy := bool(self._clients or self._requesters or self._unsaid or self._left):
                 used = now
             if self._kept_for:
                 kept = now
@@ -148,7 +161,11 @@ class Pool:
             short = len(self._spares) < self._wanted_spares
             enlarge = not self._large and not self._requesters
             unmeasured = len(self._spares) > self._measured
-            pause_s = SPARE_DELAY_S if short or enlarge or unmeasured else min(self._idle_s, self._keep_s, LOOK_S)
+            pause_s = (
+                SPARE_DELAY_S
+                if self._left or short or enlarge or unmeasured
+                else min(self._idle_s, self._keep_s, LOOK_S)
+            )
             ready = self._poll.poll(0 if self._unsaid else pause_s * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
@@ -215,6 +232,8 @@ class Pool:
         for request in requests:
             if request.kept_for is not None:
                 self.keep_for(request.kept_for)
+            if request.k == "clear":
+                self._not_cleared.append((client, {"k": "clear"}))
         for descriptor in descriptors:
             if requests:
                 self._give(client, descriptor)
@@ -271,6 +290,7 @@ class Pool:
             with contextlib.suppress(psutil.Error):
                 memory += psutil.Process(pid).memory_full_info().pss
         write_record(self._lock, memory)
+        log.info("%d MB with %d workers that wait", memory >> 20, self._measured)
         others = parents.found(Path(self._listener.getsockname()).parent)
         parents.send_away(parents.surplus(others, parents.most(), parents.most_memory()))
 
@@ -314,19 +334,44 @@ class Pool:
         os._exit(1)
 
     def _reap(self) -> None:
-        while True:
+        exits: list[tuple[socket.socket, dict[str, Any]]] = []
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                self._left.pop(pid, None)
+                client = self._requesters.pop(pid, None)
+                if client is not None:
+                    exits.append((client, {"k": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)}))
+                elif any(spare.pid == pid for spare in self._spares):
+                    self._spares = [spare for spare in self._spares if spare.pid != pid]
+                    self._wanted_spares = 0  # something is wrong with them; the next request tries again
+        if exits or self._left or self._not_cleared:
+            self._clear()
+        for client, words in exits:
+            words["cleared"] = not self._left
+            if self._left:
+                self._not_cleared.append((client, {"k": "cleared", "pid": words["pid"]}))
+        self._unsaid += exits
+
+    def _clear(self) -> None:
+        """End what dead workers have left to us; say so when there is nothing any more."""
+        now = time.monotonic()
+        ours = self._requesters.keys() | {spare.pid for spare in self._spares} | self._untouchable
+        for pid in processes.children() - ours:
+            since = self._left.setdefault(pid, now)
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            client = self._requesters.pop(pid, None)
-            if client is not None:
-                self._unsaid.append((client, {"k": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)}))
-            elif any(spare.pid == pid for spare in self._spares):
-                self._spares = [spare for spare in self._spares if spare.pid != pid]
-                self._wanted_spares = 0  # something is wrong with them; the next request tries again
+                if since == now:
+                    log.info("process %d has outlived its worker and is ended", pid)
+                    os.kill(pid, signal.SIGTERM)
+                elif now - since > LEFT_S:
+                    os.kill(pid, signal.SIGKILL)
+            except PermissionError:
+                log.warning("process %d has outlived its worker, and belongs to somebody else", pid)
+                self._untouchable.add(pid)
+                del self._left[pid]
+        if not self._left:
+            self._unsaid += self._not_cleared
+            self._not_cleared.clear()
 
     def _say(self) -> None:
         for client, words in self._unsaid:
@@ -404,6 +449,8 @@ def main(arguments: list[str] | None = None) -> int:
     gc.freeze()
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
     log.info("warm after %.2f s, %d thread(s): %s", time.monotonic() - began, threads, ", ".join(options.frameworks))
+    processes.adopt_orphans()
+    write_record(taken[1], psutil.Process().memory_info().rss)
     pool = Pool(*taken, options.idle, options.keep)
     if options.kept_for is not None:
         pool.keep_for((int(options.kept_for[0]), float(options.kept_for[1])))

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import psutil
@@ -23,6 +26,8 @@ from jupyter_elastic.connection import alive
 
 Known: TypeAlias = tuple[int, float]
 """A process: pid and start time (seconds since the epoch)."""
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +49,39 @@ def known(pid: int) -> Known:
         return (pid, psutil.Process(pid).create_time())
     except psutil.NoSuchProcess as problem:
         raise ProcessLookupError(f"there is no process {pid}") from problem
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever descendants of ours leave behind, also of what was daemonised: we can find it then.
+
+    Without this such a process becomes init's child, and nobody knows whose it was. Linux only; elsewhere nothing.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Pids of this process's children, those included that have ended and wait to be reaped."""
+    found: set[int] = set()
+    try:
+        for thread in Path("/proc/self/task").iterdir():  # each has those that it forked
+            found.update(map(int, (thread / "children").read_bytes().split()))
+    except OSError:  # a thread has just ended, or the kernel doesn't tell: slower, and always right
+        return {child.pid for child in psutil.Process().children()}
+    return found
+
+
+def end_children() -> None:
+    """Kill every child of this process, and what those leave to us, until there is none or it can't be done."""
+    for _ in range(200):
+        left = children()
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(OSError):  # reaped by somebody else meanwhile, or not ours to end
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
 
 
 def living(processes: Iterable[Known]) -> list[Known]:

@@ -31,6 +31,8 @@ from jupyter_elastic.errors import EngineError
 
 START_S = 180.0
 """How long a pool may take to import its frameworks before its clients do without it."""
+CLEAR_S = 30.0
+"""How long a pool may take to end what dead workers have left."""
 CODE_S = 5.0
 """How long after a death its exit code is waited for."""
 _READ_BY_FRAMEWORKS = (
@@ -50,6 +52,8 @@ class Process:
         self.start_time = start_time
         self.code: int | None = None
         self.code_known = asyncio.Event()
+        self.cleared = asyncio.Event()
+        """It is gone, and so is all that it started, as far as whoever forked it can tell."""
 
     @property
     def known(self) -> processes.Known:
@@ -139,13 +143,61 @@ class Spawner:
         except OSError as problem:
             raise EngineError(f"no worker could be started with {self._python}: {problem}") from problem
         process = Process(*processes.known(child.pid))
+        _started.add(child.pid)
 
         async def reap() -> None:
             await processes.gone(process.known)
             process.set_code(child.wait())
+            _started.discard(child.pid)
+            await _clear()
+            process.cleared.set()
 
         _keep(asyncio.create_task(reap()))
         return process
+
+
+_started: set[int] = set()
+"""Pids of children that this process has started here."""
+_adopts = False
+
+
+def adopt() -> None:
+    """Let this process end whatever its cold workers leave behind. It must have no children but those started here."""
+    global _adopts
+    _adopts = True
+    processes.adopt_orphans()
+
+
+async def _clear() -> None:
+    while _adopts and (left := processes.children() - _started):
+        known = []
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                known.append(processes.known(pid))
+        await processes.end(known)
+        for pid in left:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - it doesn't wait
+
+
+async def cleared() -> None:
+    """Come back when nothing lives in this pool that workers have left which are dead by now.
+
+    For who has not had these workers forked; a warm parent that doesn't answer is not waited for long.
+    """
+    served = [parent.socket for parent in parents.found(connection.runtime_dir()) if parent.memory]
+    await asyncio.gather(*(_cleared(path) for path in served))
+
+
+async def _cleared(path: Path) -> None:
+    try:
+        async with asyncio.timeout(CLEAR_S):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(_request("clear"))
+            await reader.readline()
+            writer.close()
+    except (OSError, TimeoutError) as problem:
+        log.warning("the warm parent at %s doesn't say that it has cleared up: %r", path, problem)
 
 
 def _pipe(first: bytes) -> tuple[socket.socket, socket.socket]:
@@ -198,12 +250,16 @@ class PoolClient:
                     answer.set_exception(EngineError("the warm pool is gone"))
             for process in self._children.values():
                 process.set_code(None)
+                process.cleared.set()
 
     def _hear(self, words: dict[str, object]) -> None:
-        if words["k"] == "exit":
-            process = self._children.pop(int(str(words["pid"])), None)
-            if process is not None:
+        if words["k"] in {"exit", "cleared"}:
+            process = self._children.get(int(str(words["pid"])))
+            if process is not None and words["k"] == "exit":
                 process.set_code(int(str(words["code"])))
+            if process is not None and words.get("cleared", True):
+                process.cleared.set()
+                del self._children[process.pid]
             return
         answer = self._answers.popleft()
         if words["k"] == "forked":
@@ -239,7 +295,7 @@ async def connect(
         await asyncio.sleep(0.02)
 
 
-def _request(k: Literal["fork", "keep"], kept_for: processes.Known | None) -> bytes:
+def _request(k: Literal["fork", "keep", "clear"], kept_for: processes.Known | None = None) -> bytes:
     return msgspec.json.encode(Request(k, kept_for)) + b"\n"
 
 
@@ -251,20 +307,12 @@ def start_pool(
     kept_for: processes.Known | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a pool as a detached process; it ends by itself when another one has the lock."""
-    keep = [] if kept_for is None else ["--kept-for", *map(str, kept_for)]
+    command = [python, "-P", "-m", "jupyter_elastic.agent.pool", "--socket", str(path)]
+    if kept_for is not None:
+        command += ["--kept-for", *map(str, kept_for)]
     with connection.open_private(path.with_suffix(".log"), append=True) as output:
-        return subprocess.Popen(
-            [
-                python,
-                "-P",
-                "-m",
-                "jupyter_elastic.agent.pool",
-                "--socket",
-                str(path),
-                *keep,
-                "--frameworks",
-                *frameworks,
-            ],
+        child = subprocess.Popen(
+            [*command, "--frameworks", *frameworks],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -272,6 +320,8 @@ def start_pool(
             cwd="/",
             start_new_session=True,
         )
+    _started.add(child.pid)
+    return child
 
 
 def warm_up(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> bool:

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import environment, seeds
+from jupyter_elastic.agent import environment, processes, seeds
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
@@ -326,6 +326,7 @@ def _flush() -> None:
 
 def prepare() -> None:
     """What a worker can do before it has its pipe."""
+    processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):

@@ -300,8 +300,8 @@ class WorkersEngine:
         """A worker's process is gone."""
         self._members.pop(member.name, None)
         assert member.process is not None
-        if _reading.has_group(member.process.pid):
-            task = asyncio.create_task(processes.end([member.process.known], 0.5))
+        if not member.process.cleared.is_set() or _reading.has_group(member.process.pid):
+            task = asyncio.create_task(_clear(member.process))
             self._clearing.add(task)
             task.add_done_callback(self._cleared)
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
@@ -496,6 +496,13 @@ class WorkersEngine:
             shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / "error.json").unlink(missing_ok=True)
         return packaging.decode((folder / packaging.PAYLOAD).read_bytes())
+
+
+async def _clear(process: Process) -> None:
+    """See to it that nothing lives any more which a dead worker has started."""
+    await process.cleared.wait()
+    if _reading.has_group(process.pid):  # whoever forked it can't tell
+        await processes.end([process.known], 0.5)
 
 
 def _line(k: str, words: dict[str, Any]) -> bytes:

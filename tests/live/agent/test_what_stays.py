@@ -177,7 +177,6 @@ def forgotten(pool, folder, ranks):
     return [processes.known(int(path.read_text())) for path in paths]
 
 
-@pytest.mark.xfail(reason="what has a session of its own outlives its worker")
 @pytest.mark.parametrize("how", ["through", "raises", "cancelled", "worker killed", "driver killed"])
 @pytest.mark.parametrize("kind", ["warm", "cold"])
 def test_nothing_of_a_job_lives_when_its_slots_are_free(kind, how, tmp_path, request):

@@ -31,7 +31,8 @@ def owner(path: Path) -> processes.Known:
 
 
 def measured(path: Path) -> bool:
-    return path.exists() and len(json.loads(path.with_suffix(".lock").read_text())) > 2
+    log = path.with_suffix(".log")
+    return log.exists() and "workers that wait" in log.read_text()
 
 
 async def gone(process: subprocess.Popen[bytes]) -> None:
