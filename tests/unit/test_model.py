@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic import types as t
+from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import MAX_POINTS, JobModel, human_time
 
 SPEC = t.JobSpec(name="digits", folder="/f", python="/p", min_slots=1, max_slots=4)
@@ -167,3 +168,19 @@ def test_one_statement_about_the_start() -> None:
     screen = story.model.screen(3)
     assert "starts in" not in screen.state
     assert screen.detail == "The agent of ann is not connected."
+
+
+@pytest.mark.xfail(reason="the model knows nothing of deaths")
+def test_deaths_stand_in_the_story() -> None:
+    story = Story().submitted().started("h:0", "h:1").running("h:0", "h:1")
+    about: dict[str, Any] = {"job": 7, "attempt": 1, "rank": 1, "slot": "h:1", "count": 1}
+    story.tell(t.WorkerDied(**about, cause="was killed by SIGKILL", step=120))
+    story.tell(t.WorkerReplaced(**about, after_s=0.42))
+    screen = story.model.screen(9)
+    assert [(p.slots, p.reason) for p in screen.sizes[1:]] == [
+        (2, "rank 1 was killed by SIGKILL at step 120"),
+        (2, "rank 1 was replaced after 0.4 s"),
+    ]
+    assert display.change(screen.sizes[1], 2) == "rank 1 was killed by SIGKILL at step 120"
+    assert "rank 1 was replaced after 0.4 s" in display.html(screen)
+    assert "over time" not in display.text(screen)

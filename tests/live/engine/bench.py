@@ -103,6 +103,10 @@ class Bench:
     def exit(self) -> ExitSeen | None:
         return next((r for r in self.reports if isinstance(r, ExitSeen)), None)
 
+    def of(self, kind: str) -> list[Any]:
+        """The reports of a kind."""
+        return [r for r in self.reports if type(r).__name__ == kind]
+
     @property
     def released(self) -> list[str]:
         return [slot for r in self.reports if isinstance(r, ReleaseSeen) for slot in r.slots]

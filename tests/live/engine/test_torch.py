@@ -67,6 +67,28 @@ async def test_survivors_go_on_when_a_worker_is_killed(folder: Path) -> None:
         assert sorted(bench.released) == ["h:0", "h:1"]
 
 
+@pytest.mark.xfail(reason="nobody is told of deaths")
+@asynchronous
+async def test_a_death_and_its_replacement_are_reported(folder: Path) -> None:
+    cell = TORCH.replace("        note(", "        report(step=state.step)\n        note(")
+    async with Bench(Horovod, folder, "from jupyter_elastic.training import report\n" + cell, out=OUT) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2, time.time())
+        await bench.until(lambda: bench.of("ProgressSeen"))
+        bench.kill(1)
+        (back,) = await bench.until(lambda: bench.of("ReplacementSeen"))
+        (death,) = bench.of("DeathSeen")
+        assert (death.rank, death.slot, death.cause, death.count) == (1, "h:1", "was killed by SIGKILL", 1)
+        assert death.step > 0
+        assert (back.rank, back.slot) == (1, "h:1")
+        assert 0 < back.after_s < 30
+        await bench.rescale("h:0")  # who is told to leave did not die
+        await bench.until(lambda: bench.released == ["h:1"])
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed"
+        assert len(bench.of("DeathSeen")) == 1
+
+
 @asynchronous
 async def test_two_changes_ten_milliseconds_apart(folder: Path) -> None:
     async with Bench(Horovod, folder, TORCH, out=OUT) as bench:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_elastic import types
 from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.types import (
     AgentChanged,
@@ -508,3 +509,21 @@ def test_many_are_forgotten_in_several_events() -> None:
     assert [len(fact.jobs) for fact in facts] == [1000, 1]
     assert not books.core.state.ended
     assert not books.core.state.keys
+
+
+@pytest.mark.xfail(reason="the books know nothing of deaths")
+def test_a_thousand_deaths_are_some_forty_events() -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    about = {"job": job, "attempt": 1, "rank": 1, "slot": "a:1"}
+    told = 0
+    for count in range(1, 1001):
+        seen = {**about, "count": count, "cause": "was killed by SIGKILL"}
+        told += len(books.step(types.DeathSeen, **seen))
+        assert books.step(types.DeathSeen, **seen) == []  # told twice
+        told += len(books.step(types.ReplacementSeen, **about, count=count, after_s=0.1))
+        assert books.step(types.ReplacementSeen, **about, count=count, after_s=0.1) == []
+    assert 40 <= told <= 90
+    assert books.job(job).deaths > 800
+    books.plan({})
+    assert books.step(types.DeathSeen, **about, count=2000, cause="was killed by SIGKILL") == []  # it is being stopped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_elastic import types as t
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core.explain import span
 from jupyter_elastic.types import AgentSeen, Cancel, ExitSeen, HostsSeen, Progress, ProgressSeen
@@ -107,3 +108,15 @@ def test_the_sentence_about_the_start_can_be_told_from_the_rest() -> None:
     books.step(AgentSeen, by="ann", connected=True)
     books.step(Cancel, job=job)
     assert books.core.until(job, books.now) == ""
+
+
+@pytest.mark.xfail(reason="the books know nothing of deaths")
+def test_deaths_and_what_came_of_them() -> None:
+    books = Books(host("a", 2))
+    job = books.running(2)
+    about = {"job": job, "attempt": 1, "rank": 1, "slot": "a:1"}
+    books.step(t.DeathSeen, **about, count=1, cause="was killed by SIGKILL", step=120)
+    assert "1 worker died: rank 1 was killed by SIGKILL at step 120, 4 s ago." in books.core.explain(job, books.now + 4)
+    books.step(t.ReplacementSeen, **about, count=1, after_s=0.42)
+    said = "1 worker died: rank 1 was killed by SIGKILL at step 120; rank 1 was replaced after 0.4 s"
+    assert said in books.core.explain(job, books.now)
