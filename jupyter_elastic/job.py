@@ -162,7 +162,7 @@ class Job:
         return cast("wire.Explanation", self._client.ask(wire.ExplainJob(job=self.id))).text
 
     def size_history(self) -> list[SizePoint]:
-        """How many slots it held since when, and why."""
+        """How many slots it held since when, and why; which workers died and were replaced."""
         return list(self.model().sizes)
 
     def model(self) -> JobModel:

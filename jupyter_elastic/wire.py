@@ -14,6 +14,7 @@ from msgspec import Struct
 from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.types import (
     AnyEffect,
+    DeathSeen,
     Event,
     ExitSeen,
     JobId,
@@ -22,6 +23,7 @@ from jupyter_elastic.types import (
     PolicyInfo,
     ProgressSeen,
     ReleaseSeen,
+    ReplacementSeen,
     RunningSeen,
     SlotInfo,
     View,
@@ -128,7 +130,7 @@ class Unfollow(Ask, frozen=True, kw_only=True):
 class ReportSeen(Ask, frozen=True, kw_only=True):
     """An agent's observation. Its `by` is ignored: the socket says who. Answer: `Done`."""
 
-    seen: RunningSeen | ReleaseSeen | ProgressSeen | ExitSeen
+    seen: RunningSeen | ReleaseSeen | ProgressSeen | DeathSeen | ReplacementSeen | ExitSeen
 
 
 class Ping(Ask, frozen=True, kw_only=True):

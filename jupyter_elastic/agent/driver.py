@@ -37,11 +37,13 @@ from jupyter_elastic.agent.progress import ProgressWriter
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.types import (
     AnyEffect,
+    DeathSeen,
     ExitSeen,
     Launch,
     Observation,
     ProgressSeen,
     ReleaseSeen,
+    ReplacementSeen,
     Rescale,
     RunningSeen,
     SlotId,
@@ -123,6 +125,8 @@ class Driver:
         self._holding: set[SlotId] = set()
         """Slots on which the engine may have processes."""
         self._progress = ProgressWriter(folder.job_folder / "progress.jsonl", launch, self._send)
+        self._mishaps: dict[type[Observation], Observation] = {}
+        """The last death, and the last replacement."""
         self._exit: ExitSeen | None = None
         self._all_gone = False
         self._over = asyncio.Event()
@@ -189,6 +193,9 @@ class Driver:
                     seen = msgspec.structs.replace(seen, generation=self._given)
                 self._released |= dict.fromkeys(seen.slots)
                 self._holding -= set(seen.slots)
+                self._send(seen)
+            case DeathSeen() | ReplacementSeen():
+                self._mishaps[type(seen)] = seen
                 self._send(seen)
             case ExitSeen():
                 self._exit = self._judged(seen)
@@ -350,6 +357,7 @@ class Driver:
             parts.append(self._release(tuple(self._released)))
         if self._progress.newest is not None:
             parts.append(self._progress.newest)
+        parts += self._mishaps.values()
         if self._exit is not None and self._all_gone:
             parts.append(self._exit)
         return parts

@@ -287,6 +287,11 @@ class Membership:
         """Names of the workers whose processes live, oldest first."""
         return tuple(self._workers)
 
+    def needs(self, name: str) -> bool:
+        """Whether this worker is to go on: its end would be a death."""
+        worker = self._workers.get(name)
+        return worker is not None and worker.place not in {"done", "leaving"} and not self.ended
+
     def rank_order(self) -> tuple[str, ...]:
         """The members that live, oldest first."""
         return tuple(w.name for w in self._members())

@@ -16,7 +16,7 @@ from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import Event, JobId, JobProgressed
+from jupyter_elastic.types import Event, JobId, JobProgressed, WorkerDied, WorkerReplaced
 
 RECENT = 10_000
 """Events kept in memory for those who are a little behind."""
@@ -178,7 +178,7 @@ class Streams:
             return True
         if stream.job is not None and job != stream.job:
             return False
-        if isinstance(event.fact, JobProgressed):
+        if isinstance(event.fact, JobProgressed | WorkerDied | WorkerReplaced):
             found = self._find(job)
             return self._rights.sees_progress(stream.peer.user, found.owner if found else None)
         return True

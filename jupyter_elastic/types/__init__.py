@@ -27,12 +27,15 @@ from jupyter_elastic.types.events import (
     RescaleRequested,
     SlotsReleased,
     StopRequested,
+    WorkerDied,
+    WorkerReplaced,
 )
 from jupyter_elastic.types.policy import HostView, JobView, Plan, Policy, Profile, Speed, View
 from jupyter_elastic.types.screens import JobInfo, PolicyInfo, SlotInfo, size_stays
 from jupyter_elastic.types.stimuli import (
     AgentSeen,
     Cancel,
+    DeathSeen,
     ExitSeen,
     Forget,
     HostsSeen,
@@ -41,6 +44,7 @@ from jupyter_elastic.types.stimuli import (
     ProgressSeen,
     Propose,
     ReleaseSeen,
+    ReplacementSeen,
     Resize,
     RunningSeen,
     Stimulus,
@@ -63,6 +67,7 @@ from jupyter_elastic.types.vocabulary import (
     Size,
     Slot,
     SlotId,
+    Step,
     Text,
 )
 
@@ -75,6 +80,7 @@ __all__ = [
     "AnyFact",
     "Cancel",
     "Count",
+    "DeathSeen",
     "Effect",
     "Event",
     "ExitSeen",
@@ -113,6 +119,7 @@ __all__ = [
     "ProgressSeen",
     "Propose",
     "ReleaseSeen",
+    "ReplacementSeen",
     "Rescale",
     "RescaleRequested",
     "Resize",
@@ -123,6 +130,7 @@ __all__ = [
     "SlotInfo",
     "SlotsReleased",
     "Speed",
+    "Step",
     "Stimulus",
     "Stop",
     "StopRequested",
@@ -132,5 +140,7 @@ __all__ = [
     "UsePolicy",
     "View",
     "Wish",
+    "WorkerDied",
+    "WorkerReplaced",
     "size_stays",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Text
+from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Step, Text
 
 
 class Fact(Record, tag=True, frozen=True, kw_only=True):
@@ -76,6 +76,41 @@ class JobProgressed(Fact, frozen=True, kw_only=True):
     job: JobId
     attempt: Count
     progress: Progress
+
+
+class WorkerDied(Fact, frozen=True, kw_only=True):
+    """A worker died unasked and the attempt went on."""
+
+    job: JobId
+    attempt: Count
+    count: Count
+    """Deaths of the attempt until then; of very many not each is told."""
+    rank: Count
+    slot: SlotId
+    cause: Text
+    step: Step | None = None
+
+    @property
+    def words(self) -> str:
+        """In words: `rank 1 was killed by SIGKILL at step 120`."""
+        return f"rank {self.rank} {self.cause}" + ("" if self.step is None else f" at step {self.step}")
+
+
+class WorkerReplaced(Fact, frozen=True, kw_only=True):
+    """The slot of a worker that died has one again that takes part."""
+
+    job: JobId
+    attempt: Count
+    count: Count
+    rank: Count
+    """Of the worker that died."""
+    slot: SlotId
+    after_s: float
+
+    @property
+    def words(self) -> str:
+        """In words: `rank 1 was replaced after 0.4 s`."""
+        return f"rank {self.rank} was replaced after {self.after_s:.1f} s"
 
 
 class JobRequeued(Fact, frozen=True, kw_only=True):
@@ -159,6 +194,8 @@ AnyFact: TypeAlias = (
     | StopRequested
     | SlotsReleased
     | JobProgressed
+    | WorkerDied
+    | WorkerReplaced
     | JobRequeued
     | JobResized
     | JobEnded

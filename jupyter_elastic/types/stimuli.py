@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from jupyter_elastic.types.policy import Plan
-from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Text
+from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Step, Text
 
 
 class Stimulus(Record, tag=True, frozen=True, kw_only=True):
@@ -120,6 +120,35 @@ class ExitSeen(Stimulus, frozen=True, kw_only=True):
     reason: Text = ""
 
 
+class DeathSeen(Stimulus, frozen=True, kw_only=True):
+    """A worker died and nobody had asked for it; the attempt goes on."""
+
+    job: JobId
+    attempt: Count
+    count: Count
+    """Of the attempt so far, this one included. Reports may be left out, so that a job whose workers die again and
+    again does not fill the journal."""
+    rank: Count
+    slot: SlotId
+    cause: Text
+    """`was killed by SIGKILL`."""
+    step: Step | None = None
+    """The last step that was reported before."""
+
+
+class ReplacementSeen(Stimulus, frozen=True, kw_only=True):
+    """The slot of a worker that died has one again that takes part."""
+
+    job: JobId
+    attempt: Count
+    count: Count
+    """The number of that death."""
+    rank: Count
+    """Of the worker that died."""
+    slot: SlotId
+    after_s: float
+
+
 class Forget(Stimulus, frozen=True, kw_only=True):
     """Let go of the records of jobs that ended before `before`, and of the oldest beyond the `keep` newest ones."""
 
@@ -132,5 +161,5 @@ class Tick(Stimulus, frozen=True, kw_only=True):
 
 
 Wish: TypeAlias = Submit | Cancel | Resize | UsePolicy
-Observation: TypeAlias = RunningSeen | ReleaseSeen | ProgressSeen | ExitSeen
+Observation: TypeAlias = RunningSeen | ReleaseSeen | ProgressSeen | DeathSeen | ReplacementSeen | ExitSeen
 """What an agent may report."""

@@ -18,6 +18,8 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=10_000)]
 Path: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
+Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+"""As large as a page's JavaScript can count: long trainings take more than a million."""
 
 
 class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -92,8 +94,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
 class Progress(Record, frozen=True, kw_only=True):
     """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
 
-    step: Annotated[int, Meta(ge=0, le=2**53 - 1)] | None = None
-    """As large as a page's JavaScript can count: long trainings take more than a million."""
+    step: Step | None = None
     epoch: float | None = None
     epochs: float | None = None
     samples: float | None = None

@@ -6,6 +6,7 @@ fallbacks, so that it reads well in nbconvert's page too.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -64,8 +65,9 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
     said = figures(screen)
     if said:
         lines.append("  " + ", ".join(said))
-    if len(screen.sizes) > 1:
-        lines.append(f"  {screen.unit}s over time: " + " → ".join(str(point.slots) for point in screen.sizes))
+    held = [slots for slots, _ in itertools.groupby(point.slots for point in screen.sizes)]
+    if len(held) > 1:
+        lines.append(f"  {screen.unit}s over time: " + " → ".join(map(str, held)))
     lines += [f"  {series.name}: {series.last}" for series in screen.metrics]
     if error:
         lines += ["", error.rstrip()]
@@ -94,7 +96,9 @@ def figures(screen: JobScreen) -> list[str]:
 
 
 def change(point: SizePoint, before: int) -> str:
-    """A change of size in words: `4 → 2: another user's job started, 0.3 s pause`."""
+    """A change of size in words: `4 → 2: another user's job started, 0.3 s pause`; else what happened."""
+    if point.slots == before and point.reason:
+        return point.reason
     pause = f", {point.pause_s:.1f} s pause" if point.pause_s >= 0.05 else ""
     return f"{before} → {point.slots}" + (f": {point.reason}" if point.reason else "") + pause
 

@@ -32,6 +32,8 @@ from jupyter_elastic.types import (
     SlotId,
     SlotsReleased,
     StopRequested,
+    WorkerDied,
+    WorkerReplaced,
     size_stays,
 )
 from jupyter_elastic.use import FRESH_S, JobUse
@@ -47,7 +49,10 @@ Tone = Literal["wait", "run", "change", "good", "bad", "off"]
 
 
 class SizePoint(Struct, frozen=True, kw_only=True):
-    """From `at` on the job held `slots` slots, because of `reason`; everybody stood still for `pause_s`."""
+    """From `at` on the job held `slots` slots, because of `reason`; everybody stood still for `pause_s`.
+
+    As many as before: what happened then (a worker died, or was replaced) is the reason.
+    """
 
     at: float
     slots: int
@@ -176,6 +181,8 @@ class JobModel:
                 self.slots = tuple(slot for slot in self.slots if slot not in fact.slots)
             case JobProgressed():
                 self._advance(event.at, fact.progress)
+            case WorkerDied() | WorkerReplaced():
+                self._size(event.at, len(self.slots), fact.words)
             case JobRequeued():
                 self.phase, self.reason, self.slots = "queued", fact.reason or fact.cause, ()
                 self.preemptions += fact.cause == "preempted"

@@ -19,6 +19,7 @@ from jupyter_elastic.types import (
     AgentSeen,
     AnyEffect,
     Cancel,
+    DeathSeen,
     Event,
     ExitSeen,
     Forget,
@@ -36,6 +37,7 @@ from jupyter_elastic.types import (
     ProgressSeen,
     Propose,
     ReleaseSeen,
+    ReplacementSeen,
     Rescale,
     Resize,
     RunningSeen,
@@ -72,6 +74,7 @@ class Attempt:
     done: float = 0.0
     elastic: bool | None = None
     """What its cell has shown so far."""
+    deaths: int = 0
 
 
 class World:
@@ -363,6 +366,11 @@ class World:
             metrics={"loss": r.choice((0.5, float("nan")))},
         )
         self.report(ProgressSeen, attempt, progress=progress)
+        if attempt.slots and r.random() < 0.2:  # a worker died, and was replaced at once
+            attempt.deaths += r.choice((1, 1, 40))
+            about = {"count": attempt.deaths, "rank": 0, "slot": r.choice(attempt.slots)}
+            self.report(DeathSeen, attempt, **about, cause="was killed by SIGKILL")
+            self.report(ReplacementSeen, attempt, **about, after_s=r.choice((0.1, float("nan"))))
 
     def deliver(self) -> None:
         """A report arrives: any of them, and perhaps not for the last time."""
@@ -389,6 +397,8 @@ class World:
                 RunningSeen(**what, generation=r.randint(0, 9), slots=slots),
                 ReleaseSeen(**what, slots=slots),
                 ProgressSeen(**what, progress=Progress(samples=1e9)),
+                DeathSeen(**what, count=10**6, rank=0, slot="nowhere:7", cause="was killed by SIGKILL"),
+                ReplacementSeen(**what, count=1, rank=0, slot="nowhere:7", after_s=1.0),
                 ExitSeen(**what, outcome="completed"),
             )
         )

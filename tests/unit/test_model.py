@@ -170,7 +170,6 @@ def test_one_statement_about_the_start() -> None:
     assert screen.detail == "The agent of ann is not connected."
 
 
-@pytest.mark.xfail(reason="the model knows nothing of deaths")
 def test_deaths_stand_in_the_story() -> None:
     story = Story().submitted().started("h:0", "h:1").running("h:0", "h:1")
     about: dict[str, Any] = {"job": 7, "attempt": 1, "rank": 1, "slot": "h:1", "count": 1}

@@ -79,6 +79,16 @@ def death(rank: int, code: int | None, *, oom: bool) -> str:
     return f"rank {rank}: the worker was killed by {name}{hint}"
 
 
+def cause(code: int | None, *, oom: bool) -> str:
+    """The same in three words, for a line of a story."""
+    if code is None:
+        return "is gone, and nobody saw how"
+    if code >= 0:
+        return f"left with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"was killed by {name}" + (" (out of memory)" if oom and -code == signal.SIGKILL else "")
+
+
 def oom_kills() -> int:
     """How often the out-of-memory killer has struck on this machine, in whatever control group; 0 if nobody knows."""
     with contextlib.suppress(OSError, ValueError):

@@ -32,7 +32,17 @@ from jupyter_elastic.agent.engines.base import Report, Task
 from jupyter_elastic.agent.membership import Action, Membership
 from jupyter_elastic.agent.spawn import Process, Spawner, default_threads
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.types import ExitSeen, Observation, Progress, ProgressSeen, ReleaseSeen, RunningSeen, SlotId
+from jupyter_elastic.types import (
+    DeathSeen,
+    ExitSeen,
+    Observation,
+    Progress,
+    ProgressSeen,
+    ReleaseSeen,
+    ReplacementSeen,
+    RunningSeen,
+    SlotId,
+)
 
 Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
 
@@ -114,6 +124,11 @@ class WorkersEngine:
         self._environment: dict[str, str] = {}
         self._oom_kills: float = math.inf
         """Before this attempt."""
+        self._step: int | None = None
+        """The last one that was reported."""
+        self._deaths = 0
+        self._bereft: dict[SlotId, tuple[float, int, int]] = {}
+        """Slots whose worker died: when, its rank, the number of that death."""
         self._last_words: tuple[Member, int | None] | None = None
         """The worker that left last without being asked, and its exit code."""
 
@@ -140,6 +155,7 @@ class WorkersEngine:
     async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
         """A wish: go on with exactly these slots."""
         self._devices.update(devices)
+        self._bereft = {slot: death for slot, death in self._bereft.items() if slot in slots}
         if not self._stopping:
             self._do(self.machine.want(generation, slots))
 
@@ -273,6 +289,7 @@ class WorkersEngine:
             case "progress":
                 progress = msgspec.convert(words["progress"], Progress)
                 self._tell_running()
+                self._step = progress.step
                 self.report(ProgressSeen(progress=progress, **self._stamp()))
             case "committed":
                 self.machine.committed()
@@ -309,7 +326,28 @@ class WorkersEngine:
             self._last_words = (member, code)
             if self._failing:  # perhaps it died first and is heard of last
                 self._failures.append(self._death(member, code))
+        unasked = self.machine.needs(member.name) and not (member.doomed or self._stopping)
         self._do(self.machine.gone(member.name))
+        if unasked and not self._failing:
+            self._died(member, code)
+
+    def _died(self, member: Member, code: int | None) -> None:
+        """Report a death after which the attempt goes on."""
+        self._deaths += 1
+        self._bereft[member.slot] = (time.monotonic(), member.rank, self._deaths)
+        cause = _reading.cause(code, oom=_reading.oom_kills() > self._oom_kills)
+        seen = DeathSeen(
+            count=self._deaths, rank=member.rank, slot=member.slot, cause=cause, step=self._step, **self._stamp()
+        )
+        self.report(seen)
+
+    def replaced(self, slots: Iterable[SlotId]) -> None:
+        """On these slots are workers that take part: report those whose predecessors died."""
+        for slot in slots:
+            if slot in self._bereft:
+                since, rank, count = self._bereft.pop(slot)
+                after_s = time.monotonic() - since
+                self.report(ReplacementSeen(count=count, rank=rank, slot=slot, after_s=after_s, **self._stamp()))
 
     def _cleared(self, task: asyncio.Task[Any]) -> None:
         self._clearing.discard(task)

@@ -40,7 +40,8 @@ class Engine(Protocol):
 
     Reports, in this order for a normal life: `RunningSeen(generation, slots, elastic)` each time a generation has
     settled, and again when the cell has come to an elastic loop (a job that hasn't is not asked to rescale);
-    `ReleaseSeen(slots)` as soon as a slot's process is gone; `ProgressSeen`; at the very end, when no process of the
+    `ReleaseSeen(slots)` as soon as a slot's process is gone; `ProgressSeen`; where workers die and the attempt goes
+    on, `DeathSeen` and `ReplacementSeen`; at the very end, when no process of the
     attempt lives any more, exactly one `ExitSeen`.
     """
 

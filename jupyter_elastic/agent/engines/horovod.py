@@ -82,6 +82,7 @@ class Horovod(WorkersEngine):
         since = self._stopped_at.pop(round_, None)
         pause_s = 0.0 if since is None else time.time() - since
         log.info("round %d on %s, %.3f s%s", round_, slots, pause_s, "" if complete else " (not all that is wanted)")
+        self.replaced(slots)
         if complete:
             self.running(generation, slots, pause_s)
 

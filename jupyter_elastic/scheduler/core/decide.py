@@ -22,6 +22,7 @@ from jupyter_elastic.types import (
     AgentSeen,
     AnyFact,
     Cancel,
+    DeathSeen,
     ExitSeen,
     Forget,
     Host,
@@ -44,6 +45,7 @@ from jupyter_elastic.types import (
     ProgressSeen,
     Propose,
     ReleaseSeen,
+    ReplacementSeen,
     Resize,
     RunningSeen,
     Slot,
@@ -54,10 +56,14 @@ from jupyter_elastic.types import (
     Submit,
     Tick,
     UsePolicy,
+    WorkerDied,
+    WorkerReplaced,
 )
 
 MAX_LOSSES = 3
 """Attempts that may be lost in a row without new progress before the job is given up."""
+TOLD_DEATHS, FEWER = 20, 1.25
+"""So many deaths of workers in an attempt are told each, after that only when there are so many times more."""
 MAX_REJECTIONS = 3
 """Plans that may be refused in a row before the fallback policy takes over."""
 MIN_AGE_S = 3600.0
@@ -267,6 +273,31 @@ def _progress_seen(state: State, seen: ProgressSeen) -> Facts:
     return [JobProgressed(job=job.job, attempt=job.attempt, progress=progress)]
 
 
+def _death_seen(state: State, seen: DeathSeen) -> Facts:
+    """The first of them each, then ever fewer: what dies a thousand times is some forty events."""
+    job = _attempt(state, seen)
+    if job is None or job.phase == "stopping" or seen.count <= job.deaths:
+        return []
+    if job.deaths >= TOLD_DEATHS and seen.count < FEWER * job.deaths:
+        return []
+    cause = plan.plain(seen.cause)
+    return [
+        WorkerDied(job=job.job, attempt=job.attempt, count=seen.count, rank=seen.rank, slot=seen.slot, cause=cause,
+                   step=seen.step)
+    ]  # fmt: skip
+
+
+def _replacement_seen(state: State, seen: ReplacementSeen) -> Facts:
+    job = _attempt(state, seen)
+    if job is None or job.phase == "stopping" or job.died.get(seen.slot) != seen.count:
+        return []
+    after_s = seen.after_s if isfinite(seen.after_s) and seen.after_s > 0 else 0.0
+    return [
+        WorkerReplaced(job=job.job, attempt=job.attempt, count=seen.count, rank=seen.rank, slot=seen.slot,
+                       after_s=after_s)
+    ]  # fmt: skip
+
+
 def _finite(progress: Progress) -> Progress:
     """The report without what is no number or can't be: the journal's JSON has no word for NaN, so it is named."""
     changes: dict[str, Any] = {}
@@ -401,6 +432,8 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], Facts]] = {
     RunningSeen: _running_seen,
     ReleaseSeen: _release_seen,
     ProgressSeen: _progress_seen,
+    DeathSeen: _death_seen,
+    ReplacementSeen: _replacement_seen,
     ExitSeen: _exit_seen,
     Forget: _forget,
     Tick: _tick,

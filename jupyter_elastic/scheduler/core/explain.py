@@ -137,6 +137,9 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
         lines.append(f"Its {stays}.")
     if job.phase == "rescaling":
         lines.append(f"Generation {job.generation} is wanted, {job.settled} was the last to settle.")
+    if job.deaths:
+        died = _count(job.deaths, "worker") + " died"
+        lines.append(f"In this attempt {died}: {job.mishap}, {span(now - job.mishap_at)} ago.")
     lines.append(_drains(state, job))
     end = finish(job, now)
     if end is not None:

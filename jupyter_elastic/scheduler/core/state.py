@@ -43,6 +43,8 @@ from jupyter_elastic.types import (
     SlotId,
     SlotsReleased,
     StopRequested,
+    WorkerDied,
+    WorkerReplaced,
 )
 
 FALLBACK = "fifo"
@@ -112,6 +114,13 @@ class Job(Struct, kw_only=True):
     """Why it is where it is: of the last start, rescale, stop, requeue or end."""
     progress: Progress | None = None
     learned: Learned = field(default_factory=Learned)
+    deaths: int = 0
+    """Workers that died unasked in the present attempt, as far as they are told."""
+    died: dict[SlotId, int] = field(default_factory=dict)
+    """Slots whose worker died and has no successor yet, and the number of that death."""
+    mishap: str = ""
+    """The last death in words, and what came of it."""
+    mishap_at: float = 0.0
     resized_by: str = ""
     """Who changed its range last; empty when nobody has."""
 
@@ -261,6 +270,7 @@ def _started(state: State, job: Job, at: float, fact: JobStarted) -> None:
     job.phase = after(job.phase, fact)
     job.attempt, job.generation, job.settled = fact.attempt, fact.generation, 0
     job.stop, job.members, job.elastic = "", (), None
+    job.deaths, job.died, job.mishap = 0, {}, ""
     job.started_at = at if job.started_at is None else job.started_at
     job.accounted_at = at
     job.learned.cold()
@@ -335,6 +345,17 @@ def _progressed(_state: State, job: Job, at: float, fact: JobProgressed) -> None
         job.furthest, job.losses = mark, 0
     if job.phase == "running":
         job.learned.told(at, progress, len(job.members) - job.servers, job.servers)
+
+
+def _died(_state: State, job: Job, at: float, fact: WorkerDied) -> None:
+    job.deaths = fact.count
+    job.died[fact.slot] = fact.count
+    job.mishap, job.mishap_at = fact.words, at
+
+
+def _replaced(_state: State, job: Job, _at: float, fact: WorkerReplaced) -> None:
+    job.died.pop(fact.slot, None)
+    job.mishap += f"; {fact.words}"
 
 
 def _requeued(state: State, job: Job, at: float, fact: JobRequeued) -> None:
@@ -434,6 +455,8 @@ _JOB: dict[type[AnyFact], Callable[[State, Job, float, Any], None]] = {
     StopRequested: _stop_requested,
     SlotsReleased: _released,
     JobProgressed: _progressed,
+    WorkerDied: _died,
+    WorkerReplaced: _replaced,
     JobRequeued: _requeued,
     JobResized: _resized,
     JobEnded: _ended,

@@ -67,7 +67,6 @@ async def test_survivors_go_on_when_a_worker_is_killed(folder: Path) -> None:
         assert sorted(bench.released) == ["h:0", "h:1"]
 
 
-@pytest.mark.xfail(reason="nobody is told of deaths")
 @asynchronous
 async def test_a_death_and_its_replacement_are_reported(folder: Path) -> None:
     cell = TORCH.replace("        note(", "        report(step=state.step)\n        note(")

@@ -511,7 +511,6 @@ def test_many_are_forgotten_in_several_events() -> None:
     assert not books.core.state.keys
 
 
-@pytest.mark.xfail(reason="the books know nothing of deaths")
 def test_a_thousand_deaths_are_some_forty_events() -> None:
     books = Books(host("a", 2))
     job = books.running(2)

@@ -110,7 +110,6 @@ def test_the_sentence_about_the_start_can_be_told_from_the_rest() -> None:
     assert books.core.until(job, books.now) == ""
 
 
-@pytest.mark.xfail(reason="the books know nothing of deaths")
 def test_deaths_and_what_came_of_them() -> None:
     books = Books(host("a", 2))
     job = books.running(2)

@@ -72,8 +72,9 @@ export function Band(props: { points: SizePoint[]; end: number; most: number }) 
   );
 }
 
-/** A change of size in words: "4 → 2: makes room for job 7 of bob, 0.3 s pause". */
+/** A change of size in words: "4 → 2: makes room for job 7 of bob, 0.3 s pause"; else what happened. */
 export function told(point: SizePoint, before: number): string {
+  if (point.slots === before && point.reason) return point.reason;
   const change = before ? `${before} → ${point.slots}` : `${point.slots}`;
   const pause = point.pause_s > 0 ? `, ${duration(point.pause_s)} pause` : '';
   return `${change}${point.reason ? `: ${point.reason}` : ''}${pause}`;
