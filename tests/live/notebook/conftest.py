@@ -25,6 +25,8 @@ class Cell:
         self.result = ""
         self.shown: dict[str, dict[str, Any]] = {}
         """Display id -> its newest bundle."""
+        self.value: dict[str, Any] = {}
+        """The bundle of the last line's value."""
 
     @property
     def views(self) -> list[str]:
@@ -99,6 +101,7 @@ class Notebook:
         elif kind == "error":
             cell.ename, cell.error = content["ename"], "\n".join(content["traceback"])
         elif kind == "execute_result":
+            cell.value = content["data"]
             cell.result = content["data"]["text/plain"]
         elif kind in {"display_data", "update_display_data"}:
             name = content.get("transient", {}).get("display_id") or f"#{len(cell.shown)}"
