@@ -265,7 +265,9 @@ class ElasticMagics(Magics):
 
         client = self.client()
         job = Job(client, number)
-        Shown(self.shell).follow(job, self._kind(client))
+        view = Shown(self.shell)
+        view.follow(job, self._kind(client))
+        view.replay()
         return job
 
 

@@ -40,7 +40,8 @@ _SHELL_NAMES = frozenset({
     "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtin__", "__builtins__",
 })  # fmt: skip
 _ENV_NAMES = frozenset({
-    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHASHSEED",
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LOGNAME", "MPLBACKEND",
+    "MPLCONFIGDIR", "PATH", "PYTHONHASHSEED",
     "PYTHONPATH", "PYTHONWARNINGS", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
     "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
@@ -129,10 +130,6 @@ def package(
     # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
     doubtful = cell.sets if only is None else frozenset()
     captured, values = _capture(wanted, namespace, doubtful, notes)
-    if only is None and "display" in cell.needs and "display" not in namespace and "IPython" in sys.modules:
-        from IPython.display import display
-
-        values["display"] = display  # a builtin of IPython's; in a worker it prints
     missing = [name for name in out if name not in cell.sets and name not in values]
     if missing and not cell.open_ended:
         raise PackagingError(

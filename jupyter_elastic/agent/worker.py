@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import atexit
+import builtins
 import contextlib
 import inspect
 import json
@@ -32,7 +33,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import environment, processes, seeds
+from jupyter_elastic.agent import display, environment, processes, seeds
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
@@ -43,6 +44,8 @@ from jupyter_elastic.training import session as training_session
 FAILED = 1
 BROKEN_RING = 75
 INTERRUPTED = 130
+VALUE = "__elastic_value__"
+"""The name under which the value of the cell's last line is kept until it is shown."""
 MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
 LAST_S = 0.005
@@ -78,6 +81,7 @@ class Output:
             handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(handle, descriptor)
             os.close(handle)
+        display.recorder.follow(folder)
 
 
 class Worker:
@@ -158,6 +162,7 @@ class Worker:
             device=self._order["device"],
         )
         sys.modules["__main__"] = _main_module(self._namespace)
+        builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
 
     def _follow(self, rank: int, size: int) -> None:
         """A new membership: files, environment and the namespace's own numbers say so."""
@@ -183,12 +188,17 @@ class Worker:
         self._owned = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         )
+        _keep_value(tree, source)
         # Not with this module's own `from __future__ import annotations`.
         code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        if code.co_flags & inspect.CO_COROUTINE:
-            asyncio.run(eval(code, self._namespace))  # noqa: S307 - the owner's own cell
-        else:
-            exec(code, self._namespace)  # noqa: S102 - the owner's own cell
+        try:
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, self._namespace))  # noqa: S307 - the owner's own cell
+            else:
+                exec(code, self._namespace)  # noqa: S102 - the owner's own cell
+            display.show_value(self._namespace.pop(VALUE, None))
+        finally:
+            display.end_of_cell()
 
     def _write_results(self, payload: packaging.Payload) -> None:
         values = {name: self._namespace[name] for name in payload.out if name in self._namespace}
@@ -240,6 +250,18 @@ def _is_echo(problem: BaseException) -> bool:
     torch = sys.modules.get("torch.distributed")
     kinds = tuple(kind for name in ("DistNetworkError", "DistStoreError") if (kind := getattr(torch, name, None)))
     return isinstance(problem, kinds) or (type(problem) is RuntimeError and "gloo/transport" in _said(problem))
+
+
+def _keep_value(tree: ast.Module, source: str) -> None:
+    """Let the value of the cell's last line be kept, unless a semicolon ends it."""
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        return
+    rest = source.encode().splitlines()[(last.end_lineno or 1) - 1 :]
+    if rest[0][last.end_col_offset or 0 :].lstrip().startswith(b";"):
+        return
+    name = ast.copy_location(ast.Name(VALUE, ast.Store()), last)
+    tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
 
 
 def _said(problem: BaseException) -> str:
@@ -319,6 +341,8 @@ def _leave(code: int) -> NoReturn:
 
 
 def _flush() -> None:
+    with contextlib.suppress(BaseException):
+        display.recorder.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
@@ -334,6 +358,7 @@ def prepare() -> None:
             encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr
         )
     seeds.of_its_own()
+    display.install()
 
 
 def rehearse() -> None:

@@ -15,7 +15,7 @@ from jupyter_elastic.types import ENDED
 from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint, human_time
 
 Output = Mapping[str, Sequence[Sequence[str]]]
-"""Rank -> [stream, text] lines."""
+"""Rank -> lines, as `output` makes them."""
 
 TONES = {
     "wait": "#8f6a00",
@@ -33,6 +33,11 @@ _SHADE = "var(--jp-layout-color2, #f2f2f2)"
 _FONT = "var(--jp-ui-font-family, system-ui, sans-serif)"
 _CODE = "var(--jp-code-font-family, ui-monospace, monospace)"
 _STATIC_LINES = 40
+FRAME = (
+    "<style>body{margin:4px;font:13px/1.4 sans-serif;background:#fff;color:#212121}table{border-collapse:collapse}"
+    "td,th{padding:2px 8px;text-align:right}</style>"
+)
+"""What stands before HTML that a rank displays: it is drawn in a frame, dark text on white in every theme."""
 
 
 def html(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
@@ -196,16 +201,42 @@ def _outputs(output: Output) -> str:
     drawn = []
     for index, (rank, lines) in enumerate(output.items()):
         if lines:
-            shown = "\n".join(line[1] for line in lines[-_STATIC_LINES:])
-            drawn.append(_pre(shown, f"rank {rank}", "", opened=index == 0))
+            shown = "".join(_line(line) for line in lines[-_STATIC_LINES:])
+            drawn.append(_box(shown, f"rank {rank}", "", opened=index == 0))
     return "".join(drawn)
 
 
+def _line(line: Sequence[str]) -> str:
+    """A line of a rank, or what it displays: pictures, and HTML in a frame of its own that runs no script."""
+    stream, plain = line[:2]
+    if stream == "image":
+        return (
+            f'<img src="{escape(line[2], quote=True)}" alt="{escape(plain, quote=True)}" '
+            f'style="display:block;max-width:100%;background:#fff">'
+        )
+    if stream == "html":
+        page = escape(FRAME + line[2], quote=True)
+        return (
+            f'<iframe sandbox="" srcdoc="{page}" title="{escape(plain[:200], quote=True)}" '
+            f'style="display:block;width:100%;height:{frame_height(line[2])}px;border:0;resize:vertical"></iframe>'
+        )
+    return escape(plain) + "\n"
+
+
+def frame_height(markup: str) -> int:
+    """Pixels for a frame that can't tell its own: by its rows."""
+    return min(320, max(60, 28 * (1 + markup.count("<tr") + markup.count("<p"))))
+
+
 def _pre(content: str, title: str, colour: str, *, opened: bool = True) -> str:
+    return _box(escape(content), title, colour, opened=opened)
+
+
+def _box(content: str, title: str, colour: str, *, opened: bool = True) -> str:
     edge = f"border-left:3px solid {colour};" if colour else ""
     return (
         f'<details{" open" if opened else ""} style="margin-top:6px"><summary style="cursor:pointer;color:{_QUIET};'
         f'font-size:12px">{escape(title)}</summary><pre style="font:12px/1.4 {_CODE};background:{_SHADE};{edge}'
         f"color:{_TEXT};border-radius:4px;padding:6px 8px;margin:2px 0 0;max-height:260px;overflow:auto;"
-        f'white-space:pre-wrap;overflow-wrap:anywhere">{escape(content)}</pre></details>'
+        f'white-space:pre-wrap;overflow-wrap:anywhere">{content}</pre></details>'
     )

@@ -128,7 +128,7 @@ class Watched:
         output = None
         if last or now >= self._next_output:
             output = self.outputs.snapshot()
-            size = sum(len(text) + 16 for lines in output.values() for _, text in lines)
+            size = sum(len(part) + 8 for lines in output.values() for line in lines for part in line)
             self._next_output = now + size / BYTES_PER_S
             self.changed = False
         self._ticked = now

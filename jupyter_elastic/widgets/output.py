@@ -1,7 +1,11 @@
-r"""What the ranks of a job print, as a screen shows it: the last lines of each rank's files.
+r"""What the ranks of a job print and display, as a screen shows it: the last lines of each rank's files.
 
-Knows the job folder's `rank.N/stdout|stderr`; must not know events or front ends. Reads only what is new, copes with
-`\r` (tqdm bars), colours and bytes that are no UTF-8, and holds a bounded number of lines: the files have all.
+Knows the job folder's `rank.N/stdout|stderr` and its displays; must not know events or front ends. Reads only what is
+new, copes with `\r` (tqdm bars), colours and bytes that are no UTF-8, and holds a bounded number of lines: the files
+have all.
+
+A line is `[stream, text]`. Where `stream` is `display`, the text is the plain one; `image` has the picture's address
+and `html` the markup behind it: `["image", plain, "data:..."]`.
 """
 
 from __future__ import annotations
@@ -10,13 +14,22 @@ import codecs
 import os
 import re
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
+
+from jupyter_elastic import displays
+from jupyter_elastic.displays import Display
 
 MAX_LINES = 400
 MAX_LINE = 2000
 """Characters of a line that are kept."""
 CHUNK = 256 * 1024
 """Bytes read at once; when more has come the middle is left to the file."""
+MAX_DRAWN = 250_000
+"""Characters of pictures and HTML in one snapshot: it is sent again and again. The newest are drawn, of the others the
+plain text is shown."""
+RELAYED = "relayed"
+"""File in rank 0's folder: how many bytes of its displays a notebook has shown as outputs of a cell."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _STREAMS = ("stdout", "stderr")
@@ -31,12 +44,16 @@ class _File:
         self.skipped = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def more(self) -> str:
-        """What was appended since; empty when nothing was."""
+    def more(self, until: int | None = None) -> str:
+        """What was appended since, up to the offset `until`; empty when nothing was."""
         try:
             size = self.path.stat().st_size
         except OSError:
             return ""
+        if until is not None:
+            if until <= self.offset:
+                return ""
+            size = min(size, until)
         if size < self.offset:  # begun anew
             self.offset = 0
             self._decoder.reset()
@@ -49,11 +66,24 @@ class _File:
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                data = file.read(CHUNK)
+                data = file.read(size - self.offset)
         except OSError:
             return ""
         self.offset += len(data)
         return self._decoder.decode(data)
+
+
+_Line = tuple[str, str] | tuple[str, str, str]
+
+
+@dataclass
+class _Displayed:
+    """A display among the lines."""
+
+    name: str
+    end: int
+    """Where its record ends in the file."""
+    line: _Line
 
 
 class RankOutput:
@@ -61,28 +91,72 @@ class RankOutput:
 
     def __init__(self, folder: Path) -> None:
         self._files = {stream: _File(folder / stream) for stream in _STREAMS}
-        self._lines: deque[tuple[str, str]] = deque(maxlen=MAX_LINES)
+        self._displays = displays.Reader(folder)
+        self._lines: deque[tuple[str, str] | _Displayed] = deque(maxlen=MAX_LINES)
         self._open = dict.fromkeys(_STREAMS, "")
+        self._clears = False
         self.total = 0
         """Lines seen, those that are no longer held included."""
 
     def poll(self) -> bool:
         """Read what is new; whether there was any."""
         changed = False
-        for stream, file in self._files.items():
-            skipped = file.skipped
-            text = file.more()
-            if file.skipped > skipped:
-                self._lines.append(("note", f"… {file.skipped - skipped:,} bytes are only in the file …"))
-            if text:
-                changed = True
-                self._feed(stream, text)
+        for record, end in self._displays.more():
+            changed = True
+            if record.after > self._files["stdout"].offset:
+                self._read("stdout", record.after)
+            self._show(record, end)
+        for stream in _STREAMS:
+            changed = self._read(stream) or changed
         return changed
 
-    def lines(self, limit: int = MAX_LINES) -> list[tuple[str, str]]:
-        """(stream, text) of the last lines; the unfinished ones last."""
+    def lines(self, limit: int = MAX_LINES, *, after: int = 0) -> list[_Line]:
+        """(stream, text) of the last lines; the unfinished ones last. Displays only `after` that offset."""
+        lines = [
+            line.line if isinstance(line, _Displayed) else line
+            for line in self._lines
+            if not isinstance(line, _Displayed) or line.end > after
+        ]
         unfinished = [(stream, _shown(text)) for stream, text in self._open.items() if _shown(text)]
-        return [*self._lines, *unfinished][-limit:]
+        return [*lines, *unfinished][-limit:]
+
+    @property
+    def relayed(self) -> int:
+        """How much of the displays stands in a notebook as outputs of a cell."""
+        if not self._displays.offset:
+            return 0
+        return relayed(self._displays.path.parent)
+
+    def _read(self, stream: str, until: int | None = None) -> bool:
+        file = self._files[stream]
+        skipped = file.skipped
+        text = file.more(until)
+        if file.skipped > skipped:
+            self._lines.append(("note", f"… {file.skipped - skipped:,} bytes are only in the file …"))
+        self._feed(stream, text)
+        return bool(text)
+
+    def _show(self, record: Display, end: int) -> None:
+        if record.kind == "clear_output":
+            self._clears = record.wait
+            if not record.wait:
+                self._clear()
+        elif record.kind == "update_display_data":
+            for line in self._lines:
+                if isinstance(line, _Displayed) and record.id and line.name == record.id:
+                    line.line, line.end = _drawn(record), end
+        elif record.kind in {"display_data", "execute_result"}:
+            if self._clears:
+                self._clear()
+            self._lines.append(_Displayed(record.id, end, _drawn(record)))
+            self.total += 1
+
+    def _clear(self) -> None:
+        """Displays are taken back; what was printed stays, as it does in the file."""
+        self._clears = False
+        kept = [line for line in self._lines if not isinstance(line, _Displayed)]
+        self._lines.clear()
+        self._lines.extend(kept)
 
     def _feed(self, stream: str, text: str) -> None:
         *whole, rest = (self._open[stream] + text).split("\n")
@@ -117,11 +191,36 @@ class Outputs:
 
     def snapshot(self, *, first: int = 200, others: int = 60) -> dict[str, list[list[str]]]:
         """Rank (as text) -> last lines as [stream, text]: `first` of the lowest rank, `others` of each other."""
-        ranks = sorted(self.ranks)
-        return {
-            str(rank): [list(line) for line in self.ranks[rank].lines(first if rank == ranks[0] else others)]
-            for rank in ranks
-        }
+        ranks, left, found = sorted(self.ranks), MAX_DRAWN, {}
+        for rank in ranks:
+            output = self.ranks[rank]
+            lines = output.lines(first if rank == ranks[0] else others, after=output.relayed if rank == 0 else 0)
+            drawn = []
+            for line in reversed(lines):
+                if len(line) == 3 and len(line[2]) > left:
+                    line = ("display", f"{line[1]}\n[too much to be drawn here]")  # noqa: PLW2901
+                left -= len(line[2]) if len(line) == 3 else 0
+                drawn.append(list(line))
+            found[str(rank)] = drawn[::-1]
+        return found
+
+
+def relayed(folder: Path) -> int:
+    """How many bytes of the displays in a rank's folder a notebook has shown."""
+    try:
+        return int((folder / RELAYED).read_bytes())
+    except (OSError, ValueError):
+        return 0
+
+
+def _drawn(record: Display) -> _Line:
+    plain = displays.plain(record.data)
+    plain = plain if len(plain) <= 4 * MAX_LINE else plain[: 4 * MAX_LINE] + " …"
+    if picture := displays.picture(record.data):
+        return ("image", plain, picture)
+    if html := displays.html(record.data):
+        return ("html", plain, html)
+    return ("display", plain)
 
 
 def _rank_folders(folder: Path) -> list[str]:

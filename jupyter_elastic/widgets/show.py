@@ -19,6 +19,7 @@ from jupyter_elastic.job import BACKGROUND, Job
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.live import Watched, live
 from jupyter_elastic.widgets.model import JobScreen
+from jupyter_elastic.widgets.relay import Relay
 
 STATIC_S = 1.0
 """The static display is renewed at most so often: each renewal is written into the notebook's file."""
@@ -56,6 +57,7 @@ class Shown:
         self._drawn_at = 0.0
         self._said = ""
         self._waits = waits
+        self._relay: Relay | None = None
         if self.surface == "widget":
             from jupyter_elastic.widgets.job import JobWidget
 
@@ -84,6 +86,8 @@ class Shown:
         live().add(self.watched, self._at_end)
         if self.surface == "static":
             self._shell.events.register("post_run_cell", self._after_cell)
+        if self.surface != "terminal":
+            self._relay = Relay(self._shell, job.folder, again=not self._waits)
 
     def _after_cell(self, _result: Any) -> None:
         """Renew the view of a detached job: nbclient and papermill only heed what the running cell says."""
@@ -100,12 +104,25 @@ class Shown:
         return self._sent_away.is_set() or (self.job.folder / BACKGROUND).exists()
 
     def refresh(self, *, last: bool = False) -> None:
-        """Renew what does not renew itself; called by the thread that waits."""
-        due = self._handle is None or (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S)
+        """Renew what does not renew itself, and show what rank 0 displays; called by the thread that waits."""
         if self.surface == "terminal":
             self._say()
-        elif last or due:
+            return
+        news = self._relay is not None and self._relay.waiting
+        due = self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S
+        if self._handle is None and (news or not last):
+            self._draw_static()  # what the cell displays stands below it
+        if self._relay is not None:
+            self._relay.pump()
+        if last or due:
             self._draw_static()
+        if news and self.surface == "widget":
+            self._feed(self.watched.screen(), self.watched.outputs.snapshot())  # without what now stands below
+
+    def replay(self) -> None:
+        """Show once more what another cell has shown of rank 0's displays; the others stand in the view."""
+        if self._relay is not None:
+            self._relay.pump()
 
     def let_go(self) -> None:
         """Nobody waits for the job any longer: the view goes on without the button for that."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.live.notebook.conftest import Cell, Notebook
 
-pytestmark = pytest.mark.xfail(reason="a worker's displays are plain text")
 HEAD = "%%distribute --engine process "
 TABLE = """
 class Table:

@@ -15,8 +15,11 @@ export interface JobActions {
   link?: (rank: number) => string | null;
 }
 
-/** Rank (as text) to its last lines, each [stream, text]. */
-export type Outputs = Record<string, [string, string][]>;
+/** A line of a rank, [stream, text], or what it displays: ['image', plain, address], ['html', plain, markup]. */
+export type Line = [string, string] | [string, string, string];
+
+/** Rank (as text) to its last lines. */
+export type Outputs = Record<string, Line[]>;
 
 const ENDED = ['completed', 'failed', 'cancelled'];
 
@@ -104,7 +107,26 @@ function Sizes({ screen }: { screen: JobScreen }) {
   );
 }
 
-function Output(props: { rank: string; lines: [string, string][]; link?: string | null }) {
+const FRAME =
+  '<style>body{margin:4px;font:13px/1.4 sans-serif;background:#fff;color:#212121}table{border-collapse:collapse}' +
+  'td,th{padding:2px 8px;text-align:right}</style>';
+
+/** HTML stands in a frame that runs no script and can't tell its height: that goes by its rows. */
+function Shown({ line: [stream, plain, content] }: { line: Line }) {
+  if (stream === 'image') return <img class="je-image" src={content} alt={plain} />;
+  if (stream === 'html' && content !== undefined) {
+    const rows = content.split(/<tr|<p/).length;
+    return <iframe class="je-html" sandbox="" srcdoc={FRAME + content} title={plain.slice(0, 200)} height={Math.min(320, Math.max(60, 28 * rows))} />;
+  }
+  return (
+    <span class={`je-${stream}`}>
+      {plain}
+      {'\n'}
+    </span>
+  );
+}
+
+function Output(props: { rank: string; lines: Line[]; link?: string | null }) {
   const { lines, link } = props;
   const box = useRef<HTMLPreElement>(null);
   const follows = useRef(true);
@@ -119,12 +141,7 @@ function Output(props: { rank: string; lines: [string, string][]; link?: string 
     <>
       <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} aria-label={`output of rank ${props.rank}`}>
         {lines.length ? (
-          lines.map(([stream, text], index) => (
-            <span key={index} class={`je-${stream}`}>
-              {text}
-              {'\n'}
-            </span>
-          ))
+          lines.map((line, index) => <Shown key={index} line={line} />)
         ) : (
           <span class="je-quiet">nothing printed yet</span>
         )}

@@ -1,0 +1,127 @@
+"""What rank 0 displays, as outputs of the cell that waits for the job: tables, figures, the last value, widgets.
+
+Called by the thread that runs the cell, so that every front end takes the outputs for the cell's own. Knows the
+kernel's way out and the records; must not know jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from pathlib import Path
+from typing import Any
+
+from jupyter_elastic import displays
+from jupyter_elastic.displays import Display
+from jupyter_elastic.widgets.output import RELAYED, relayed
+
+_EMPTY = Display(kind="display_data", data={displays.PLAIN: ""})
+
+
+class Relay:
+    """Rank 0's displays on their way into the notebook. `again`: only those that a cell has shown before."""
+
+    def __init__(self, shell: Any, folder: Path, *, again: bool = False) -> None:
+        self._shell = shell
+        self._folder = folder / "rank.0"
+        self._reader = displays.Reader(self._folder)
+        self._again = again
+        self._id = uuid.uuid4().hex
+        self._slots: list[str] = []
+        """Display ids of the outputs that show something, in their order."""
+        self._free: list[str] = []
+        """Display ids of outputs whose content was taken back: the next displays come there."""
+        self._empty: set[str] = set()
+        """Those of them that show nothing."""
+        self._names: dict[str, str] = {}
+        """The cell's own display ids -> ours."""
+        self._clears = False
+        self._comms: set[str] = set()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to be shown."""
+        return self._reader.waiting
+
+    def pump(self) -> None:
+        """Show what is new."""
+        found = self._reader.more(relayed(self._folder) if self._again else None)
+        for record, _ in found:
+            self._take(record)
+        for slot in self._free:
+            if slot not in self._empty:
+                self._publish(_EMPTY, slot, update=True)
+        self._empty.update(self._free)
+        if found and not self._again:
+            with contextlib.suppress(OSError):
+                (self._folder / RELAYED).write_text(str(self._reader.offset))
+
+    def _take(self, record: Display) -> None:
+        match record.kind:
+            case "clear_output":
+                self._clears = True
+                if not record.wait:
+                    self._clear()
+            case "update_display_data":
+                if record.id in self._names:
+                    self._publish(record, self._names[record.id], update=True)
+            case "execute_result" if not self._again:
+                words = {"data": record.data, "metadata": record.metadata}
+                self._send("execute_result", {**words, "execution_count": self._shell.execution_count})
+            case "display_data" | "execute_result":
+                self._show(record)
+            case _:
+                self._speak(record)
+
+    def _show(self, record: Display) -> None:
+        if self._clears:
+            self._clear()
+        update = bool(self._free)
+        slot = self._free.pop(0) if update else f"{self._id}-{len(self._slots)}"
+        self._slots.append(slot)
+        self._empty.discard(slot)
+        if record.id:
+            self._names[record.id] = slot
+        self._publish(record, slot, update=update)
+
+    def _clear(self) -> None:
+        """Outputs can't be taken away one by one, and the job's view is to stay: they are shown anew, or empty."""
+        self._clears = False
+        self._free = [*self._slots, *self._free]
+        self._slots.clear()
+        self._names.clear()
+
+    def _publish(self, record: Display, slot: str, *, update: bool) -> None:
+        self._shell.display_pub.publish(
+            data=record.data, metadata=record.metadata, transient={"display_id": slot}, update=update
+        )
+
+    def _speak(self, record: Display) -> None:
+        """A word of a widget; of one whose beginning was not seen there is nothing to be shown."""
+        if record.kind == "comm_open":
+            self._comms.add(record.id)
+        if record.id not in self._comms:
+            return
+        content: dict[str, Any] = {"comm_id": record.id, "data": record.data}
+        if record.target:
+            content |= {"target_name": record.target, "target_module": None}
+        self._send(record.kind, content, record.metadata, record.buffers, b"comm-" + record.id.encode())
+
+    def _send(
+        self,
+        kind: str,
+        content: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        buffers: list[bytes] | None = None,
+        topic: bytes | None = None,
+    ) -> None:
+        kernel = self._shell.kernel
+        kernel.session.send(
+            kernel.iopub_socket,
+            kind,
+            content,
+            metadata=metadata,
+            parent=kernel.get_parent(),
+            ident=topic or kernel._topic(kind),
+            buffers=buffers,
+        )

@@ -1,0 +1,83 @@
+"""What a worker shows, until it is written; and how it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic import displays
+from jupyter_elastic.agent.display import Recorder, fitting, queued
+from jupyter_elastic.displays import Display, Kind
+from jupyter_elastic.widgets.output import MAX_DRAWN, RELAYED, Outputs
+
+
+def shown(kind: Kind, name: str = "", **data: Any) -> Display:
+    return Display(kind=kind, id=name, data=data)
+
+
+def waiting(*records: Display) -> list[Display]:
+    found: list[Display] = []
+    for record in records:
+        found = queued(found, record)
+    return found
+
+
+def test_of_what_is_renewed_before_it_is_written_the_last_is_written() -> None:
+    first, other = shown("display_data", "a", x=1), shown("display_data", "b", x=0)
+    assert waiting(first, other, shown("update_display_data", "a", x=2)) == [shown("display_data", "a", x=2), other]
+    assert waiting(shown("update_display_data", "a", x=1)) == [shown("update_display_data", "a", x=1)]
+    cleared = waiting(shown("comm_open", "w"), first, Display(kind="clear_output", wait=True), other)
+    assert cleared == [shown("comm_open", "w"), Display(kind="clear_output", wait=True), other]
+    states = [shown("comm_msg", "w", method="update", state=state) for state in ({"v": 1, "u": 1}, {"v": 2})]
+    assert waiting(*states) == [shown("comm_msg", "w", method="update", state={"v": 2, "u": 1})]
+    assert waiting(states[0], shown("comm_msg", "w", method="custom")) != waiting(states[0])
+
+
+def test_what_json_has_no_word_for_is_text_and_what_is_too_large_is_said() -> None:
+    assert json.loads(fitting(shown("display_data", x={1}))) == {"kind": "display_data", "data": {"x": [1]}}
+    large = json.loads(fitting(Display(kind="comm_msg", id="w", buffers=[b"x" * displays.MAX_BYTES])))
+    assert large["kind"] == "display_data"
+    assert "[not shown: 11 MB" in large["data"]["text/plain"]
+
+
+def test_a_full_file_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(displays, "MAX_FILE", 300)
+    recorder = Recorder()
+    recorder.follow(tmp_path)
+    for number in range(10):
+        recorder._write([shown("display_data", x="x" * 100, n=number)])
+    texts = [displays.plain(record.data) for record, _ in displays.Reader(tmp_path).more()]
+    assert texts[:2] == ["n, x", "n, x"]
+    assert len(texts) == 3
+    assert "left out" in texts[2]
+
+
+def test_displays_stand_among_the_lines_before_which_they_came(tmp_path: Path) -> None:
+    folder = tmp_path / "rank.0"
+    folder.mkdir()
+    (folder / "stdout").write_bytes(b"one\ntwo\n")
+    records = [
+        Display(kind="display_data", after=4, id="a", data={"text/plain": "A", "image/png": "aW1n\n"}),
+        Display(kind="execute_result", after=8, data={"text/plain": "T", "text/html": "<b>T</b>"}),
+        Display(kind="comm_open", id="w"),
+    ]
+    path = folder / displays.FILE
+    path.write_bytes(b"".join(displays.encode(record) + b"\n" for record in records) + b"no record\n{")
+    outputs = Outputs(tmp_path)
+    assert outputs.poll()
+    image = ["image", "A", "data:image/png;base64,aW1n"]
+    assert outputs.snapshot()["0"] == [["stdout", "one"], image, ["stdout", "two"], ["html", "T", "<b>T</b>"]]
+    (folder / RELAYED).write_text(str(len(displays.encode(records[0])) + 1))  # of which a cell has shown the first
+    assert outputs.snapshot()["0"] == [["stdout", "one"], ["stdout", "two"], ["html", "T", "<b>T</b>"]]
+    with path.open("ab") as file:
+        update = Display(kind="update_display_data", id="a", data={"text/plain": "B", "text/html": "x" * MAX_DRAWN})
+        file.write(b"\n" + displays.encode(update) + b"\n")
+    assert outputs.poll()
+    assert outputs.snapshot()["0"][1] == ["display", "B\n[too much to be drawn here]"]
+    with path.open("ab") as file:
+        file.write(displays.encode(Display(kind="clear_output")) + b"\n")
+    assert outputs.poll()
+    assert outputs.snapshot()["0"] == [["stdout", "one"], ["stdout", "two"]]
