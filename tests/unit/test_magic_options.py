@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -65,6 +66,51 @@ def test_lines(line: str, what: dict[str, Any]) -> None:
 def test_refused_with_what_to_do(line: str, message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         parse(line)
+
+
+NOON = datetime(2026, 11, 22, 12, 0).timestamp()  # noqa: DTZ001 - local time, as people write it
+
+
+@pytest.mark.xfail(
+    reason="no cell can say when it must be done, which sizes it can have, or that it must not be paused"
+)
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("--sizes 1,2,4", {"sizes": (1, 2, 4), "min_slots": 1, "max_slots": 4}),
+        ("--sizes 4,2 --gpus 1:8", {"sizes": (2, 4), "min_slots": 2, "max_slots": 4}),
+        ("--no-preempt", {"preemptible": False}),
+        ("--deadline 2h", {"deadline_at": NOON + 7200}),
+        ("--deadline 1d2h", {"deadline_at": NOON + 93_600}),
+        ("--deadline 18:00", {"deadline_at": NOON + 6 * 3600}),
+        ("--deadline 9:30:30", {"deadline_at": NOON + 21.5 * 3600 + 30}),
+        ("--deadline 2026-11-22T18:00", {"deadline_at": NOON + 6 * 3600}),
+        ("--deadline '2026-11-22 18:00'", {"deadline_at": NOON + 6 * 3600}),
+        ("--deadline 2026-11-22", {"deadline_at": NOON + 12 * 3600}),
+        ("--deadline 2026-11-22T18:00Z", {"deadline_at": datetime(2026, 11, 22, 18, tzinfo=UTC).timestamp()}),
+    ],
+)
+def test_when_it_must_be_done_and_what_must_not_happen_to_it(line: str, what: dict[str, Any]) -> None:
+    assert parse(line, now=NOON) == Options(**what)
+
+
+@pytest.mark.xfail(reason="no cell can say when it must be done, or which sizes it can have")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--sizes 1,two", "write numbers such as 1,2,4"),
+        ("--sizes 0,1", "write numbers such as 1,2,4"),
+        ("--sizes ,", "write numbers such as 1,2,4"),
+        ("--sizes 1,2,8 --gpus 1:4", "8 lies outside --gpus 1:4"),
+        ("--deadline soon", "write a time such as 2h, 18:00 or 2026-12-24T18:00"),
+        ("--deadline 25:00", "write a time such as"),
+        ("--deadline 0", "write a time such as"),
+        ("--deadline 2026-11-22T11:59", "lies in the past"),
+    ],
+)
+def test_refused_sizes_and_deadlines(line: str, message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        parse(line, now=NOON)
 
 
 def test_an_unknown_option_is_named() -> None:
