@@ -241,6 +241,9 @@ class ElasticMagics(Magics):
             max_slots=options.max_slots,
             engine=engine,
             priority=options.priority,
+            sizes=options.sizes,
+            preemptible=options.preemptible,
+            deadline_at=options.deadline_at,
             max_time_s=options.max_time_s,
             estimate_s=options.estimate_s,
             notebook=notebook,
@@ -335,10 +338,15 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
     if modules:
         lines.append(f"imported again in the workers: {', '.join(modules)}")
     lines += [f"note: {note}" for note in package.notes]
+    if options.deadline_at is not None:
+        due = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.deadline_at))
+        lines.append(f"to be done by {due}: the policy `deadline` sees to that, others do not look at it")
     if options.dry_run:
         wants = f"{options.min_slots}" + ("" if options.max_slots == options.min_slots else f" to {options.max_slots}")
+        wants = " or ".join(map(str, options.sizes)) or wants
+        kept = "" if options.preemptible else ", not to be paused"
         back = ", ".join(options.out) or "nothing"
-        lines.append(f"dry run: engine {engine}, {wants} slot(s), back comes {back}; nothing was queued")
+        lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
         lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
     return lines
 

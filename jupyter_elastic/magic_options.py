@@ -9,7 +9,9 @@ import functools
 import keyword
 import re
 import shlex
+import time
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -20,6 +22,8 @@ from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.job import slot_range
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
+MOST_SIZES = 1_000
+"""As many as the daemon takes."""
 MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and the rank is added."""
 
@@ -41,6 +45,11 @@ class Options(Struct, frozen=True, kw_only=True):
     estimate_s: float | None = None
     env: dict[str, str] = {}
     priority: int = 0
+    sizes: tuple[int, ...] = ()
+    """Allowed numbers of slots, ascending; empty: all of the range."""
+    preemptible: bool = True
+    deadline_at: float | None = None
+    """Seconds since the epoch."""
     dry_run: bool = False
     seed: int | None = None
 
@@ -49,11 +58,12 @@ class Options(Struct, frozen=True, kw_only=True):
 @argument(
     "--gpus",
     "-n",
-    default="1",
+    default="",
     metavar="N|MIN:MAX",
     help="Slots: exactly N, or as many as the pool can give between MIN and MAX. A slot is a GPU; on a pool without "
     "GPUs it is a CPU core.",
 )
+@argument("--sizes", default="", metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
 @argument("--name", default="", help="Name of the job in queue and panels.")
 @argument("--engine", default="", help="What forms the ring: horovod or process. Default: horovod where it is built.")
 @argument(
@@ -68,6 +78,14 @@ class Options(Struct, frozen=True, kw_only=True):
 @argument("--detach", "-a", "--noblock", action="store_true", help="Do not wait; the cell's value is the job's handle.")
 @argument("--block", "-b", action="store_true", help="Wait for the job (the default).")
 @argument("--handle", "-o", default="", metavar="NAME", help="Put the job's handle into this name instead.")
+@argument(
+    "--deadline",
+    default="",
+    metavar="TIME",
+    help="Be done by then, for the policy `deadline`: 2h (from now), 18:00, 2026-12-24T18:00, or the end of a date. It "
+    "needs --estimate, or a loop that reports how much there is to do.",
+)
+@argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
 @argument("--max-time", default="", metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
 @argument(
     "--estimate", default="", metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
@@ -95,10 +113,19 @@ def long_options() -> list[str]:
     return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
 
 
-def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
-    """The options of a magic line; BadRequest says what to change."""
+def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> Options:
+    """The options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
     given = _given(line)
-    low, high = slot_range(_plain(given.gpus))
+    sizes = _sizes(_plain(given.sizes))
+    gpus = _plain(given.gpus) or (f"{sizes[0]}:{sizes[-1]}" if sizes else "1")
+    low, high = slot_range(gpus)
+    for size in sizes:
+        if not low <= size <= high:
+            raise BadRequest(
+                f"--sizes {','.join(map(str, sizes))}: {size} lies outside --gpus {gpus}; change one of them"
+            )
+    if sizes:
+        low, high = sizes[0], sizes[-1]
     only = _names("--in", given.only) if given.only is not None else None
     if given.no_capture:
         if only:
@@ -127,6 +154,9 @@ def parse(line: str, environ: Mapping[str, str] | None = None) -> Options:
         estimate_s=_seconds("--estimate", _plain(given.estimate)),
         env=_environment(given.env or [], environ or {}),
         priority=given.priority,
+        sizes=sizes,
+        preemptible=not given.no_preempt,
+        deadline_at=_deadline(_plain(given.deadline), time.time() if now is None else now),
         dry_run=given.dry_run,
         seed=given.seed,
     )
@@ -199,6 +229,39 @@ def _seconds(option: str, text: str) -> float | None:
     if seconds <= 0:
         raise BadRequest(f"{option} {text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
     return seconds
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    if not text:
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= 100_000 for word in words) or len(words) > MOST_SIZES:
+        raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _deadline(text: str, now: float) -> float | None:
+    """A duration from now, the next such time of day here, or a date (its end) with or without a time."""
+    if not text:
+        return None
+    here = datetime.fromtimestamp(now).astimezone()
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            hour, minute, *second = map(int, text.split(":"))
+            due = here.replace(hour=hour, minute=minute, second=second[0] if second else 0, microsecond=0)
+            due += timedelta(days=due <= here)
+        elif re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            due = (datetime.fromisoformat(text) + timedelta(days=1)).astimezone()
+        elif re.match(r"\d{4}-\d{2}-\d{2}[T ]", text):
+            due = datetime.fromisoformat(text).astimezone()
+        else:
+            return now + (_seconds("--deadline", text) or 0.0)
+    except (ValueError, OverflowError, BadRequest):
+        msg = f"--deadline {text}: write a time such as 2h, 18:00 or 2026-12-24T18:00"
+        raise BadRequest(msg) from None
+    if due <= here:
+        raise BadRequest(f"--deadline {text} lies in the past; it is {here:%Y-%m-%d %H:%M} here")
+    return due.timestamp()
 
 
 def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:

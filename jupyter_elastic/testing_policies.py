@@ -209,6 +209,9 @@ def random_job(chance: random.Random, number: int, capacity: int) -> JobView:
     going = phase in ("running", "starting", "rescaling") and workers
     if not going and phase != "stopping":
         phase = "queued"
+    rigid = going and (phase == "starting" or chance.random() < 0.3)
+    if rigid:  # as the core shows a job that can't regroup, or not yet
+        least, most, sizes = workers, workers, ()
     return JobView(
         job=number,
         owner=chance.choice(("ann", "bob", "cyd")),
@@ -224,7 +227,7 @@ def random_job(chance: random.Random, number: int, capacity: int) -> JobView:
         max_slots=most,
         sizes=sizes,
         min_servers=servers,
-        max_servers=servers + chance.choice((0, 2)),
+        max_servers=servers if rigid else servers + chance.choice((0, 2)),
         priority=chance.choice((0, 0, 0, 5, -5)),
         preemptible=chance.random() < 0.8,
         deadline_at=START + chance.uniform(-100, 1e5) if chance.random() < 0.3 else None,

@@ -71,9 +71,6 @@ def test_refused_with_what_to_do(line: str, message: str) -> None:
 NOON = datetime(2026, 11, 22, 12, 0).timestamp()  # noqa: DTZ001 - local time, as people write it
 
 
-@pytest.mark.xfail(
-    reason="no cell can say when it must be done, which sizes it can have, or that it must not be paused"
-)
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -94,7 +91,6 @@ def test_when_it_must_be_done_and_what_must_not_happen_to_it(line: str, what: di
     assert parse(line, now=NOON) == Options(**what)
 
 
-@pytest.mark.xfail(reason="no cell can say when it must be done, or which sizes it can have")
 @pytest.mark.parametrize(
     ("line", "message"),
     [

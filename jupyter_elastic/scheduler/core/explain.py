@@ -67,6 +67,8 @@ def _needs(job: Job) -> int:
 def _waits(state: State, job: Job, now: float) -> list[str]:
     need = _needs(job)
     lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_count(need)} to start."]
+    if job.spec.deadline_at is not None:
+        lines.append(_deadline(job.spec.deadline_at, now))
     if job.reason and job.attempt:
         lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}.")
     if state.absent(job.owner):
@@ -124,6 +126,7 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     spec = job.spec
     size = _count(job.size.workers, "worker") + (f" and {_count(job.servers, 'server')}" if job.servers else "")
     asked = str(spec.min_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
+    asked = " or ".join(str(size) for size in sorted(spec.sizes) if spec.min_slots <= size <= spec.max_slots) or asked
     lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
     if job.changed_at is not None:
         lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
@@ -144,10 +147,18 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     end = finish(job, now)
     if end is not None:
         lines.append(f"At its present speed it is done in about {span(end - now)}.")
+    if not spec.preemptible:
+        lines.append("No policy may take all its slots (--no-preempt).")
+    if spec.deadline_at is not None:
+        lines.append(_deadline(spec.deadline_at, now))
     if spec.max_time_s is not None:
         left = spec.max_time_s - job.run_s - max(now - job.accounted_at, 0.0)
         lines.append(f"Its time limit is reached in {span(left)}.")
     return lines
+
+
+def _deadline(due: float, now: float) -> str:
+    return f"Its deadline is in {span(due - now)}." if due > now else f"Its deadline passed {span(now - due)} ago."
 
 
 def _drains(state: State, job: Job) -> str:

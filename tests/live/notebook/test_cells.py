@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,19 @@ def test_a_dry_run_shows_and_queues_nothing(notebook: Notebook) -> None:
     cell = notebook.run("%%distribute --gpus 1:2 --dry-run --out n --engine process\nn = len(data)")
     assert "data (list" in cell.printed
     assert "dry run: engine process, 1 to 2 slot(s), back comes n; nothing was queued" in cell.printed
+    cell = notebook.run("%%distribute --sizes 1,2 --no-preempt --deadline 2h --dry-run --engine process\nprint(1)")
+    assert "process, 1 or 2 slot(s), not to be paused, back comes nothing" in cell.printed
+    assert "to be done by 20" in cell.printed
     assert len(notebook.pool.client.jobs(all=True)) == before
+
+
+def test_sizes_deadline_and_no_preemption_reach_the_books(notebook: Notebook) -> None:
+    notebook.run("%load_ext jupyter_elastic")
+    notebook.run("%%distribute --sizes 2 --no-preempt --deadline 2h --engine process -o limited --detach\nprint(1)")
+    spec = notebook.pool.client.jobs(all=True)[-1].spec
+    assert (spec.sizes, spec.preemptible, spec.min_slots) == ((2,), False, 2)
+    assert 7000 < spec.deadline_at - time.time() <= 7200
+    notebook.pool.ended(notebook.pool.client.jobs(all=True)[-1].job)
 
 
 OLDEST_LAST = """

@@ -119,3 +119,13 @@ def test_deaths_and_what_came_of_them() -> None:
     books.step(t.ReplacementSeen, **about, count=1, after_s=0.42)
     said = "1 worker died: rank 1 was killed by SIGKILL at step 120; rank 1 was replaced after 0.4 s"
     assert said in books.core.explain(job, books.now)
+
+
+def test_what_was_asked_for_beside_the_size_is_named() -> None:
+    books = Books(host("a", 4))
+    job = books.running(2, 1, 4, sizes=(1, 2, 4), preemptible=False, deadline_at=books.now + 7300)
+    text = books.core.explain(job, books.now)
+    assert "(it asked for 1 or 2 or 4)" in text
+    assert "No policy may take all its slots (--no-preempt)." in text
+    assert "Its deadline is in 2.0 h." in text
+    assert "Its deadline passed 60 s ago." in books.core.explain(job, books.job(job).spec.deadline_at + 60)
