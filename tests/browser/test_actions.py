@@ -1,0 +1,190 @@
+"""What a click asks for, and what is said when it is refused: in a view and in the side panel, by keyboard too."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
+
+from jupyter_elastic import wire
+from tests.support.pool import Pool
+
+LOAD = "%load_ext jupyter_elastic"
+VIEW = ".jp-OutputArea .je-renderer .je-job"
+WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+STEPS = """%%distribute --gpus 2 --engine process --name steps --detach
+import time
+from jupyter_elastic import training
+for step in range(3000):
+    print('rank', rank, 'step', step, flush=True)
+    training.report(step=step)
+    time.sleep(0.2)
+"""
+WHOLE = """element => element.scrollWidth <= element.clientWidth && element.scrollHeight <= element.clientHeight"""
+
+
+def aged(page: Page, seconds: float) -> None:
+    """Let every job have begun so much earlier, for this page: nobody waits a minute in a test."""
+
+    def older(message: str | bytes) -> str:
+        told = json.loads(message)
+        screens = [told["job"]["screen"]] if "job" in told else told.get("pool", {}).get("jobs", [])
+        for screen in screens:
+            if screen["started_at"] is not None:
+                screen["started_at"] -= seconds
+        return json.dumps(told)
+
+    def pass_on(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: socket.send(older(message)))
+
+    page.route_web_socket(re.compile("elastic/api/screens"), pass_on)
+
+
+@pytest.fixture
+def panel(notebook: Any, page: Page) -> Locator:
+    aged(page, 120)
+    book = notebook("1")
+    book.wait_command("jupyter-elastic:open-pool")
+    found = page.locator("#jupyter-elastic-pool")
+    expect(found.locator(".je-map")).to_be_visible()
+    found.book = book  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.xfail(reason="a refusal vanishes with the next news, Enter and Escape do nothing, and one click ends all")
+def test_the_buttons_of_a_view(notebook: Any, page: Page, pool: Pool) -> None:  # noqa: PLR0915 - one job for all
+    aged(page, 120)
+    book = notebook(LOAD, STEPS)
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 1")
+    (info,) = pool.client.jobs()
+
+    def news() -> None:
+        at = len(pool.output(info.job).splitlines())
+        expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 3}")
+
+    # A refusal stays, and so does what was typed.
+    view.get_by_role("button", name="Resize…").click()
+    field = view.get_by_role("textbox", name="slots")
+    expect(field).to_be_focused()
+    page.keyboard.type("99")  # over what stood there
+    page.keyboard.press("Enter")
+    problem = view.get_by_role("alert")
+    expect(problem).to_contain_text("ask for at most 2", timeout=10_000)
+    news()
+    expect(problem).to_contain_text("ask for at most 2")
+    expect(field).to_have_value("99")
+    book.picture("actions-refused")
+    problem.get_by_role("button", name="Close").click()
+    expect(problem).to_have_count(0)
+    field.focus()
+    page.keyboard.press("Escape")
+    expect(field).to_have_count(0)
+    expect(view.get_by_role("button", name="Resize…")).to_be_focused()
+
+    # By keyboard alone; the reason of what follows is who asked for it.
+    page.keyboard.press("Enter")
+    expect(field).to_be_focused()
+    page.keyboard.type("1:1")
+    page.keyboard.press("Enter")
+    expect(field).to_have_count(0)
+    expect(view.locator(".je-sizes")).to_contain_text("resized to 1 by")
+
+    # What has run for a while is not ended by a slip.
+    cancel = view.get_by_role("button", name=f"Cancel job {info.job}")
+    cancel.click()
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text(f"Cancel job {info.job}?")
+    expect(dialog).to_contain_text("2 min")
+    book.picture("actions-question")
+    dialog.get_by_role("button", name="Keep running").click()
+    expect(dialog).to_have_count(0)
+    news()
+    assert pool.info(info.job).phase == "running"
+    held: list[Route] = []
+    page.route(
+        re.compile(f"elastic/api/jobs/{info.job}(\\?|$)"),
+        lambda route: held.append(route) if route.request.method == "DELETE" else route.continue_(),
+    )
+    cancel.focus()
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Enter")
+    asked = view.get_by_role("button", name=f"Cancelling job {info.job}")
+    expect(asked).to_be_disabled()
+    expect(asked).to_have_text("Cancelling…")
+    news()
+    expect(asked).to_be_disabled()
+    held[0].continue_()
+    expect(view.locator(".je-state")).to_contain_text("cancelled")
+    expect(asked).to_have_count(0)
+
+
+@pytest.mark.xfail(reason="the wait is cut off in a narrow panel, and one click ends a job")
+def test_the_rows_of_the_panel(panel: Locator, pool: Pool, page: Page) -> None:
+    first = pool.submit(WAITS, slots=2, name="holds both", estimate_s=300)
+    second = pool.submit(WAITS, slots=1, name="waits", estimate_s=30)
+    pool.running(first)
+    page.evaluate("document.querySelector('#jupyter-elastic-pool').style.maxWidth = '250px'")
+    row = panel.get_by_role("listitem", name=f"job {second} waits of").locator(".je-row-state")
+    expect(row).to_have_text(re.compile(r"^starts in .* · 1\. in the queue · "))
+    assert row.evaluate(WHOLE), row.inner_text()
+    expect(row).to_have_attribute("title", re.compile("^starts in "))
+    panel.book.picture("panel-250px")  # type: ignore[attr-defined]
+
+    cross = panel.get_by_role("button", name=f"Cancel job {first}")
+    cross.click()
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("holds both")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.route("**/elastic/api/jobs/*", lambda route: route.fulfill(status=503, json={"message": "the pool is away"}))
+    cross.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("alert")).to_contain_text("the pool is away")
+    third = pool.submit(WAITS, name="more news")
+    expect(panel.get_by_role("listitem", name=f"job {third} more news of")).to_be_visible()
+    expect(panel.get_by_role("alert")).to_contain_text("the pool is away")
+    assert pool.info(first).phase == "running"
+    page.unroute("**/elastic/api/jobs/*")
+    cross.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert pool.ended(first).outcome == "cancelled"
+    expect(panel.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.xfail(reason="colours, words and figures go by three thresholds")
+def test_what_a_policy_would_change_is_said_once(panel: Locator, pool: Pool) -> None:
+    pool.client.ask(wire.SwitchPolicy(name="fifo"))
+    panel.get_by_role("button", name="Change…").click()
+    panel.get_by_role("combobox", name="policy").select_option("srtf")
+    picker = panel.locator(".je-picker")
+    expect(picker).to_contain_text("No jobs to predict for.")
+    expect(picker).not_to_contain_text("later")
+    panel.get_by_role("button", name="Close", exact=True).click()
+
+    holder = pool.submit(WAITS, slots=2, estimate_s=1000)
+    long = pool.submit(WAITS, slots=2, estimate_s=2000)
+    short = pool.submit(WAITS, slots=2, estimate_s=400)
+    pool.running(holder)
+    panel.get_by_role("button", name="Change…").click()
+    panel.get_by_role("combobox", name="policy").select_option("srtf")
+    table = picker.get_by_role("table", name="what the policy would change")
+    rows = {job: table.get_by_role("row").filter(has_text=f"job {job} ends in") for job in (holder, long, short)}
+    later = [job for job, row in rows.items() if row.locator(".je-worse").count()]
+    expect(rows[short].locator(".je-better")).to_have_count(1)
+    for job, row in rows.items():
+        marked = row.locator(".je-better, .je-worse")
+        if job not in (short, *later):
+            expect(marked).to_have_count(0)
+    expect(rows[short].locator(".je-better")).to_contain_text("−")  # noqa: RUF001 - a minus, as the page writes it
+    named = f"Later than now: {', '.join(f'job {job}' for job in later)}." if later else "No job would end later."
+    expect(picker).to_contain_text(named)
+    panel.book.picture("panel-what-if-difference")  # type: ignore[attr-defined]
