@@ -49,6 +49,10 @@ class Forecast(Struct, frozen=True, kw_only=True):
     jobs: list[JobForecast]
     losers: list[int]
     """Who would finish later than under the first policy."""
+    winners: list[int]
+    avg_jct_trend: int
+    """1: later than under the first policy, -1: earlier, 0: about the same, by the measure of losers and winners."""
+    makespan_trend: int
     problem: str
 
 
@@ -151,5 +155,8 @@ def _in_clock_time(found: whatif.Forecast, now: float) -> Forecast:
             for job in found.jobs
         ],
         losers=list(found.losers),
+        winners=list(found.winners),
+        avg_jct_trend=found.avg_jct_trend,
+        makespan_trend=found.makespan_trend,
         problem=found.note,
     )

@@ -19,8 +19,9 @@ _STAND_IN = """
 .jp-OutputArea-child:has(.je-job) + .jp-OutputArea-child:has(.jelastic-static) { display: none; }
 """
 
-Wish = Callable[[dict[str, Any]], None]
-"""Takes what a click asks for: `{"type": "cancel"}`, `{"type": "resize", "least": 1, "most": 2}`, `background`."""
+Wish = Callable[[dict[str, Any], Callable[[str], None]], None]
+"""Takes what a click asks for (`{"type": "cancel"}`, `{"type": "resize", "least": 1, "most": 2}`, `background`), and
+whom to tell why it can't be, or by an empty text that it is."""
 
 
 class JobWidget(anywidget.AnyWidget):
@@ -54,7 +55,8 @@ class JobWidget(anywidget.AnyWidget):
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
-            self._on_wish(content)
+            number = content.get("id")
+            self._on_wish(content, lambda problem: self.send({"id": number, "error": problem}))
 
 
 class _Shared(ipywidgets.Layout):

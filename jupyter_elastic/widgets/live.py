@@ -227,16 +227,17 @@ class Live:
 
         asyncio.run_coroutine_threadsafe(guarded(), self._loop)
 
-    def cancel(self, number: int, reason: str = "") -> None:
-        """A button's wish: end a job; does not wait."""
-        self.run(self._ask(wire.CancelJob(job=number, reason=reason)))
+    def wish(self, ask: wire.AnyAsk, told: Callable[[str], None]) -> None:
+        """Ask for what a button stands for; does not wait. `told` hears why not, or an empty text."""
+        self.run(self._wish(ask, told))
 
-    def resize(self, number: int, least: int, most: int) -> None:
-        """A button's wish: another range of slots; does not wait."""
-        self.run(self._ask(wire.ResizeJob(job=number, min_slots=least, max_slots=most)))
-
-    async def _ask(self, ask: wire.AnyAsk) -> None:
-        await (await self.asker()).ask(ask)
+    async def _wish(self, ask: wire.AnyAsk, told: Callable[[str], None]) -> None:
+        try:
+            await (await self.asker()).ask(ask)
+        except ElasticError as problem:
+            told(str(problem))
+        else:
+            told("")
 
     async def asker(self) -> AsyncClient:
         """The thread's one connection for questions."""

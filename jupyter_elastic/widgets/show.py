@@ -10,11 +10,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import msgspec
 
+from jupyter_elastic import wire
 from jupyter_elastic.job import BACKGROUND, Job
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.live import Watched, live
@@ -142,13 +144,16 @@ class Shown:
             "folder": self.job.folder.name,
         }
 
-    def _wish(self, wish: dict[str, Any]) -> None:
+    def _wish(self, wish: dict[str, Any], told: Callable[[str], None]) -> None:
         if wish["type"] == "background":
             self._sent_away.set()
+            told("")
         elif wish["type"] == "cancel":
-            live().cancel(self.job.id, "cancelled in the notebook")
+            live().wish(wire.CancelJob(job=self.job.id, reason="cancelled in the notebook"), told)
         elif isinstance(wish.get("least"), int) and isinstance(wish.get("most"), int):
-            live().resize(self.job.id, wish["least"], wish["most"])
+            live().wish(wire.ResizeJob(job=self.job.id, min_slots=wish["least"], max_slots=wish["most"]), told)
+        else:
+            told("a job is resized to whole numbers of slots, MIN:MAX")
 
     def _feed(self, screen: JobScreen, outputs: Output | None) -> None:
         self._output = outputs or self._output

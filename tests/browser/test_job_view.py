@@ -99,6 +99,10 @@ def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page:
     version = "7.3." if kernel == OLDER else ipykernel.__version__
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text(f"ipykernel {version}")
     (info,) = pool.client.jobs()
+    view.get_by_role("button", name="Resize…").click()
+    page.keyboard.type("99")
+    page.keyboard.press("Enter")
+    expect(view.get_by_role("alert").filter(has_text="ask for at most 2")).to_be_visible()
     view.get_by_role("button", name=f"Cancel job {info.job}").click()
     assert pool.ended(info.job).outcome == "cancelled"
     expect(view.locator(".je-state")).to_contain_text("cancelled")

@@ -58,6 +58,9 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     losers: tuple[JobId, ...] = ()
     """Who would finish later than under the first policy of the comparison."""
     winners: tuple[JobId, ...] = ()
+    avg_jct_trend: int = 0
+    """As `trend` says, against the first policy of the comparison; likewise the next."""
+    makespan_trend: int = 0
     note: str = ""
     """Why the forecast is incomplete."""
 
@@ -109,18 +112,25 @@ def forecast(
     )
 
 
+def trend(old: float | None, new: float | None) -> int:
+    """1 where `new` is later than `old`, -1 where it is earlier, 0 where they are about the same; None: never."""
+    early, late = (math.inf if value is None else value for value in (old, new))
+    if early == late:
+        return 0
+    margin = max(LOSS_S, LOSS * min(early, late))
+    return (late > early + margin) - (early > late + margin)
+
+
 def _against(base: Forecast, other: Forecast) -> Forecast:
     before = {job.job: job.finish_s for job in base.jobs}
-    losers, winners = [], []
-    for job in other.jobs:
-        old, new = before.get(job.job), job.finish_s
-        late, early = (math.inf if value is None else value for value in (new, old))
-        margin = max(LOSS_S, LOSS * min(late, early))
-        if late > early + margin:
-            losers.append(job.job)
-        elif early > late + margin:
-            winners.append(job.job)
-    return replace(other, losers=tuple(losers), winners=tuple(winners))
+    trends = {job.job: trend(before.get(job.job), job.finish_s) for job in other.jobs}
+    return replace(
+        other,
+        losers=tuple(job for job, change in trends.items() if change > 0),
+        winners=tuple(job for job, change in trends.items() if change < 0),
+        avg_jct_trend=trend(base.avg_jct_s, other.avg_jct_s),
+        makespan_trend=trend(base.makespan_s, other.makespan_s),
+    )
 
 
 class _Fluid:

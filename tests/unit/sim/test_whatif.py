@@ -142,7 +142,6 @@ def test_two_hundred_jobs_under_every_policy_are_quick() -> None:
     assert asked < 200  # decisions are what a forecast costs
 
 
-@pytest.mark.xfail(reason="only jobs are compared, the figures are left to whoever draws")
 def test_figures_are_better_or_worse_by_the_threshold_of_the_jobs() -> None:
     seen = view(1, job(1, workers=1, work=1000.0), job(2, work=10.0), now=10.0)
     fifo, srtf = whatif.compare(seen, {"fifo": shelf.create("fifo"), "srtf": shelf.create("srtf")}, first="fifo")

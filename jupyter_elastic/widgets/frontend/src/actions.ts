@@ -37,6 +37,10 @@ export interface Forecast {
   jobs: JobForecast[];
   /** Jobs that finish later than under the present policy. */
   losers: number[];
+  winners: number[];
+  /** 1: later than under the present policy, -1: earlier, 0: about the same. */
+  avg_jct_trend: number;
+  makespan_trend: number;
   problem: string;
 }
 

@@ -20,6 +20,19 @@ export function range(low: number, high: number): string {
   return first === 0 ? `less than ${last} ${unit}` : `about ${first} to ${last} ${unit}`;
 }
 
+/** How finely `duration` tells such a time. */
+function grain(seconds: number): number {
+  return seconds < 10 ? 0.1 : seconds < 90 ? 1 : seconds < 5400 ? 60 : seconds < 48 * 3600 ? 360 : 86400;
+}
+
+/** "+12 s", "−3 min": how much later or earlier, such that it is the difference of the two times as they are shown. */
+export function difference(now: number, then: number): string {
+  const step = Math.max(grain(now), grain(then));
+  let seconds = then - now;
+  if (Math.abs(seconds) > 1.5 * step) seconds = (Math.round(then / step) - Math.round(now / step)) * step;
+  return `${seconds < 0 ? '−' : '+'}${duration(Math.abs(seconds))}`;
+}
+
 export function figure(value: number): string {
   if (!Number.isFinite(value)) return String(value);
   const size = Math.abs(value);

@@ -1,18 +1,14 @@
 // One job in a notebook, wherever anywidget runs. Controls go to the server where the page has one, else over the comm.
 import { render } from 'preact';
-import { findHome, Server } from './server';
+import { ask } from './ask';
+import { Comm, type Model } from './comm';
+import { findHome, Refused, Server } from './server';
 import { JobView, type JobPage } from './view/JobView';
-
-interface Model {
-  get(name: string): unknown;
-  on(event: string, handler: () => void): void;
-  off(event: string, handler: () => void): void;
-  send(content: unknown): void;
-}
 
 function start({ model, el }: { model: Model; el: HTMLElement }) {
   const home = findHome();
   let server = home && new Server(home);
+  const comm = new Comm(model);
   let problem = '';
   // The kernel feeds this view whatever becomes of the server; what is wrong with that is said, and its REST left alone.
   void server?.unfit().then(unfit => {
@@ -26,18 +22,22 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     const page: JobPage = JSON.parse(text);
     const job = page.screen.job;
     const rest = server;
-    const reach = (over: (server: Server) => Promise<void>, comm: Record<string, unknown>) => {
-      if (!rest) return model.send(comm);
-      over(rest).catch(() => model.send(comm));
+    const reach = async (over: (server: Server) => Promise<void>, wish: Record<string, unknown>) => {
+      try {
+        if (rest) return await over(rest);
+      } catch (error) {
+        if (error instanceof Refused) throw error;
+      }
+      return comm.ask<void>(wish);
     };
     const actions = {
       cancel: () => reach(s => s.cancel(job), { type: 'cancel' }),
       resize: (least: number, most: number) => reach(s => s.resize(job, least, most), { type: 'resize', least, most }),
       background: model.get('waits') ? () => reach(s => s.background(job), { type: 'background' }) : undefined,
-      script: rest ? () => void rest.script(job).then(text => navigator.clipboard.writeText(text)).catch(error => ((problem = error.message), draw())) : undefined,
+      script: rest ? () => rest.script(job).then(text => navigator.clipboard.writeText(text)) : undefined,
       link: (rank: number) => rest?.output(job, rank) ?? null
     };
-    render(<JobView page={problem ? { ...page, notice: problem } : page} actions={actions} />, el);
+    render(<JobView page={problem ? { ...page, notice: problem } : page} actions={actions} ask={ask} />, el);
   };
   model.on('change:page', draw);
   model.on('change:waits', draw);
@@ -45,6 +45,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   return () => {
     model.off('change:page', draw);
     model.off('change:waits', draw);
+    comm.close();
     render(null, el);
   };
 }

@@ -1,40 +1,15 @@
 // The pool in a notebook: by the server's socket where the page has one, else by what the kernel sends.
 import { render } from 'preact';
 import type { Forecast, PickerActions, Policies } from './actions';
+import { ask } from './ask';
+import { Comm, type Model } from './comm';
 import type { PoolScreen, ShadowRow } from './screens';
 import { clock } from './format';
 import { Feed, findHome, Server } from './server';
 import { PolicyPicker } from './view/PolicyPicker';
 import { PoolView } from './view/PoolView';
 
-interface Model {
-  get(name: string): unknown;
-  on(event: string, handler: (content: unknown) => void): void;
-  off(event: string, handler: (content: unknown) => void): void;
-  send(content: unknown): void;
-}
-
-/** Asks over the comm, each answer matched by its number. */
-class Comm implements PickerActions {
-  private waiting = new Map<number, { resolve: (value: never) => void; reject: (error: Error) => void }>();
-  private next = 1;
-
-  constructor(private model: Model) {}
-
-  heard = (content: unknown) => {
-    const { id, value, error } = content as { id: number; value: never; error?: string };
-    const waits = this.waiting.get(id);
-    this.waiting.delete(id);
-    if (error) waits?.reject(new Error(error));
-    else waits?.resolve(value);
-  };
-
-  private ask<T>(content: Record<string, unknown>): Promise<T> {
-    const id = this.next++;
-    this.model.send({ id, ...content });
-    return new Promise<T>((resolve, reject) => this.waiting.set(id, { resolve, reject }));
-  }
-
+class PoolComm extends Comm implements PickerActions {
   policies = () => this.ask<Policies>({ type: 'policies' });
   forecast = (policy: string, options: Record<string, unknown>) => this.ask<Forecast[]>({ type: 'forecast', policy, options });
   use = (policy: string, options: Record<string, unknown>, reason: string) => this.ask<void>({ type: 'use', policy, options, reason });
@@ -47,7 +22,7 @@ class Comm implements PickerActions {
 function start({ model, el }: { model: Model; el: HTMLElement }) {
   const home = findHome();
   const server = home && new Server(home);
-  const comm = new Comm(model);
+  const comm = new PoolComm(model);
   let served = false;
   let screen: PoolScreen | null = null;
   let offset = 0;
@@ -55,10 +30,6 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   let notice = '';
   let picking = Boolean(model.get('picking'));
 
-  const tell = (error: Error) => {
-    notice = error.message;
-    draw();
-  };
   /** What the kernel sends counts while the server does not. */
   const fromKernel = () => {
     if (served) return draw();
@@ -103,13 +74,14 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
         down={down}
         notice={notice}
         wide
+        ask={ask}
         actions={{
-          cancel: job => void (served && server ? server : comm).cancel(job).catch(tell),
-          unshadow: row => void (served && server && !row.cell ? server.picker(() => shown.policy) : comm).unshadow(row.policy).catch(tell),
+          cancel: job => (served && server ? server : comm).cancel(job),
+          unshadow: row => (served && server && !row.cell ? server.picker(() => shown.policy) : comm).unshadow(row.policy),
           openPicker: () => ((picking = !picking), draw()),
           window: (first, limit) => {
             if (served) feed?.show({ pool: [first, Math.min(limit, 500)] });
-            else void comm.window(first, limit).catch(tell);
+            else comm.window(first, limit).catch(() => undefined); // the next scroll asks again
           }
         }}
         picker={picking && <PolicyPicker screen={shown} actions={chooser} close={close} />}
@@ -119,12 +91,11 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   };
   const changes = ['change:screen', 'change:offset', 'change:down_since'];
   for (const change of changes) model.on(change, fromKernel);
-  model.on('msg:custom', comm.heard);
   fromKernel();
   return () => {
     feed?.close();
     for (const change of changes) model.off(change, fromKernel);
-    model.off('msg:custom', comm.heard);
+    comm.close();
     render(null, el);
   };
 }

@@ -33,6 +33,9 @@ const ABSENT =
 /** The server answers, but knows nothing of us. */
 class Absent extends Error {}
 
+/** The pool was asked and says no: to ask another way would get the same answer. */
+export class Refused extends Error {}
+
 function outdated(version: string): string {
   return (
     `The Jupyter server runs jupyter-elastic ${version}, this page is of ${VERSION}: ` +
@@ -63,7 +66,8 @@ export class Server {
       throw new Absent(ABSENT);
     }
     const problem = await response.json().catch(() => ({}));
-    throw new Error(problem.message ?? `the server answered ${response.status}`);
+    const message = problem.message ?? `the server answered ${response.status}`;
+    throw response.status < 500 ? new Refused(message) : new Error(message);
   }
 
   /** Why this page can't rely on the server's extension and what to do; empty where it can, or where nothing answers. */

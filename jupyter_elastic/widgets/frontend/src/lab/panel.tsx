@@ -3,6 +3,7 @@ import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import type { PoolScreen } from '../screens';
 import { Feed, Server, type Home } from '../server';
+import { askInLab } from './dialog';
 import { PolicyPicker } from '../view/PolicyPicker';
 import { PoolView } from '../view/PoolView';
 
@@ -17,7 +18,6 @@ export class PoolPanel extends Widget {
   private serverDown: number | null = null;
   private unfit = '';
   private picking = false;
-  private problem = '';
 
   constructor(private home: Home) {
     super();
@@ -57,11 +57,6 @@ export class PoolPanel extends Widget {
     super.dispose();
   }
 
-  private tell = (error: Error) => {
-    this.problem = error.message;
-    this.draw();
-  };
-
   private draw(): void {
     if (this.isDisposed) return;
     if (!this.screen) {
@@ -76,30 +71,20 @@ export class PoolPanel extends Widget {
     const screen = this.screen;
     const picker = this.server.picker(() => screen.policy);
     render(
-      <>
-        {this.problem && (
-          <p class="je-root je-banner je-error" role="alert" onClick={() => ((this.problem = ''), this.draw())}>
-            {this.problem}
-          </p>
-        )}
-        <PoolView
-          screen={screen}
-          offset={this.offset}
-          down={this.serverDown ?? this.poolDown}
-          notice={this.unfit}
-          actions={{
-            cancel: job => void this.server.cancel(job).catch(this.tell),
-            unshadow: row => void picker.unshadow(row.policy).catch(this.tell),
-            openPicker: () => ((this.picking = !this.picking), this.draw()),
-            window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] })
-          }}
-          picker={
-            this.picking && (
-              <PolicyPicker screen={screen} actions={picker} close={close} />
-            )
-          }
-        />
-      </>,
+      <PoolView
+        screen={screen}
+        offset={this.offset}
+        down={this.serverDown ?? this.poolDown}
+        notice={this.unfit}
+        ask={askInLab}
+        actions={{
+          cancel: job => this.server.cancel(job),
+          unshadow: row => picker.unshadow(row.policy),
+          openPicker: () => ((this.picking = !this.picking), this.draw()),
+          window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] })
+        }}
+        picker={this.picking && <PolicyPicker screen={screen} actions={picker} close={close} />}
+      />,
       this.node
     );
   }

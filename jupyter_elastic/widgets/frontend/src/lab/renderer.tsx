@@ -3,6 +3,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import { Feed, findHome, Server } from '../server';
+import { askInLab } from './dialog';
 import { JobView, type JobActions, type JobPage } from '../view/JobView';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
@@ -104,26 +105,22 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const server = this.ours && this.home ? new Server(this.home) : null;
-    const tell = (error: Error) => {
-      this.notice = error.message;
-      this.draw();
-    };
     const page = this.notice ? { ...this.page, notice: this.notice } : this.page;
-    const background = () => {
+    const background = async () => {
+      await server?.background(this.job);
       this.released = true;
-      void server?.background(this.job).catch(tell);
       this.draw();
     };
     const actions: JobActions = server
       ? {
-          cancel: () => void server.cancel(this.job).catch(tell),
-          resize: (least, most) => void server.resize(this.job, least, most).catch(tell),
+          cancel: () => server.cancel(this.job),
+          resize: (least, most) => server.resize(this.job, least, most),
           background: this.saved?.waits && !this.released ? background : undefined,
-          script: () => void server.script(this.job).then(text => navigator.clipboard.writeText(text)).catch(tell),
+          script: () => server.script(this.job).then(text => navigator.clipboard.writeText(text)),
           link: rank => server.output(this.job, rank)
         }
       : {};
-    render(<JobView page={page} actions={actions} />, this.node);
+    render(<JobView page={page} actions={actions} ask={askInLab} />, this.node);
   }
 }
 

@@ -1,16 +1,18 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
 import { useEffect, useRef, useState } from 'preact/hooks';
+import { beforeCancel, type Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, JobUse } from '../screens';
+import { Problem, useDeeds, type Deeds } from './deeds';
 import { Band, Curve, told } from './plots';
 
 export interface JobActions {
   /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
-  cancel?: () => void;
-  resize?: (least: number, most: number) => void;
+  cancel?: () => Promise<unknown>;
+  resize?: (least: number, most: number) => Promise<unknown>;
   /** Let the notebook go on while the job runs; only where a cell waits for it. */
-  background?: () => void;
-  script?: () => void;
+  background?: () => Promise<unknown>;
+  script?: () => Promise<unknown>;
   /** Where the whole output of a rank can be opened; null where there is no server to ask. */
   link?: (rank: number) => string | null;
 }
@@ -181,22 +183,67 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
   );
 }
 
-function Resize({ screen, actions }: { screen: JobScreen; actions: JobActions }) {
+function Resize({ screen, actions, deeds }: { screen: JobScreen; actions: JobActions; deeds: Deeds }) {
   const [open, setOpen] = useState(false);
   const [wish, setWish] = useState('');
-  if (!open) return <button onClick={() => (setWish(`${screen.min_slots}:${screen.max_slots}`), setOpen(true))}>Resize…</button>;
+  const field = useRef<HTMLInputElement>(null);
+  const opener = useRef<HTMLButtonElement>(null);
+  const opened = useRef(false);
+  // Focus goes where the next key belongs: else it falls to the page, with the button that was pressed.
+  useEffect(() => {
+    if (open) field.current?.select();
+    else if (opened.current) opener.current?.focus();
+    opened.current = open;
+  }, [open]);
+  if (!open) {
+    return (
+      <button ref={opener} onClick={() => (setWish(`${screen.min_slots}:${screen.max_slots}`), setOpen(true))}>
+        Resize…
+      </button>
+    );
+  }
   const match = /^(\d+)(?::(\d+))?$/.exec(wish.trim());
-  const apply = (event: Event) => {
+  const busy = deeds.busy === 'resize';
+  const apply = async () => {
+    if (!match || busy) return;
+    const [least, most] = [Number(match[1]), Number(match[2] ?? match[1])];
+    if (await deeds.run('resize', () => actions.resize!(least, most))) setOpen(false);
+  };
+  // Not a form: below a cell the browser does not submit one by Enter.
+  const keys = (event: KeyboardEvent) => {
+    if (event.key !== 'Enter' && event.key !== 'Escape') return;
     event.preventDefault();
-    if (!match) return;
-    actions.resize?.(Number(match[1]), Number(match[2] ?? match[1]));
-    setOpen(false);
+    event.stopPropagation();
+    if (event.key === 'Enter') void apply();
+    else setOpen(false);
   };
   return (
-    <form onSubmit={apply}>
-      <input size={6} value={wish} aria-label="slots, MIN:MAX" onInput={e => setWish(e.currentTarget.value)} />{' '}
-      <button disabled={!match}>Apply</button>
-    </form>
+    <span class="je-resize">
+      <input ref={field} size={6} value={wish} aria-label="slots, MIN:MAX" onInput={e => setWish(e.currentTarget.value)} onKeyDown={keys} />
+      <button disabled={!match || busy} onClick={() => void apply()}>
+        {busy ? 'Applying…' : 'Apply'}
+      </button>
+      <button class="je-icon" title="Close" aria-label="Close the resize field" onClick={() => setOpen(false)}>
+        ✕
+      </button>
+    </span>
+  );
+}
+
+/** Ends the job: after a question if it has run for long, and once. */
+function Cancel(props: { screen: JobScreen; cancel: () => Promise<unknown>; deeds: Deeds; ask: Ask }) {
+  const { screen, deeds } = props;
+  const [asked, setAsked] = useState(false);
+  const click = async () => {
+    const question = beforeCancel(screen, screen.now);
+    if (question && !(await props.ask(question))) return;
+    setAsked(true);
+    if (!(await deeds.run('cancel', props.cancel))) setAsked(false);
+  };
+  return (
+    <button onClick={() => void click()} disabled={asked} aria-label={`${asked ? 'Cancelling' : 'Cancel'} job ${screen.job}`}>
+      {asked ? 'Cancelling…' : 'Cancel'}
+    </button>
   );
 }
 
@@ -211,10 +258,11 @@ export interface JobPage {
   folder: string;
 }
 
-export function JobView(props: { page: JobPage; actions: JobActions }) {
+export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask }) {
   const { page } = props;
   const { screen } = page;
   const { actions } = props;
+  const deeds = useDeeds();
   const over = ENDED.includes(screen.phase);
   const noted = screen.sizes.length ? screen.sizes[screen.sizes.length - 1].reason : '';
   const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
@@ -233,16 +281,17 @@ export function JobView(props: { page: JobPage; actions: JobActions }) {
           {wants === '1' ? '' : 's'}
         </span>
         <span class="je-buttons">
-          {!over && actions.background && <button onClick={actions.background}>Send to background</button>}
-          {!over && actions.resize && <Resize screen={screen} actions={actions} />}
-          {actions.script && <button onClick={actions.script}>Copy as script</button>}
-          {!over && actions.cancel && (
-            <button onClick={actions.cancel} aria-label={`Cancel job ${screen.job}`}>
-              Cancel
+          {!over && actions.background && (
+            <button disabled={deeds.busy === 'background'} onClick={() => void deeds.run('background', actions.background!)}>
+              Send to background
             </button>
           )}
+          {!over && actions.resize && <Resize screen={screen} actions={actions} deeds={deeds} />}
+          {actions.script && <button onClick={() => void deeds.run('script', actions.script!)}>Copy as script</button>}
+          {!over && actions.cancel && <Cancel screen={screen} cancel={actions.cancel} deeds={deeds} ask={props.ask} />}
         </span>
       </div>
+      <Problem deeds={deeds} />
       <div class={`je-state je-is-${screen.phase}`} aria-live="polite">
         {screen.state}
       </div>

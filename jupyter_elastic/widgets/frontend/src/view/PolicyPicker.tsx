@@ -1,7 +1,7 @@
 // Choose a policy: what it is, its options, what it would do, and only then Apply.
 import { useEffect, useState } from 'preact/hooks';
 import type { Forecast, PickerActions, Policies, PolicyInfo, Property, Schema } from '../actions';
-import { duration } from '../format';
+import { difference, duration } from '../format';
 import type { PoolScreen } from '../screens';
 
 function properties(schema: Schema | undefined): [string, Property][] {
@@ -48,21 +48,27 @@ function Option(props: { name: string; property: Property; value: unknown; chang
   );
 }
 
-function compare(now: number | null, then: number | null) {
-  if (now === null || then === null) return '';
-  if (Math.abs(then - now) < 0.02 * Math.max(now, 1)) return '';
-  return then < now ? 'je-better' : 'je-worse';
-}
-
 function said(seconds: number | null): string {
   return seconds === null ? '–' : duration(seconds);
 }
 
+/** What would be, and by how much that differs from what is; what is about the same is not marked. */
+function Then({ now, then, trend }: { now: number | null; then: number | null; trend: number }) {
+  return (
+    <td class={trend < 0 ? 'je-better' : trend > 0 ? 'je-worse' : ''}>
+      {said(then)}
+      {trend !== 0 && now !== null && then !== null && <div>{difference(now, then)}</div>}
+    </td>
+  );
+}
+
 function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names: Map<number, string> }) {
   const { present, chosen, at, names } = props;
+  if (!chosen.jobs.length) return <p class="je-quiet">No jobs to predict for.</p>;
   const before = new Map(present.jobs.map(job => [job.job, job]));
   const shown = chosen.jobs.slice(0, 12);
   const left = (finish: number | null | undefined) => (finish === null || finish === undefined ? null : finish - at);
+  const trend = (job: number) => (chosen.losers.includes(job) ? 1 : chosen.winners.includes(job) ? -1 : 0);
   return (
     <>
       <table class="je-table" aria-label="what the policy would change">
@@ -77,16 +83,15 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names:
           <tr>
             <td>average turnaround</td>
             <td>{said(present.avg_jct_s)}</td>
-            <td class={compare(present.avg_jct_s, chosen.avg_jct_s)}>{said(chosen.avg_jct_s)}</td>
+            <Then now={present.avg_jct_s} then={chosen.avg_jct_s} trend={chosen.avg_jct_trend} />
           </tr>
           <tr>
             <td>all done in</td>
             <td>{said(present.makespan_s)}</td>
-            <td class={compare(present.makespan_s, chosen.makespan_s)}>{said(chosen.makespan_s)}</td>
+            <Then now={present.makespan_s} then={chosen.makespan_s} trend={chosen.makespan_trend} />
           </tr>
           {shown.map(job => {
             const now = left(before.get(job.job)?.finish_at);
-            const then = left(job.finish_at);
             return (
               <tr key={job.job}>
                 <td>
@@ -94,7 +99,7 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names:
                   <div class="je-quiet">{names.get(job.job)}</div>
                 </td>
                 <td>{said(now)}</td>
-                <td class={compare(now, then)}>{said(then)}</td>
+                <Then now={now} then={left(job.finish_at)} trend={trend(job.job)} />
               </tr>
             );
           })}

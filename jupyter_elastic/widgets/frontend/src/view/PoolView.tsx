@@ -1,15 +1,19 @@
 // The pool: who holds what, who waits, how it has been, what the policy does and why.
 import type { ComponentChildren } from 'preact';
+import { useState } from 'preact/hooks';
+import { beforeCancel, type Ask } from '../ask';
 import { clock, duration, hue, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
+import { Problem, useDeeds, type Deeds } from './deeds';
 
-const ROW_HEIGHT = 40;
+/** Of a table that is shown in windows; rows of a short one are as high as they need. */
+const ROW_HEIGHT = 56;
 
 export interface PoolActions {
-  cancel(job: number): void;
+  cancel(job: number): Promise<unknown>;
   openPicker(): void;
   /** Ask this shadow no longer. */
-  unshadow(row: ShadowRow): void;
+  unshadow(row: ShadowRow): Promise<unknown>;
   /** Ask for another window of the job table. */
   window(offset: number, limit: number): void;
 }
@@ -73,8 +77,28 @@ function state(row: JobRow): string {
   return row.reason || 'waiting';
 }
 
-function Row({ row, mine, actions }: { row: JobRow; mine: boolean; actions: PoolActions }) {
+/** Ends the job of a row: after a question if it has run for long, and once. */
+function RowCancel({ row, cancel, now, deeds, ask }: { row: JobRow; cancel: () => Promise<unknown>; now: number; deeds: Deeds; ask: Ask }) {
+  const [asked, setAsked] = useState(false);
+  const click = async () => {
+    const question = beforeCancel(row, now);
+    if (question && !(await ask(question))) return;
+    setAsked(true);
+    if (!(await deeds.run('cancel', cancel))) setAsked(false);
+  };
+  const title = `${asked ? 'Cancelling' : 'Cancel'} job ${row.job}`;
+  return (
+    <button class="je-icon" title={title} aria-label={title} disabled={asked} onClick={() => void click()}>
+      {asked ? '…' : '✕'}
+    </button>
+  );
+}
+
+function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>; now: number; deeds: Deeds; ask: Ask }) {
+  const { row } = props;
   const wants = row.min_slots === row.max_slots ? `${row.max_slots}` : `${row.min_slots}:${row.max_slots}`;
+  // What one looks for comes first: in a narrow panel the end may be cut off.
+  const said = [state(row), row.position === null ? '' : `${row.position}. in the queue`, row.owner].filter(Boolean).join(' · ');
   return (
     <li class="je-row" style={colour(row.job, row.owner)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
       <span class={`je-chip ${row.position === null ? 'je-leased' : 'je-queued'}`}>{row.job}</span>
@@ -82,27 +106,21 @@ function Row({ row, mine, actions }: { row: JobRow; mine: boolean; actions: Pool
         <span class="je-row-name" title={row.name}>
           {row.name}
         </span>
-        <span class="je-quiet">
-          {row.position !== null && `${row.position}. in the queue · `}
-          {row.owner} · {state(row)}
+        <span class="je-quiet je-row-state" title={said}>
+          {said}
         </span>
       </span>
       <span class="je-held" title="slots held / wanted">
         {row.held}/{wants}
       </span>
-      {mine ? (
-        <button class="je-icon" title={`Cancel job ${row.job}`} aria-label={`Cancel job ${row.job}`} onClick={() => actions.cancel(row.job)}>
-          ✕
-        </button>
-      ) : (
-        <span class="je-icon" />
-      )}
+      {props.mine ? <RowCancel {...props} /> : <span class="je-icon" />}
     </li>
   );
 }
 
 /** Only the rows in sight are in the page: the server sends a window, the rest is height. */
-function Jobs({ screen, offset, actions }: { screen: PoolScreen; offset: number; actions: PoolActions }) {
+function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions; deeds: Deeds; ask: Ask }) {
+  const { screen, offset, actions, deeds, ask } = props;
   const long = screen.total_jobs > screen.jobs.length;
   const scrolled = (event: Event) => {
     const box = event.currentTarget as HTMLElement;
@@ -114,11 +132,19 @@ function Jobs({ screen, offset, actions }: { screen: PoolScreen; offset: number;
   };
   if (!screen.total_jobs) return <p class="je-quiet">Nobody runs anything.</p>;
   return (
-    <div class="je-jobs" onScroll={long || offset ? scrolled : undefined} tabIndex={0} aria-label="jobs">
+    <div class={`je-jobs${long || offset ? ' je-window' : ''}`} onScroll={long || offset ? scrolled : undefined} tabIndex={0} aria-label="jobs">
       <ol style={long || offset ? `height: ${screen.total_jobs * ROW_HEIGHT}px` : ''}>
         <div style={`transform: translateY(${offset * ROW_HEIGHT}px)`}>
           {screen.jobs.map(row => (
-            <Row key={row.job} row={row} mine={row.owner === screen.user} actions={actions} />
+            <Row
+              key={row.job}
+              row={row}
+              mine={row.owner === screen.user}
+              cancel={() => actions.cancel(row.job)}
+              now={screen.at}
+              deeds={deeds}
+              ask={ask}
+            />
           ))}
         </div>
       </ol>
@@ -229,6 +255,7 @@ export function PoolView(props: {
   screen: PoolScreen;
   offset: number;
   actions: PoolActions;
+  ask: Ask;
   down: number | null;
   notice?: string;
   /** In a notebook there is room for two columns. */
@@ -236,6 +263,7 @@ export function PoolView(props: {
   picker?: ComponentChildren;
 }) {
   const { screen, actions } = props;
+  const deeds = useDeeds();
   const slots = screen.hosts.flatMap(host => host.slots);
   const free = slots.filter(slot => slot.state === 'free').length;
   const capacity = slots.filter(slot => slot.state !== 'out').length;
@@ -252,11 +280,12 @@ export function PoolView(props: {
           The pool has not answered since {clock(props.down)}. Jobs go on; this page comes back by itself.
         </p>
       )}
+      <Problem deeds={deeds} />
       <Section title="Pool" aside={`${free} of ${plural(capacity, kind)} free`}>
         <Map hosts={screen.hosts} />
       </Section>
       <Section title="Jobs" aside={screen.total_jobs ? plural(screen.total_jobs, 'job') : undefined}>
-        <Jobs screen={screen} offset={props.offset} actions={actions} />
+        <Jobs screen={screen} offset={props.offset} actions={actions} deeds={deeds} ask={props.ask} />
       </Section>
       <Section title="Policy">
         <div class="je-policy-line">
@@ -267,7 +296,7 @@ export function PoolView(props: {
         {screen.shadows.length > 0 && (
           <ul aria-label="shadows">
             {screen.shadows.map(row => (
-              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={() => actions.unshadow(row)} />
+              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={() => void deeds.run('unshadow', () => actions.unshadow(row))} />
             ))}
           </ul>
         )}

@@ -1,0 +1,53 @@
+// A question before what can't be undone. JupyterLab has a dialog of its own (lab/dialog.ts); this is for other pages.
+import { duration } from './format';
+
+export interface Question {
+  title: string;
+  body: string;
+  accept: string;
+  refuse: string;
+}
+
+export type Ask = (question: Question) => Promise<boolean>;
+
+/** What has run for longer than this is not ended by one click, in seconds. */
+const LONG_S = 60;
+
+/** The question before a job is cancelled; null for one that has nothing to lose yet. */
+export function beforeCancel(job: { job: number; name: string; started_at: number | null }, now: number): Question | null {
+  if (job.started_at === null || now - job.started_at < LONG_S) return null;
+  return {
+    title: `Cancel job ${job.job}?`,
+    body: `“${job.name}” has run for ${duration(now - job.started_at)}. It can't be resumed afterwards.`,
+    accept: 'Cancel job',
+    refuse: 'Keep running'
+  };
+}
+
+/** Ask in a dialog of the browser's own: focus stays in it, Escape refuses. */
+export function ask({ title, body, accept, refuse }: Question): Promise<boolean> {
+  const dialog = document.createElement('dialog');
+  dialog.className = 'je-root je-dialog';
+  const add = (parent: HTMLElement, tag: string, text: string) => {
+    const element = parent.appendChild(document.createElement(tag));
+    element.textContent = text;
+    return element;
+  };
+  dialog.setAttribute('aria-label', title);
+  add(dialog, 'strong', title);
+  add(dialog, 'p', body);
+  const buttons = add(dialog, 'div', '');
+  buttons.className = 'je-buttons';
+  add(buttons, 'button', refuse).onclick = () => dialog.close('');
+  add(buttons, 'button', accept).onclick = () => dialog.close('yes');
+  (buttons.lastElementChild as HTMLElement).className = 'je-main';
+  (buttons.lastElementChild as HTMLElement).autofocus = true;
+  document.body.appendChild(dialog);
+  dialog.showModal();
+  return new Promise(resolve => {
+    dialog.onclose = () => {
+      dialog.remove();
+      resolve(dialog.returnValue === 'yes');
+    };
+  });
+}

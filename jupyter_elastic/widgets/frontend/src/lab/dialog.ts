@@ -1,0 +1,8 @@
+// JupyterLab's own dialog, for the questions of ../ask.
+import { Dialog, showDialog } from '@jupyterlab/apputils';
+import type { Ask } from '../ask';
+
+export const askInLab: Ask = async ({ title, body, accept, refuse }) => {
+  const buttons = [Dialog.cancelButton({ label: refuse }), Dialog.warnButton({ label: accept })];
+  return (await showDialog({ title, body, buttons })).button.accept;
+};
