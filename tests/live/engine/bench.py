@@ -40,6 +40,7 @@ class Bench:
         min_slots: int = 1,
         warm: bool = True,
         python: str = sys.executable,
+        env: dict[str, str] | None = None,
         **more: Any,
     ) -> None:
         self.folder = folder
@@ -53,7 +54,7 @@ class Bench:
             first_line=2,
             names=cloudpickle.dumps({"FOLDER": str(folder), **(names or {})}),
             out=out,
-            env={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})},
             sys_path=tuple(sys.path),
             workdir=str(folder),
             **more,
