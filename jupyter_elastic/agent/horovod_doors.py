@@ -4,6 +4,9 @@ What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and
 `horovod.common.elastic.notification_manager` (host updates come by the pipe; its `init()` is what `elastic.run` calls
 first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
 Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
+
+A newcomer is let into a world of its own with a promise (`horovod_promise`), and joins at its first collective or at
+`elastic.run`. On the other side the members' reset callbacks meet such a collective.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jupyter_elastic.agent.horovod_promise import Promise, collectives
 from jupyter_elastic.agent.horovod_state import StateKeeper
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.imports import AfterImport
@@ -29,24 +33,45 @@ ADDED_AND_REMOVED = 3
 GLOO_TIMEOUT_S = 10
 """Short, because workers are warm when they come to the door."""
 
+ALONE = (
+    "A collective of Horovod before hvd.elastic.run is made by this new worker alone: the others are past it, and "
+    "their reset callbacks make none. Move it into the training function, or register a reset callback that makes it "
+    "too (state.register_reset_callbacks).\n"
+)
+
 _BASICS = "horovod.common.basics"
 _ELASTIC = "horovod.common.elastic"
 _TENSORFLOW = "horovod.tensorflow"
 
 
 class Doors:
-    """One worker's way in and out of rings. `follow(rank, size)` is called for each new membership."""
+    """One worker's way in and out of rings.
 
-    def __init__(self, pipe: Pipe, session: WorkerSession, name: str, follow: Callable[[int, int], None]) -> None:
+    `follow(rank, size)` is called for each new membership, and `expect(rank, size)` for one that is promised.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        session: WorkerSession,
+        name: str,
+        follow: Callable[[int, int], None],
+        expect: Callable[[int, int], None],
+    ) -> None:
         self._pipe = pipe
         self._name = name
         self._folder = session.folder
         self._session = session
         self._follow = follow
-        self._keeper = StateKeeper(session)
+        self._expect = expect
+        self._keeper = StateKeeper(session, self._reset)
+        self._warned = False
         self._listeners: list[Any] = []
         self._private: tuple[Any, Callable[..., Any]] | None = None
         """Of a newcomer: the framework's basics, and its real init, in a world of its own."""
+        self._promise: Promise | None = None
+        self._alone = False
+        """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
         self._ring: frozenset[tuple[int, str]] = frozenset()
         """The sockets of the present ring: descriptor and inode."""
@@ -86,20 +111,58 @@ class Doors:
         self._basics = basics
         answer = self._arrive("init")
         if answer["k"] == "private":
+            self._break_promise()
             self._enter(rank=0, size=1)
             self._private = (basics, lambda: real(basics, *args, **kwargs))
-            return self._private[1]()
+            value = self._private[1]()
+            self._alone = answer["alone"]
+            self._promise = Promise(basics, answer["rank"], answer["size"], self._before_collective)
+            self._promise.give()
+            self._expect(answer["rank"], answer["size"])
+            return value
         return self._join(answer, lambda: real(basics, *args, **kwargs))
 
     def run(self) -> None:
         """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one."""
-        if self._private is None:
-            self._pipe.send("entered")
+        if self._private is not None:
+            basics, real = self._private
+            self._leave_private(basics)
+            self._join(self._arrive("run"), real)
+
+    def _before_collective(self) -> None:
+        """A newcomer comes to its first collective before `elastic.run`."""
+        loop = sys.modules.get("jupyter_elastic.training.loop")
+        if self._private is None or (loop is not None and loop.here.rehearsing):
             return
         basics, real = self._private
+        if not self._alone:
+            answer = self._arrive("collective")
+            if answer["k"] == "go":
+                self._leave_private(basics)
+                self._join(answer, real)
+                return
+            self._alone = True
+        if not self._warned:
+            self._warned = True
+            sys.stderr.write(ALONE)
+
+    def _leave_private(self, basics: Any) -> None:
+        self._break_promise()
         basics.shutdown()
         self._private = None
-        self._join(self._arrive("run"), real)
+
+    def _break_promise(self) -> None:
+        if self._promise is not None:
+            self._promise.take_back()
+            self._promise = None
+
+    def _reset(self) -> None:
+        """What `elastic.run` does to regroup."""
+        for name in ("horovod.torch.mpi_ops", "horovod.tensorflow.mpi_ops"):
+            module: Any = sys.modules.get(name)
+            if module is not None and module._basics is self._basics:
+                module.shutdown()
+                module.init()
 
     def _arrive(self, door: str) -> dict[str, Any]:
         if self._keeper.ring_broke:
@@ -117,7 +180,7 @@ class Doors:
         self._enter(go["rank"], go["size"])
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
-        self._keeper.begin(go["rank"], restore=bool(go["restore"]))
+        self._keeper.begin(go["rank"], restore=bool(go["restore"]), watch=self._watch if go["collective"] else None)
         self._session.company.joined(go["round"])
         self._follow(go["rank"], go["size"])
         before = _sockets()
@@ -153,7 +216,17 @@ class Doors:
         for state in list(self._listeners):
             state.on_hosts_updated(time.time(), ADDED_AND_REMOVED)
 
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[None]:
+        """Around a member's reset callbacks, when a newcomer waits in a collective for them to meet it."""
+        made: list[bool] = []
+        with collectives(self._basics, lambda: made.append(True), traced=True):
+            yield
+        if not made:
+            self._pipe.send("unmet")
+
     def _register(self, state: Any) -> None:
+        self._pipe.send("entered", callbacks=bool(getattr(state, "_reset_callbacks", None)))
         self._keeper.hook(state)
         if not any(known is state for known in self._listeners):
             self._listeners.append(state)

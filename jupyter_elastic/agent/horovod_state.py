@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import cloudpickle
@@ -28,19 +30,23 @@ _INTERNAL = frozenset({
 class StateKeeper:
     """Watches the states of one worker. `seasoned`: it holds what the ring has learned so far."""
 
-    def __init__(self, session: WorkerSession) -> None:
+    def __init__(self, session: WorkerSession, reset: Callable[[], None]) -> None:
         self.seasoned = False
         self.ring_broke = False
         """A member died: the state went back to the last commit."""
         self._session = session
+        self._reset = reset
+        self._watch: Callable[[], AbstractContextManager[None]] | None = None
         self._rank = 0
         self._restore = False
         self._states: list[Any] = []
         self._ordinals: dict[int, int] = {}
 
-    def begin(self, rank: int, *, restore: bool) -> None:
-        """A new membership; `restore`: nobody in it holds state."""
-        self._rank, self._restore = rank, restore
+    def begin(
+        self, rank: int, *, restore: bool, watch: Callable[[], AbstractContextManager[None]] | None = None
+    ) -> None:
+        """A new membership; `restore`: nobody in it holds state; `watch` is put around the reset callbacks."""
+        self._rank, self._restore, self._watch = rank, restore, watch
 
     def hook(self, state: Any) -> None:
         """Watch `state` from now on."""
@@ -50,7 +56,7 @@ class StateKeeper:
         self._ordinals[id(state)] = ordinal
         self._states.append(state)
         ours = type(state).__module__.startswith("jupyter_elastic.")
-        save, sync, restore = state.save, state.sync, state.restore
+        save, sync, restore, on_reset = state.save, state.sync, state.restore, state.on_reset
 
         def kept_save() -> None:
             save()
@@ -75,7 +81,25 @@ class StateKeeper:
             self.ring_broke = True
             restore()
 
+        def persistent_on_reset() -> None:
+            """With the callbacks, whose ring may break as any other: Horovod's own loop would end there."""
+            from horovod.common.exceptions import HorovodInternalError
+
+            from jupyter_elastic.training.ring import translated
+
+            while True:
+                try:
+                    with self._watch() if self._watch is not None else contextlib.nullcontext():
+                        translated(on_reset)
+                except HorovodInternalError:
+                    state.restore()
+                    self._reset()
+                else:
+                    return
+
         state.save, state.sync, state.restore = kept_save, seasoning_sync, noticing_restore
+        if not ours:
+            state.on_reset = persistent_on_reset
 
     def save_now(self) -> None:
         """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""

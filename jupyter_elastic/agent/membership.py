@@ -11,7 +11,11 @@ The rules, measured in ARCHITECTURE.md:
   waits for a newcomer that is not ready. The first round, and one whose members all died, waits for all wanted workers.
 - Ranks go by age, those that hold state first: rank 0 always has it where anybody has.
 - A dead worker's slot gets a new one; the survivors go on at once when there are at least `min_slots` of them.
-- Once the cell has come to `elastic.run`, a newcomer starts in a private world of size one, and joins at that door.
+- Once the cell has come to `elastic.run`, a newcomer is *promised* its rank and the size, starts in a private world,
+  and joins at its first collective or at `elastic.run`. The newcomers of a wish come in together, for only then the
+  promises hold. One whose promise can't be kept any more starts over: it has shown and done nothing yet.
+- Collectives before `elastic.run` are met by the members' reset callbacks. Where these make none, they would never be
+  met: each newcomer then makes them alone.
 - Who comes back to the door after another member has come to the end of its cell was left behind by it, unless a member
   died: the news of that may come later, so a few ticks pass before the attempt is given up.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
@@ -19,6 +23,7 @@ The rules, measured in ARCHITECTURE.md:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -30,9 +35,10 @@ DEATHS = 10
 PATIENCE = 10
 """Ticks that members of a broken join get to abort by themselves or to come back to the door."""
 
-Door: TypeAlias = Literal["init", "run"]
-"""`init`: the first `hvd.init()`, or one after a shutdown; `run`: the door of `elastic.run`, where newcomers wait."""
-Place: TypeAlias = Literal["working", "init", "run", "joining", "joined", "done", "leaving"]
+Door: TypeAlias = Literal["init", "collective", "run"]
+"""`init`: the first `hvd.init()`, or one after a shutdown; newcomers wait at `collective`, their first one before
+`elastic.run`, or at `run`, the door of `elastic.run`."""
+Place: TypeAlias = Literal["working", "init", "collective", "run", "joining", "joined", "done", "leaving"]
 
 
 # --- what is to be done -----------------------------------------------------------------------------------------------
@@ -46,13 +52,19 @@ class Fork:
     slot: SlotId
     rank: int
     size: int
+    newcomer: bool = False
+    """There was a ring before it: what it prints is kept apart until it has joined."""
 
 
 @dataclass(frozen=True)
 class Private:
-    """Let this newcomer initialise a world of its own."""
+    """Let this newcomer initialise a world of its own, in which it believes to be `rank` of `size` already."""
 
     name: str
+    rank: int
+    size: int
+    alone: bool
+    """Its collectives before `elastic.run` are its own: nobody would meet them."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,8 @@ class Go:
     members: tuple[str, ...]
     restore: bool
     """Nobody among them holds state: rank 0 restores the last commit."""
+    collective: bool = False
+    """A newcomer is in it because of a collective before `elastic.run`, which the members' callbacks are to meet."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +149,14 @@ class _Worker:
     """The last round it was let into; 0: none yet."""
     seasoned: bool = False
     """It holds the state of the ring."""
+    promise: tuple[int, int] | None = None
+    """Of a newcomer: the rank and size that it has been told."""
+    early: bool = False
+    """It joined by a collective before `elastic.run`, and has not come there yet."""
 
     @property
     def at_door(self) -> bool:
-        return self.place in {"init", "run"}
+        return self.place in {"init", "collective", "run"}
 
 
 @dataclass
@@ -157,6 +175,10 @@ class Membership:
     """Given up, or told to stop: nobody is added or called."""
     deaths: int = 0
     """Since the last commit."""
+    alone: bool = True
+    """Nobody meets a newcomer's collectives before `elastic.run`."""
+    _unmet: bool = False
+    """That was seen, and not only concluded from there being no callbacks."""
     _entered: bool = False
     _workers: dict[str, _Worker] = field(default_factory=dict)
     _born: int = 0
@@ -200,12 +222,23 @@ class Membership:
             self.elastic = self._entered = True
         return self._decide()
 
-    def entered(self, name: str) -> list[Action]:
-        """A worker runs `elastic.run`: the cell can regroup."""
-        if name not in self._workers:
+    def entered(self, name: str, *, callbacks: bool = False) -> list[Action]:
+        """A worker runs `elastic.run`: the cell can regroup. `callbacks`: its state has some for a reset."""
+        worker = self._workers.get(name)
+        if worker is None:
             return []
         self.elastic = self._entered = True
+        self.alone = self._unmet or (self.alone and not callbacks)
+        worker.early = False
         return self._decide()
+
+    def unmet(self, name: str) -> list[Action]:
+        """A member's callbacks are through without a collective: those who joined by one wait for it in vain."""
+        worker = self._workers.get(name)
+        if worker is None or worker.round != self.round:
+            return []
+        self.alone = self._unmet = True
+        return [*(Kill(w.name) for w in self._members() if w.early), *self._decide()]
 
     def joined(self, name: str, round_: int) -> list[Action]:
         """A worker came out of `hvd.init()` of that round."""
@@ -311,8 +344,8 @@ class Membership:
         actions: list[Action] = []
         if not self.ended:
             actions += self._settle()
-            actions += self._fork()
             actions += self._dismiss()
+            actions += self._fork()
             actions += self._privates()
             actions += self._start()
             actions += self._call()
@@ -322,7 +355,7 @@ class Membership:
     def _settle(self) -> list[Action]:
         """The ring stands: say so once for each round, and once for each wish that it fulfils."""
         members = [w for w in self._workers.values() if w.round == self.round and w.place != "leaving"]
-        if not self.round or not members or any(w.place in {"joining", "init", "run"} for w in members):
+        if not self.round or not members or any(w.at_door or w.place == "joining" for w in members):
             return []
         if self._broken is not None:
             return []  # a member died in the join: the round never was, those who got through come back to the door
@@ -346,14 +379,35 @@ class Membership:
                 self._born += 1
                 self._workers[worker.name] = worker
                 rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != "leaving") - 1
-                actions.append(Fork(worker.name, slot, rank, len(self.wanted)))
+                if self._entered:
+                    rank, _ = worker.promise = self._promise()
+                actions.append(Fork(worker.name, slot, rank, len(self.wanted), newcomer=self.round > 0))
         return actions
 
+    def _kept(self) -> list[_Worker]:
+        """Members that are to stay."""
+        return [w for w in self._members() if w.slot in self.wanted or self.finishing]
+
+    def _promise(self) -> tuple[int, int]:
+        """A newcomer's place in the ring in which all that is wanted has come together; members can be renumbered."""
+        taken = {w.promise[0] for w in self._newcomers() if w.promise is not None and w.place != "leaving"}
+        return next(rank for rank in itertools.count(len(self._kept())) if rank not in taken), len(self.wanted)
+
+    def _holds(self, worker: _Worker) -> bool:
+        """Whether a newcomer's promise can still be kept: rank 0 is for who holds state."""
+        if worker.promise is None:
+            return True
+        rank, size = worker.promise
+        return size == len(self.wanted) and (rank > 0 or not self._kept())
+
     def _dismiss(self) -> list[Action]:
-        """Who never was a member and is not wanted goes at once; and all who did not make it before the end."""
+        """Who never was a member and is not wanted goes at once; and all who did not make it before the end.
+
+        So does one whose promise is broken: `_fork` gives its slot another when it is gone.
+        """
         actions: list[Action] = []
         for worker in self._newcomers():
-            unwanted = worker.slot not in self.wanted
+            unwanted = worker.slot not in self.wanted or not self._holds(worker)
             late = self.finishing and self.round and worker.place != "done"
             if worker.place in {"leaving", "done"} or not (unwanted or late):
                 continue
@@ -362,23 +416,22 @@ class Membership:
         return actions
 
     def _privates(self) -> list[Action]:
-        """Once the cell runs `elastic.run`, whoever is new comes by that door: collectives before it are its own.
-
-        Were some let in by `hvd.init()` and others by `elastic.run`, they would wait for each other in different ones.
-        """
+        """Once the cell runs `elastic.run`, nobody is let in by `hvd.init()`: members would wait for what follows."""
         if not self._entered or self.finishing:
             return []
         actions: list[Action] = []
         for worker in self._newcomers():
-            if worker.place == "init":
+            if worker.place == "init" or (worker.place == "collective" and self.alone):
                 worker.place = "working"
-                actions.append(Private(worker.name))
+                worker.promise = worker.promise or self._promise()
+                actions.append(Private(worker.name, *worker.promise, alone=self.alone))
         return actions
 
     def _next(self) -> list[_Worker]:
-        """Who would be in a round that starts now."""
-        kept = [w for w in self._members() if w.slot in self.wanted or self.finishing]
-        return kept + [w for w in self._newcomers() if w.at_door and w.slot in self.wanted]
+        """Who would be in a round that starts now; newcomers that hold promises only all together."""
+        kept = self._kept()
+        coming = kept + [w for w in self._newcomers() if w.at_door and w.slot in self.wanted]
+        return coming if not self._entered or len(coming) == len(self.wanted) else kept
 
     def _enough(self, coming: list[_Worker]) -> bool:
         if self.finishing:
@@ -400,12 +453,14 @@ class Membership:
         self.round += 1
         self._broken = None
         self._first_done, self._mourning, self._forsaken = "", False, 0
-        coming.sort(key=_seniority)
         restore = not any(w.seasoned for w in coming)
+        early = any(w.place == "collective" for w in coming)
+        names = tuple(w.name for w in _in_order(coming))
         for worker in coming:
-            worker.place, worker.round = "joining", self.round
+            worker.early = worker.place == "collective"
+            worker.place, worker.round, worker.promise = "joining", self.round, None
         self._called.clear()
-        return [*actions, Go(self.round, self.generation, tuple(w.name for w in coming), restore)]
+        return [*actions, Go(self.round, self.generation, names, restore, collective=early)]
 
     def _left_behind(self) -> bool:
         """Whether a ring broke because a member is through with its cell: no death is known that broke it."""
@@ -441,3 +496,10 @@ class Membership:
 def _seniority(worker: _Worker) -> tuple[bool, int]:
     """Those that hold state first, then the oldest."""
     return (not worker.seasoned, worker.age)
+
+
+def _in_order(coming: list[_Worker]) -> list[_Worker]:
+    """The members of a round by rank: promises are kept, the other ranks go by seniority."""
+    promised = {w.promise[0]: w for w in coming if w.promise is not None}
+    others = iter(sorted((w for w in coming if w.promise is None), key=_seniority))
+    return [promised.get(rank) or next(others) for rank in range(len(coming))]

@@ -1,8 +1,9 @@
 """The worker's end of the pipe to its driver: JSON lines, read by one thread, written by any.
 
-To the driver: `hello`, `ready`, `entered`, `joined`, `progress`, `committed`, `left`, `apart`, `done`, `error`, `bye`.
-From it: `start` (the first line), `go`, `private`, `removed`, `update`, `left`. When the pipe ends the driver is gone,
-and so is the worker: at once, because nobody would end it later. Knows the words and nothing of frameworks.
+To the driver: `hello`, `ready`, `entered`, `unmet`, `joined`, `progress`, `committed`, `left`, `apart`, `done`,
+`error`, `bye`. From it: `start` (the first line), `go`, `private`, `removed`, `update`, `left`. When the pipe ends the
+driver is gone, and so is the worker: at once, because nobody would end it later. Knows the words and nothing of
+frameworks.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import display, environment, processes, seeds
+from jupyter_elastic.agent import apart, display, environment, processes, seeds
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
@@ -67,15 +67,31 @@ class Output:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rank = -1
+        self._apart = ""
+
+    def keep_apart(self, name: str) -> None:
+        """What this worker prints is no rank's yet."""
+        self._apart = name
+        self._write_into(apart.folder(self._folder, name))
 
     def follow(self, rank: int) -> None:
-        """From now on this worker writes into the files of `rank`."""
+        """From now on this worker writes into the files of `rank`; what was kept apart goes there too."""
         if rank == self._rank:
             return
         self._rank = rank
+        self._write_into(self._folder / f"rank.{rank}")
+        if self._apart:
+            apart.put_away(self._folder, self._apart, rank)
+            self._apart = ""
+
+    def drop(self) -> None:
+        """What was kept apart was never said."""
+        if self._apart:
+            apart.put_away(self._folder, self._apart, None)
+
+    def _write_into(self, folder: Path) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        folder = self._folder / f"rank.{rank}"
         folder.mkdir(mode=0o700, exist_ok=True)
         for descriptor, name in ((1, "stdout"), (2, "stderr")):
             handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -99,8 +115,8 @@ class Worker:
         self._owned: frozenset[str] = frozenset()
         self._output = Output(self._folder)
         self._session = WorkerSession(pipe, self._engine, self._folder)
-        self._doors = Doors(pipe, self._session, order["name"], self._follow)
-        self._doors.leave = lambda: _leave(0)
+        self._doors = Doors(pipe, self._session, order["name"], self._follow, self._expect)
+        self._doors.leave = self._removed
         self._order = order
 
     def run(self) -> NoReturn:
@@ -108,16 +124,21 @@ class Worker:
         try:
             self.go_through()
         except KeyboardInterrupt:
+            self._output.follow(self._rank)
             self._pipe.send("interrupted")
             _leave(INTERRUPTED)
         except BaseException as problem:
             self._failed(problem)
+        self._output.follow(self._rank)
         self._pipe.send("done", rank=self._rank)
         _finish()
 
     def go_through(self) -> None:
         """Run the cell, and bring out what it gives."""
-        self._output.follow(self._rank)
+        if self._order.get("newcomer"):
+            self._output.keep_apart(self._order["name"])
+        else:
+            self._output.follow(self._rank)
         payload = packaging.decode((self._folder / packaging.PAYLOAD).read_bytes())
         self._prepare(payload)
         self._pipe.listen()
@@ -166,9 +187,13 @@ class Worker:
 
     def _follow(self, rank: int, size: int) -> None:
         """A new membership: files, environment and the namespace's own numbers say so."""
+        self._output.follow(rank)
+        self._expect(rank, size)
+
+    def _expect(self, rank: int, size: int) -> None:
+        """A membership that is promised: all but the files."""
         self._rank, self._size = rank, size
         self._session.rank = rank
-        self._output.follow(rank)
         self._say_place()
         for name, value in (("rank", rank), ("world_size", size)):
             if name not in self._owned:
@@ -219,15 +244,20 @@ class Worker:
             file.write(data)
         temporary.replace(folder / f"rank.{self._rank}.pickle")
 
-    # --- after a failure
+    # --- after a failure, or when it is not wanted any more
+
+    def _removed(self) -> NoReturn:
+        self._output.drop()
+        _leave(0)
 
     def _failed(self, problem: BaseException) -> NoReturn:
         text = _traceback(problem)
+        self._output.follow(self._rank)
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()
         kind = type(problem).__name__
-        broken = kind == "HorovodInternalError"
+        broken = _is_broken_ring(problem)
         self._session.flush()
         self._pipe.send(
             "error",
@@ -262,6 +292,15 @@ def _keep_value(tree: ast.Module, source: str) -> None:
         return
     name = ast.copy_location(ast.Name(VALUE, ast.Store()), last)
     tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
+
+
+def _is_broken_ring(problem: BaseException) -> bool:
+    """Whether a collective failed because a member is gone."""
+    if not any(name in sys.modules for name in ("horovod.torch", "horovod.tensorflow")):
+        return False
+    from jupyter_elastic.training.ring import is_failure  # with NumPy, which a worker without rings is spared
+
+    return is_failure(problem)
 
 
 def _said(problem: BaseException) -> str:

@@ -34,6 +34,8 @@ class Loop:
     """The ring of the present generation, or a newcomer's own in a rehearsal; None outside `run`."""
     rehearsing: bool = False
     """Whether a newcomer runs its first step in private: no collectives, no reports, no commits."""
+    promised: tuple[int, int] = (1, 2)
+    """The rank and size of the ring for which it rehearses."""
     piece: Piece | None = None
     """What is being computed now."""
     trained: bool = False
@@ -57,14 +59,14 @@ class Loop:
     def size(self) -> int:
         """Workers that train together."""
         if self.rehearsing:
-            return 2
+            return max(2, self.promised[1])
         return 1 if self.ring is None else self.ring.size()
 
     @property
     def rank(self) -> int:
         """This worker's number among them. In a rehearsal it is not 0, so that nobody writes files twice."""
         if self.rehearsing:
-            return 1
+            return self.promised[0] or 1
         return 0 if self.ring is None else self.ring.rank()
 
     def collective(self) -> None:

@@ -120,6 +120,7 @@ def rehearse(
     """
     before = state.encoded()
     generators = _generators()
+    here.promised = ring.rank(), ring.size()
     here.state, here.ring, here.rehearsing = state, ring, True
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -30,7 +30,10 @@ SLOTS = tuple(f"h:{number}" for number in range(4))
 class Worker:
     def __init__(self, name: str, slot: str) -> None:
         self.name, self.slot = name, slot
-        self.place = "cell"  # cell, init, private, run, joining, ring, door, leaving, dead
+        self.place = "cell"  # cell, init, private, collective, run, joining, ring, door, leaving, dead
+        self.promise: tuple[int, int] | None = None
+        self.alone = False
+        self.early = False
         self.entered = False
         self.seasoned = False
         self.round = 0
@@ -51,6 +54,7 @@ class Rings(RuleBasedStateMachine):
         self.rounds: list[Go] = []
         self.gave_up = False
         self.settled: list[Settled] = []
+        self.collectives = self.callbacks = self.meets = False
 
     # the world does what it is told
 
@@ -63,11 +67,16 @@ class Rings(RuleBasedStateMachine):
                     self.workers[name] = Worker(name, slot)
                 case Go():
                     self.go(action)
-                case Private(name):
-                    assert self.workers[name].place == "init"
-                    self.workers[name].place = "private"
+                case Private(name, rank, size, alone):
+                    worker = self.workers[name]
+                    assert worker.place == "init" or (worker.place == "collective" and alone)
+                    assert worker.promise in {None, (rank, size)}, "a promise was changed"
+                    assert 0 <= rank < size == len(self.wanted)
+                    assert all(w.promise != (rank, size) for w in self.those("private", "collective", "run")
+                               if w is not worker), "two have one rank"  # fmt: skip
+                    worker.place, worker.promise, worker.alone = "private", (rank, size), alone
                 case Removed(name):
-                    assert self.workers[name].place in {"init", "run", "door"}
+                    assert self.workers[name].place in {"init", "collective", "run", "door"}
                     self.workers[name].place = "leaving"
                 case Kill(name):
                     assert self.workers[name].place not in {"door", "ring"}, "members are removed at the door"
@@ -90,7 +99,8 @@ class Rings(RuleBasedStateMachine):
         assert len(set(go.members)) == len(go.members)
         for name in go.members:
             worker = self.workers[name]
-            assert worker.place in {"init", "run", "door"}, f"{name} is let in from {worker.place}"
+            assert worker.place in {"init", "collective", "run", "door"}, f"{name} is let in from {worker.place}"
+            assert worker.promise in {None, (go.members.index(name), len(go.members))}, "a promise was broken"
             assert worker.slot in self.wanted, "let in although not wanted"
         for worker in self.living():
             if self.rounds and worker.round == self.rounds[-1].round and worker.name not in go.members:
@@ -100,16 +110,19 @@ class Rings(RuleBasedStateMachine):
         if any(self.workers[n].seasoned for n in go.members):
             assert self.workers[go.members[0]].seasoned, "rank 0 holds no state although somebody does"
         doors = {self.workers[n].place for n in go.members}
-        assert not {"init", "run"} <= doors, "some are before elastic.run and some in it"
+        assert "init" not in doors or doors == {"init"}, "some are before elastic.run and some in it"
+        assert go.collective == ("collective" in doors)
         self.rounds.append(go)
         for name in go.members:
-            self.workers[name].place, self.workers[name].round = "joining", go.round
-            self.workers[name].updated = False
+            worker = self.workers[name]
+            worker.early, worker.promise = worker.place == "collective", None
+            worker.place, worker.round = "joining", go.round
+            worker.updated = False
 
     def could_go(self) -> list[Worker]:
         """Wanted workers that are members, or wait to be."""
         member = self.rounds[-1].round
-        at_door = self.those("init", "run")
+        at_door = self.those("init", "collective", "run")
         return [w for w in self.living() if w.slot in self.wanted and (w.round == member or w in at_door)]
 
     def living(self) -> list[Worker]:
@@ -134,10 +147,16 @@ class Rings(RuleBasedStateMachine):
         self.do(self.machine.want(self.generation, slots))
 
     @initialize(
-        min_slots=st.integers(1, 3), slots=st.lists(st.sampled_from(SLOTS), min_size=2, max_size=4, unique=True)
+        min_slots=st.integers(1, 3),
+        slots=st.lists(st.sampled_from(SLOTS), min_size=2, max_size=4, unique=True),
+        collectives=st.booleans(),
+        callbacks=st.booleans(),
+        meets=st.booleans(),
     )
-    def begin(self, min_slots: int, slots: list[str]) -> None:
+    def begin(self, min_slots: int, slots: list[str], *, collectives: bool, callbacks: bool, meets: bool) -> None:
+        """`collectives`: the cell makes some before elastic.run; `meets`: its callbacks, if it has some, do so too."""
         self.machine.min_slots = min_slots
+        self.collectives, self.callbacks, self.meets = collectives, callbacks, callbacks and meets
         self.wish(slots)
         self.rest()
 
@@ -165,11 +184,16 @@ class Rings(RuleBasedStateMachine):
     def step(self, worker: Worker) -> None:
         """A worker goes on to where it is heard of next."""
         if worker.place == "cell" and worker.round:  # between a common hvd.init() and elastic.run
-            worker.place, worker.entered = "ring", True
-            self.do(self.machine.entered(worker.name))
+            if worker.early and not self.meets:
+                return  # its collective never ends
+            worker.place, worker.entered, worker.early = "ring", True, False
+            self.do(self.machine.entered(worker.name, callbacks=self.callbacks))
         elif worker.place == "cell":
             worker.place = "init"
             self.do(self.machine.ready(worker.name, "init"))
+        elif worker.place == "private" and self.collectives and not worker.alone:
+            worker.place = "collective"
+            self.do(self.machine.ready(worker.name, "collective"))
         elif worker.place == "private":
             worker.place, worker.entered = "run", True
             self.do(self.machine.ready(worker.name, "run"))
@@ -178,11 +202,18 @@ class Rings(RuleBasedStateMachine):
                 return  # a member is missing: the join never ends by itself
             worker.place = "ring" if worker.entered else "cell"
             self.do(self.machine.joined(worker.name, worker.round))
+        elif worker.place == "ring" and self.unmet(worker):
+            self.do(self.machine.unmet(worker.name))
         elif worker.place == "ring" and self.whole(worker) and not worker.seasoned:
             worker.seasoned = True  # it came through a sync
         elif worker.place == "ring" and (worker.updated or not self.whole(worker)):
             worker.place = "door"
             self.do(self.machine.ready(worker.name, "init", seasoned=worker.seasoned))
+
+    def unmet(self, worker: Worker) -> bool:
+        """Whether a member's callbacks are through, and somebody waits for a collective in them in vain."""
+        members = self.rounds[worker.round - 1].members
+        return not self.meets and any(self.workers[n].early and self.workers[n].place == "cell" for n in members)
 
     def whole(self, worker: Worker) -> bool:
         """Whether all members of the worker's round live in it."""
@@ -195,7 +226,8 @@ class Rings(RuleBasedStateMachine):
     @precondition(lambda self: any(w.place != "dead" for w in self.workers.values()) and not self.gave_up)
     @rule(data=st.data())
     def death(self, data: st.DataObject) -> None:
-        self.die(self.pick(data, "cell", "init", "private", "run", "joining", "ring", "door", "leaving"))
+        places = ("cell", "init", "private", "collective", "run", "joining", "ring", "door", "leaving")
+        self.die(self.pick(data, *places))
 
     def die(self, worker: Worker) -> None:
         worker.place = "dead"

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import environment, membership, processes
+from jupyter_elastic.agent import apart, environment, membership, processes
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.engines import _reading
 from jupyter_elastic.agent.engines._failure import Failure, ended_early
@@ -83,6 +83,8 @@ class Member:
     """When it last came to a door."""
     running_ring: bool = False
     """It has been in a ring."""
+    newcomer: bool = False
+    """What it prints is kept apart until it has joined."""
 
 
 class WorkersEngine:
@@ -202,7 +204,9 @@ class WorkersEngine:
                 case membership.Fork():
                     taken = {other.local_rank for other in self._members.values()}
                     local_rank = environment.smallest_free(taken)
-                    member = Member(action.name, action.slot, self._rank_of(action), local_rank)
+                    member = Member(
+                        action.name, action.slot, self._rank_of(action), local_rank, newcomer=action.newcomer
+                    )
                     self._members[action.name] = member
                     self._spawn_task(self._live(member, action.size))
                 case membership.Kill(name):
@@ -269,6 +273,7 @@ class WorkersEngine:
             "folder": str(self.task.folder),
             "job": self.task.job,
             "attempt": self.task.attempt,
+            "newcomer": member.newcomer,
             "env": default_threads(self._environment, gpu=bool(visible)),
         }
 
@@ -322,6 +327,8 @@ class WorkersEngine:
             self._clearing.add(task)
             task.add_done_callback(self._cleared)
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
+        if member.newcomer:
+            apart.put_away(self.task.folder, member.name, None if member.doomed else member.rank)
         if not (member.done or member.doomed or self._stopping):
             self._last_words = (member, code)
             if self._failing:  # perhaps it died first and is heard of last

@@ -50,8 +50,8 @@ class Horovod(WorkersEngine):
                 self._spawn_task(self._go(action))
             case membership.Removed(name, keep):
                 self.tell(name, "removed", keep=keep)
-            case membership.Private(name):
-                self.tell(name, "private")
+            case membership.Private(name, rank, size, alone):
+                self.tell(name, "private", rank=rank, size=size, alone=alone)
             case membership.Update(name):
                 self.tell(name, "update")
             case membership.Settled(round_, generation, slots, complete):
@@ -76,7 +76,10 @@ class Horovod(WorkersEngine):
             if member is not None:
                 member.rank = rank
                 member.running_ring = True
-                self.tell(name, "go", round=go.round, rank=rank, size=size, port=store.port, restore=go.restore)
+                self.tell(
+                    name, "go", round=go.round, rank=rank, size=size, port=store.port, restore=go.restore,
+                    collective=go.collective,
+                )  # fmt: skip
 
     def _settled(self, round_: int, generation: int, slots: tuple[str, ...], *, complete: bool) -> None:
         since = self._stopped_at.pop(round_, None)
@@ -92,7 +95,9 @@ class Horovod(WorkersEngine):
                 member.at_door = float(words["at"])
                 self._do(self.machine.ready(member.name, words["door"], seasoned=bool(words["seasoned"])))
             case "entered":
-                self._do(self.machine.entered(member.name))
+                self._do(self.machine.entered(member.name, callbacks=bool(words["callbacks"])))
+            case "unmet":
+                self._do(self.machine.unmet(member.name))
             case "joined":
                 self._do(self.machine.joined(member.name, int(words["round"])))
             case "left":

@@ -21,7 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 hvd.init()
 torch.manual_seed(42)
 assert hvd.is_initialized() and my_rank() == hvd.rank() == rank and hvd.size() == world_size
-assert hvd.global_process_set.size() == hvd.cross_size() == world_size and hvd.global_process_set.included()
+assert hvd.global_process_set.size() == hvd.local_size() == world_size and hvd.global_process_set.included()
 x = torch.randn(96, 8)
 data = TensorDataset(x, (x.sum(1) > 0).long())
 print("sampler", hvd.rank(), "of", hvd.size())

@@ -19,7 +19,6 @@ from tests.live.engine.test_chaos import chaos
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 OUT = ("steps", "weights")
-pytestmark = pytest.mark.xfail(reason="a newcomer is rank 0 of 1 until it has joined")
 torch, tensorflow = needs("torch"), needs("tensorflow")
 every_kind = pytest.mark.parametrize(
     ("cell", "env"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,12 @@ class State:
     def sync(self) -> None:
         raise self.problem
 
+    def on_reset(self) -> None: ...
+
+
+def make(folder: Path, problem: Exception, reset: Callable[[], None]) -> tuple[StateKeeper, State]:
+    return StateKeeper(WorkerSession(cast("Any", None), "horovod", folder), reset), State(problem)
+
 
 @pytest.mark.parametrize(
     ("message", "broken"),
@@ -35,8 +42,30 @@ class State:
 )
 def test_a_ring_that_breaks_in_a_sync_is_told_in_horovods_own_words(tmp_path: Path, message: str, broken: bool) -> None:
     exceptions = pytest.importorskip("horovod.common.exceptions")
-    keeper, state = StateKeeper(WorkerSession(cast("Any", None), "horovod", tmp_path)), State(UnknownError(message))
+    keeper, state = make(tmp_path, UnknownError(message), lambda: None)
     keeper.hook(state)
     with pytest.raises(exceptions.HorovodInternalError if broken else UnknownError):
         state.sync()
     assert not keeper.seasoned
+
+
+def test_a_ring_that_breaks_in_a_reset_callback_is_formed_again(tmp_path: Path) -> None:
+    """Horovod's own loop calls them where no error is expected."""
+    exceptions = pytest.importorskip("horovod.common.exceptions")
+    story: list[str] = []
+
+    class Called(State):
+        def restore(self) -> None:
+            story.append("restore")
+
+        def on_reset(self) -> None:
+            story.append("callbacks")
+            if len(story) == 1:
+                raise exceptions.HorovodInternalError
+
+    keeper, _ = make(tmp_path, Exception(), lambda: story.append("reset"))
+    state = Called(Exception())
+    keeper.hook(state)
+    state.on_reset()
+    assert story == ["callbacks", "restore", "reset", "callbacks"]
+    assert keeper.ring_broke

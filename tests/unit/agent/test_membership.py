@@ -53,8 +53,8 @@ def test_first_round_waits_for_all() -> None:
 
 def test_newcomer_is_private_until_the_door_of_run_and_only_then_members_are_called() -> None:
     machine = ring("h:0")
-    assert machine.want(2, ("h:0", "h:1")) == [Fork("w1", "h:1", 1, 2)]
-    assert machine.ready("w1", "init") == [Private("w1")]
+    assert machine.want(2, ("h:0", "h:1")) == [Fork("w1", "h:1", 1, 2, newcomer=True)]
+    assert machine.ready("w1", "init") == [Private("w1", 1, 2, alone=True)]
     assert machine.tick() == []
     assert machine.ready("w1", "run") == [Update("w0")]
     assert machine.ready("w0", "init", seasoned=True) == [Go(2, 2, ("w0", "w1"), restore=False)]
@@ -82,7 +82,7 @@ def test_shrink_removes_at_the_door_and_the_slot_is_released_when_the_process_is
 
 def test_survivors_go_on_at_once_and_the_dead_are_replaced() -> None:
     machine = ring("h:0", "h:1", "h:2")
-    assert machine.gone("w0") == [Fork("w3", "h:0", 2, 3)]  # the others notice by themselves
+    assert machine.gone("w0") == [Fork("w3", "h:0", 2, 3, newcomer=True)]  # the others notice by themselves
     machine.ready("w1", "init", seasoned=True)
     assert machine.ready("w2", "init", seasoned=True) == [Go(2, 1, ("w1", "w2"), restore=False)]
     assert join(machine) == [Settled(2, 1, ("h:1", "h:2"), complete=False)]
@@ -92,7 +92,7 @@ def test_survivors_go_on_at_once_and_the_dead_are_replaced() -> None:
 
 def test_too_few_survivors_wait_for_the_replacement() -> None:
     machine = ring("h:0", "h:1", min_slots=2)
-    assert machine.gone("w1") == [Fork("w2", "h:1", 1, 2)]
+    assert machine.gone("w1") == [Fork("w2", "h:1", 1, 2, newcomer=True)]
     assert machine.ready("w0", "init", seasoned=True) == []
     machine.ready("w2", "init")
     assert machine.ready("w2", "run") == [Go(2, 1, ("w0", "w2"), restore=False)]
@@ -102,10 +102,10 @@ def test_when_all_members_died_the_new_ones_restore_together() -> None:
     machine = ring("h:0", "h:1")
     machine.gone("w0")
     machine.gone("w1")
-    for name in ("w2", "w3"):
-        assert machine.ready(name, "init") == [Private(name)]
+    for rank, name in ((1, "w2"), (0, "w3")):  # w2 was promised its rank while w1 lived
+        assert machine.ready(name, "init") == [Private(name, rank, 2, alone=True)]
     assert machine.ready("w2", "run") == []
-    assert machine.ready("w3", "run") == [Go(2, 1, ("w2", "w3"), restore=True)]
+    assert machine.ready("w3", "run") == [Go(2, 1, ("w3", "w2"), restore=True)]
 
 
 def test_rank_0_goes_to_who_holds_state() -> None:
@@ -186,7 +186,7 @@ def test_preemption_lets_one_of_those_who_hold_state_save_it() -> None:
 def test_all_slots_change() -> None:
     """Nobody stays: the state goes by the commit."""
     machine = ring("h:0")
-    assert machine.want(2, ("h:1",)) == [Fork("w1", "h:1", 0, 1)]
+    assert machine.want(2, ("h:1",)) == [Fork("w1", "h:1", 0, 1, newcomer=True)]
     machine.ready("w1", "init")
     assert machine.ready("w1", "run") == [Update("w0")]
     assert machine.ready("w0", "init", seasoned=True) == [Removed("w0", keep=True), Go(2, 2, ("w1",), restore=True)]
@@ -203,6 +203,91 @@ def test_the_end() -> None:
     machine.done("w1")
     assert machine.gone("w1") == [Release("h:1")]
     assert machine.over
+
+
+def test_newcomers_of_a_wish_come_in_together_for_only_then_their_promises_hold() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:0", "h:1", "h:2"))
+    assert machine.ready("w2", "init") == [Private("w2", 2, 3, alone=True)]
+    assert machine.ready("w2", "run") == []
+    assert machine.ready("w1", "init") == [Private("w1", 1, 3, alone=True)]
+    assert machine.ready("w1", "run") == [Update("w0")]
+    assert machine.ready("w0", "init", seasoned=True) == [Go(2, 2, ("w0", "w1", "w2"), restore=False)]
+
+
+def test_a_promise_that_no_longer_holds_is_given_anew_to_another_worker() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:0", "h:1"))
+    machine.ready("w1", "init")
+    assert machine.want(3, ("h:0", "h:1", "h:2")) == [Kill("w1"), Fork("w2", "h:2", 1, 3, newcomer=True)]
+    assert machine.gone("w1") == [Fork("w3", "h:1", 2, 3, newcomer=True)]
+    machine.ready("w3", "init")
+    machine.ready("w3", "run")
+    assert machine.want(4, ("h:0", "h:1")) == [Kill("w2"), Removed("w3")]
+    assert machine.gone("w2") == [Release("h:2")]
+    assert machine.gone("w3") == [Fork("w4", "h:1", 1, 2, newcomer=True)]
+
+
+def test_a_promise_outlives_a_member_that_dies_meanwhile() -> None:
+    machine = ring("h:0", "h:1")
+    machine.want(2, ("h:0", "h:1", "h:2"))
+    assert machine.ready("w2", "init") == [Private("w2", 2, 3, alone=True)]
+    assert machine.gone("w0") == [Fork("w3", "h:0", 1, 3, newcomer=True)]
+    assert machine.ready("w1", "init", seasoned=True) == [Go(2, 2, ("w1",), restore=False)]
+    join(machine)
+    machine.ready("w2", "run")
+    machine.ready("w3", "init")
+    assert machine.ready("w3", "run") == [Update("w1")]
+    assert machine.ready("w1", "init", seasoned=True) == [Go(3, 2, ("w1", "w3", "w2"), restore=False)]
+
+
+def test_rank_0_is_not_promised_where_somebody_holds_state() -> None:
+    machine = ring("h:0")
+    assert machine.want(2, ("h:1", "h:2")) == [
+        Fork("w1", "h:1", 0, 2, newcomer=True), Fork("w2", "h:2", 1, 2, newcomer=True)
+    ]  # fmt: skip
+    assert machine.want(3, ("h:0", "h:1")) == [Kill("w1"), Kill("w2")]
+    assert machine.gone("w1") == [Fork("w3", "h:1", 1, 2, newcomer=True)]
+
+
+def with_callbacks() -> Membership:
+    machine = ring("h:0")
+    machine.entered("w0", callbacks=True)
+    machine.want(2, ("h:0", "h:1"))
+    return machine
+
+
+def test_a_collective_before_run_is_met_by_the_callbacks_of_the_members() -> None:
+    machine = with_callbacks()
+    assert machine.ready("w1", "init") == [Private("w1", 1, 2, alone=False)]
+    assert machine.ready("w1", "collective") == [Update("w0")]
+    go = Go(2, 2, ("w0", "w1"), restore=False, collective=True)
+    assert machine.ready("w0", "init", seasoned=True) == [go]
+    assert join(machine) == [Settled(2, 2, ("h:0", "h:1"), complete=True)]
+
+
+def test_where_the_callbacks_make_none_newcomers_make_theirs_alone() -> None:
+    machine = with_callbacks()
+    machine.ready("w1", "init")
+    machine.ready("w1", "collective")
+    machine.ready("w0", "init", seasoned=True)
+    join(machine)
+    assert machine.unmet("w0") == [Kill("w1")]
+    assert machine.gone("w1") == [Fork("w2", "h:1", 1, 2, newcomer=True)]
+    assert machine.ready("w0", "init", seasoned=True) == [Go(3, 2, ("w0",), restore=False)]
+    join(machine)
+    assert machine.ready("w2", "init") == [Private("w2", 1, 2, alone=True)]
+    assert machine.entered("w0", callbacks=True) == []
+    assert machine.alone
+
+
+def test_who_waits_at_its_first_collective_when_that_is_found_out_is_told() -> None:
+    machine = with_callbacks()
+    machine.want(3, ("h:0", "h:1", "h:2"))
+    machine.gone("w1")
+    machine.ready("w2", "init")
+    assert machine.ready("w2", "collective") == []
+    assert machine.unmet("w0") == [Private("w2", 1, 3, alone=True)]
 
 
 def test_who_is_left_behind_by_a_death_at_the_end_goes_on_alone() -> None:
