@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from jupyter_elastic.agent import processes
+from jupyter_elastic.agent import parents, processes
 from jupyter_elastic.types import SlotsReleased
 from tests.support.pool import Pool
 
@@ -21,15 +21,9 @@ while not (folder / "go").exists():
 """
 
 
-def parents(pool):
-    """The warm parents of a pool that live."""
-    records = [json.loads(path.read_text())[:2] for path in pool.runtime.glob("pool-*.lock")]
-    return processes.living([(pid, start) for pid, start in records])
-
-
 def has_a_warm_parent(pool):
-    pool.until(lambda: parents(pool), "the agent has a warm parent started")
-    return parents(pool)
+    pool.until(lambda: parents.found(pool.runtime), "the agent has a warm parent started")
+    return [parent.known for parent in parents.found(pool.runtime)]
 
 
 def run_stop(pool, *words):
