@@ -34,12 +34,19 @@ pictures: $(DONE)/tools
 clean:
 	rm -rf $(VENV) .venv-peers
 
+# A stage has its stamp when what it installed can be imported. One that was cut off begins anew: the first one with an
+# empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.
+FORGET_HALVES = $(BIN)/python scripts/half_installed.py
+
 $(DONE)/frameworks:
 	@echo "Making .venv with torch and TensorFlow: about 3 minutes and 4 GB, once."
+	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip setuptools wheel
 	$(BIN)/python -m pip install -q "$(TORCH)"
 	$(BIN)/python -m pip install -q $(foreach p,$(TENSORFLOW),"$(p)")
+	$(BIN)/python -c "import torch"
+	$(BIN)/python -c "import tensorflow, tf_keras"
 	@mkdir -p $(DONE) && touch $@
 
 FRONTEND := jupyter_elastic/widgets/frontend
@@ -48,10 +55,13 @@ SOURCES := $(wildcard $(addprefix $(FRONTEND)/,package-lock.json build.mjs schem
 $(DONE)/package: $(DONE)/frameworks pyproject.toml $(SOURCES)
 	@echo "Installing jupyter-elastic with its front end, JupyterLab and what the examples use: about 2 minutes."
 	@rm -rf jupyter_elastic/labextension jupyter_elastic/widgets/static
+	$(FORGET_HALVES)
 	$(BIN)/python -m pip install -q -e ".[dev]"
+	$(BIN)/python -c "import jupyter_elastic, ipykernel, jupyterlab, matplotlib, nbclient, sklearn"
 	@touch $@
 
 $(DONE)/horovod: $(DONE)/package jupyter_elastic/build_horovod/hvd-cxx
+	$(FORGET_HALVES)
 	$(BIN)/jupyter elastic build-horovod
 	@touch $@
 
@@ -59,6 +69,7 @@ $(DONE)/horovod: $(DONE)/package jupyter_elastic/build_horovod/hvd-cxx
 $(DONE)/older-ipykernel: $(DONE)/package
 	@rm -rf $(VENV)/ipykernel-7.3
 	$(BIN)/python -m pip install -q --no-deps --target $(VENV)/ipykernel-7.3 "ipykernel==7.3.*"
+	PYTHONPATH=$(VENV)/ipykernel-7.3 $(BIN)/python -c "import ipykernel"
 	@touch $@
 
 $(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel
@@ -68,6 +79,8 @@ $(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel
 
 $(DONE)/peers:
 	@echo "Making .venv-peers with the peers that the benchmarks measure against: about 1 minute."
+	@rm -rf .venv-peers
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install -q "$(TORCH)" numpy ipyparallel ipykernel
+	.venv-peers/bin/python -c "import torch, ipyparallel, ipykernel"
 	@mkdir -p $(DONE) && touch $@

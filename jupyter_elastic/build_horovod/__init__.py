@@ -128,8 +128,10 @@ def build(log: Path) -> Iterator[int]:
     tools = [*pip, "install", "-q", "setuptools>=61", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi"]
     # pip caches a built wheel by its version alone: a wheel for another torch would silently be taken again.
     wheel = [*pip, "wheel", "--no-cache-dir", "--no-deps", "--no-build-isolation", "-v", f"horovod=={HOROVOD}"]
+    new = folder / "new"  # a wheel that is not all there must not be taken for one
+    shutil.rmtree(new, ignore_errors=True)
     with log.open("w", encoding="utf-8") as out:
-        for command in (tools, [*wheel, "-w", str(folder)]):
+        for command in (tools, [*wheel, "-w", str(new)]):
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env=environment(), text=True, errors="replace",
@@ -143,6 +145,8 @@ def build(log: Path) -> Iterator[int]:
             if process.wait():
                 out.flush()
                 raise EngineError(_what_went_wrong(log))
+    for built in new.glob("*.whl"):
+        built.replace(folder / built.name)
 
 
 def _what_went_wrong(log: Path) -> str:
