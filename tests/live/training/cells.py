@@ -5,6 +5,8 @@ Every rank notes: rank 0 may be killed between a step that all have trained and 
 
 from __future__ import annotations
 
+from tests.live.engine.bench import NOTE as BENCH_NOTE
+
 NOTE = """
 import json, os, time
 import numpy as np
@@ -142,3 +144,69 @@ history = model.fit(x, x[:, :3], epochs=2, verbose=0, callbacks=callbacks)
 weights = [w.tolist() for w in model.get_weights()] + [history.history["loss"]]
 rates = history.history["lr"]
 """
+
+HVD_TAPE = """
+import numpy as np, tensorflow as tf
+import horovod.tensorflow as hvd, keras
+hvd.init()
+keras.utils.set_random_seed(hvd.rank())
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+mine = x[hvd.rank() :: hvd.size()]
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x, training=True) - x[:, :3]) ** 2)
+    tape = hvd.DistributedGradientTape(tape)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+step(mine)
+hvd.broadcast_variables(model.variables, root_rank=0)
+hvd.broadcast_variables(optimizer.variables, root_rank=0)
+before = [w.copy() for w in model.get_weights()]
+gradient = optimizer.variables[2].numpy()              # the momentum, of the first kernel
+step(mine)
+weights = [w.tolist() for w in model.get_weights()]
+residual = x @ before[0] + before[1] - x[:, :3]        # the gradient of both parts together, by hand
+expected = (before[0] + 0.9 * gradient - 0.1 * x.T @ residual * 2 / residual.size).tolist()
+"""
+
+HVD_STATE = (
+    BENCH_NOTE
+    + """
+import numpy as np, tensorflow as tf
+import horovod.tensorflow.keras as hvd, horovod.tensorflow.keras.elastic, keras
+hvd.init()
+keras.utils.set_random_seed(os.getpid())
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), "mse")
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+class Note(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        note(rank=hvd.rank(), size=hvd.size(), step=state.epoch)
+        time.sleep(0.02)
+        self.model.stop_training = stopped()
+
+@hvd.elastic.run
+def train(state):
+    model.fit(
+        x[hvd.rank() :: hvd.size()], x[hvd.rank() :: hvd.size(), :3], batch_size=8, verbose=0,
+        epochs=100_000 - state.epoch,
+        callbacks=[
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.UpdateEpochStateCallback(state),
+            Note(),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=3),
+        ],
+    )
+
+train(state)
+steps = state.epoch
+weights = float(sum(w.astype("float64").sum() for w in model.get_weights()))
+loss = float(np.mean((model.predict(x, verbose=0) - x[:, :3]) ** 2))
+"""
+)
