@@ -145,7 +145,7 @@ def check_keras() -> Finding:
     if keras and int(keras.split(".", 1)[0]) >= 3:
         advice = (
             "model.fit on several workers: training.keras.distributed(optimizer), or hvd.DistributedOptimizer (a plain "
-            "fit is refused there); a loop of your own: training.keras.train_step"
+            "fit is refused there); a loop of your own: training.keras.train_step, or hvd.DistributedGradientTape"
         )
         return Finding(check="Keras", status="ok", found=found, advice=advice)
     return Finding(check="Keras", status="ok", found=found)

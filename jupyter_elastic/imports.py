@@ -37,12 +37,10 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if fullname not in self._patches:
             return None
         patch = self._patches.pop(fullname)
-        # Among all finders, so that another patch of the same module is not passed by; this one knows it no more.
+        # Among all finders, so that another patch of the same module is not passed by; this one does not know it then.
         spec = importlib.util.find_spec(fullname)
-        if spec is None:
-            self._patches[fullname] = patch
-            return None
-        if spec.loader is not None:
+        self._patches[fullname] = patch  # whoever asks need not import it
+        if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: types.ModuleType) -> None:

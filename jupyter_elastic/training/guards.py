@@ -6,24 +6,19 @@ the cell loads it.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
 import types
-from collections.abc import Callable, Sequence
+
+from jupyter_elastic.imports import Patch, after_import
+
+_installed: set[str] = set()
 
 
 def install() -> None:
     """Guard this process; calling it again changes nothing."""
-    waiting = {}
     for name, patch in PATCHES.items():
-        module = sys.modules.get(name)
-        if module is None:
-            waiting[name] = patch
-        else:
-            patch(module)
-    if waiting and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(waiting))
+        if name not in _installed:
+            _installed.add(name)
+            after_import(name, patch)
 
 
 def _fit(keras: types.ModuleType) -> None:
@@ -38,32 +33,11 @@ def _horovods(module: types.ModuleType) -> None:
     keras_horovod.PATCHES[module.__name__](module)
 
 
-PATCHES: dict[str, Callable[[types.ModuleType], None]] = {
+PATCHES: dict[str, Patch] = {
     "keras": _fit,
     "tf_keras": _fit,
     "horovod._keras": _horovods,
     "horovod._keras.callbacks": _horovods,
+    "horovod.tensorflow": _horovods,
+    "horovod.tensorflow.elastic": _horovods,
 }
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Guards a module right after it was loaded, by whomever."""
-
-    def __init__(self, patches: dict[str, Callable[[types.ModuleType], None]]) -> None:
-        self._patches = patches
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self._patches:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            patch, execute = self._patches[name], spec.loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                execute(module)
-                patch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

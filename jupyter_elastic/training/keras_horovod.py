@@ -98,14 +98,79 @@ def _put_in(kind: Any, method: str, instead: Callable[..., Any]) -> None:
         return
 
     @functools.wraps(own)
-    def either(callback: Any, *args: Any, **kwargs: Any) -> Any:
-        return (instead if _keras_3(callback.model.optimizer) else own)(callback, *args, **kwargs)
+    def either(self: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = getattr(self, "optimizer", None) or self.model.optimizer
+        return (instead if _keras_3(optimizer) else own)(self, *args, **kwargs)
 
     either.guarded = True  # type: ignore[attr-defined]
     setattr(kind, method, either)
 
 
+def _tensorflow(module: Any) -> None:
+    """The gradient tape and the broadcast, which ask variables for what Keras 3's lack."""
+    tape, broadcast = module.DistributedGradientTape, module.broadcast_variables
+    if getattr(tape, "guarded", False):
+        return
+
+    @functools.wraps(tape)
+    def distributed_tape(*args: Any, **kwargs: Any) -> Any:
+        made = tape(*args, **kwargs)
+        gradient = made.gradient
+
+        def of(target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            return gradient(target, _raw(sources), *args, **kwargs)
+
+        made.gradient = of
+        return made
+
+    distributed_tape.guarded = True  # type: ignore[attr-defined]
+    module.DistributedGradientTape = distributed_tape
+
+    @functools.wraps(broadcast)
+    def broadcast_variables(variables: Any, *args: Any, **kwargs: Any) -> Any:
+        return broadcast(_raw(variables), *args, **kwargs)
+
+    module.broadcast_variables = broadcast_variables
+
+
+def _elastic(module: Any) -> None:
+    """`TensorFlowKerasState` and `KerasState`, which call an optimizer's variables."""
+    kind, broadcast = module.TensorFlowKerasState, module._broadcast_model
+
+    def save(state: Any) -> None:
+        keras_fit.build(state.optimizer, state.model)
+        state._saved_model_state = [variable.numpy() for variable in state.model.variables]
+        state._saved_optimizer_state = [variable.numpy() for variable in state.optimizer.variables]
+
+    def load(state: Any) -> None:
+        variables = [*state.model.variables, *state.optimizer.variables]
+        for variable, value in zip(variables, [*state._saved_model_state, *state._saved_optimizer_state], strict=True):
+            variable.assign(value)
+
+    _put_in(kind, "_save_model", save)
+    _put_in(kind, "_load_model", load)
+    if getattr(broadcast, "guarded", False):
+        return
+
+    def broadcast_model(model: Any, optimizer: Any, backend: Any) -> None:
+        if _keras_3(optimizer):
+            module.broadcast_variables(_raw([*model.variables, *optimizer.variables]), root_rank=0)
+        else:
+            broadcast(model, optimizer, backend)
+
+    broadcast_model.guarded = True  # type: ignore[attr-defined]
+    module._broadcast_model = broadcast_model
+
+
+def _raw(variables: Any) -> list[Any]:
+    """TensorFlow's variables within Keras 3's."""
+    kind = getattr(sys.modules.get("keras"), "Variable", ())
+    return [variable.value if isinstance(variable, kind) else variable for variable in variables]
+
+
 PATCHES: dict[str, Callable[[Any], None]] = {
     "horovod._keras": _optimizer,
     "horovod._keras.callbacks": _callbacks,
+    "horovod.tensorflow": _tensorflow,
+    "horovod.tensorflow.elastic": _elastic,
 }
