@@ -151,3 +151,33 @@ async def test_a_killed_rank_ends_the_job(folder: Path) -> None:
         assert seen.outcome == "failed"
         assert "rank 1" in seen.reason
         assert "SIGKILL" in seen.reason
+
+
+@pytest.mark.xfail(reason="each worker trains a model of its own")
+@framework("lightning")
+@needs("torch")
+@asynchronous
+async def test_a_lightning_trainer_that_would_train_apart_is_refused(folder: Path) -> None:
+    async with Bench(Horovod, folder, torch_cells.LIGHTNING_BY_DEFAULT) as bench:
+        await bench.launch("h:0", "h:1")
+        seen = await bench.ended(TRAINED_S)
+        assert seen.outcome == "failed"
+        assert 'Trainer(strategy="ddp", devices=world_size)' in seen.reason
+        assert "lightning/" not in bench.text(0, "stderr")  # its line in the cell, and none of the framework's
+
+
+@pytest.mark.parametrize(
+    ("arguments", "slots"),
+    [("", ("h:0",)), ('strategy=lightning.pytorch.strategies.SingleDeviceStrategy("cpu"), ', ("h:0", "h:1"))],
+)
+@framework("lightning")
+@needs("torch")
+@asynchronous
+async def test_a_lightning_trainer_on_one_worker_or_alone_on_purpose_trains(
+    folder: Path, arguments: str, slots: tuple[str, ...]
+) -> None:
+    source = torch_cells.LIGHTNING_BY_DEFAULT.replace('accelerator="cpu", ', f'accelerator="cpu", {arguments}')
+    async with Bench(Horovod, folder, source, out=("size",)) as bench:
+        await bench.launch(*slots)
+        assert (await bench.ended(TRAINED_S)).outcome == "completed", bench.story()
+        assert [result["size"] for result in bench.results().values()] == [1] * len(slots)

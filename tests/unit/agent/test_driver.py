@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import sys
 
 import pytest
@@ -93,3 +95,11 @@ def test_only_the_first_end_counts(driver):
 def test_an_unknown_engine_is_named_with_the_known_ones():
     with pytest.raises(EngineError, match=r"no engine 'warp' .* installed: .*process"):
         load_engine("warp")
+
+
+@pytest.mark.xfail(reason="nobody looks before the workers")
+def test_an_engine_that_is_not_built_fails_at_once_with_what_to_run(driver, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    asyncio.run(driver._carry_out())
+    assert driver._exit.outcome == "failed"
+    assert "build-horovod" in driver._exit.reason

@@ -1,0 +1,23 @@
+"""Which engine a cell gets, and what is said of one that it can't have."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.magic import choose_engine
+
+
+@pytest.mark.xfail(reason="nobody looks before the workers")
+def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(BadRequest, match="build-horovod"):
+        choose_engine("horovod")
+    assert choose_engine("process") == "process"
+
+
+def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(BadRequest, match=r"installed are .*process"):
+        choose_engine("carrier-pigeon")
