@@ -307,6 +307,8 @@ def choose_engine(asked: str) -> str:
             raise BadRequest(
                 f"--engine {asked}: there is no such engine; installed are {', '.join(sorted(_engines())) or 'none'}"
             )
+    if missing := _missing(asked):
+        raise BadRequest(f"--engine {asked}: {missing}. Nothing was queued.")
     return asked
 
 
@@ -314,6 +316,12 @@ def choose_engine(asked: str) -> str:
 def _engines() -> frozenset[str]:
     """The installed engines; reading the metadata of every installed package takes a while."""
     return frozenset(entry.name for entry in entry_points(group="jupyter_elastic.engines"))
+
+
+def _missing(engine: str) -> str:
+    """Why the workers, which run this kernel's interpreter, can't have this engine; empty when they can."""
+    (entry,) = entry_points(group="jupyter_elastic.engines", name=engine)
+    return str(entry.load().missing())
 
 
 def _has_horovod() -> bool:

@@ -79,15 +79,21 @@ def preload() -> None:
     for entry in entry_points(group=GROUP):
         with contextlib.suppress(Exception):
             _preloaded[entry.name] = entry.load()
+            _preloaded[entry.name].missing()  # what it looks through is known to the drivers then
     codecs.lookup("ascii")  # found by an import at the first use
     spawn.our_source()
     packaging.decode(packaging.encode(packaging.Payload(source="", filename="", first_line=1, names=b"")))
 
 
 def load_engine(name: str) -> type[Engine]:
-    """The engine of that name, by entry point; EngineError with the installed ones when it can't be had."""
-    if name in _preloaded:
-        return _preloaded[name]
+    """The engine of that name, by entry point; EngineError with what to do when it can't be had or lacks something."""
+    engine = _preloaded[name] if name in _preloaded else _load(name)
+    if missing := engine.missing():
+        raise EngineError(missing)
+    return engine
+
+
+def _load(name: str) -> type[Engine]:
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in found:
         have = ", ".join(sorted(found)) or "none"

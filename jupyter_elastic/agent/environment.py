@@ -5,8 +5,9 @@ Decisions only, but for `reserve`. Knows no process, pipe or framework.
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 HOST = "127.0.0.1"
 """All workers of a job are on one machine, and talk to each other there."""
@@ -38,6 +39,12 @@ def torchrun(*, rank: int, size: int, local_rank: int, port: int = 0, job: int =
             "TORCHELASTIC_USE_AGENT_STORE": "False",
         }
     return found
+
+
+def tf_config(rank: int, ports: Sequence[int]) -> str:
+    """`TF_CONFIG` of one of the workers that listen at these ports, for TensorFlow's `MultiWorkerMirroredStrategy`."""
+    cluster = {"worker": [f"{HOST}:{port}" for port in ports]}
+    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
 
 
 def smallest_free(taken: set[int]) -> int:

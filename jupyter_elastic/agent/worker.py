@@ -38,7 +38,7 @@ from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.training import guards
+from jupyter_elastic.training import guards, lightning
 from jupyter_elastic.training import session as training_session
 
 FAILED = 1
@@ -172,6 +172,8 @@ class Worker:
         if self._engine == "horovod":
             self._doors.install()
         guards.install()
+        if self._size > 1:
+            lightning.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._namespace = packaging.restore(payload)

@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -123,10 +122,10 @@ def choose(framework: str | None) -> Ring:
     current = session.current
     if not in_horovod_job():
         if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            warnings.warn(
-                f"The engine {current.engine!r} runs its workers side by side and forms no ring: training.run trains "
-                "on each worker alone, with a world size of 1. Use `--engine horovod` to train together.",
-                stacklevel=4,
+            raise EngineError(
+                f"The engine {current.engine!r} forms no ring: each worker of this job would train a model of its own, "
+                "apart from the others. Run the cell with `--engine horovod` (`jupyter elastic build-horovod` builds "
+                "it), or on one worker with `--gpus 1`."
             )
         return Alone()
     return ring_for(framework or _at_hand())

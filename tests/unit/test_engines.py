@@ -10,7 +10,6 @@ from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.magic import choose_engine
 
 
-@pytest.mark.xfail(reason="nobody looks before the workers")
 def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(BadRequest, match="build-horovod"):

@@ -35,6 +35,8 @@ class Cell:
     frameworks: tuple[str, ...] = ()
     pins: bool = False
     """It picks its device by its local rank, or uses a framework that does."""
+    tf_cluster: bool = False
+    """It uses TensorFlow's own strategy over several workers."""
 
 
 def read_cell(payload: Payload) -> Cell:
@@ -53,11 +55,12 @@ def read_cell(payload: Payload) -> Cell:
         found.append("tensorflow")
     if _TORCH.search(source) or b"torch" in names:
         found.append("torch")
+    tf_cluster = "MultiWorkerMirroredStrategy" in source or b"MultiWorkerMirroredStrategy" in names
     pins = any(
         _BY_LOCAL_RANK.search(text) or (_TRAINER.search(text) and b"Trainer" in text)
         for text in (source.encode(), names)
     )
-    return Cell(elastic=elastic, rings=rings, frameworks=tuple(found), pins=pins)
+    return Cell(elastic=elastic, rings=rings, frameworks=tuple(found), pins=pins, tf_cluster=tf_cluster)
 
 
 def death(rank: int, code: int | None, *, oom: bool) -> str:

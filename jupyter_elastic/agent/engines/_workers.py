@@ -104,6 +104,8 @@ class WorkersEngine:
         self._spawner: Spawner
         self._port: socket.socket
         """Holds `MASTER_PORT`, one for each attempt."""
+        self._servers: list[socket.socket] = []
+        """Hold a port for each worker, where TensorFlow's own strategy wants them."""
         self._cell = _reading.Cell()
         self._devices: dict[SlotId, str] = {}
         self._failures: list[Failure] = []
@@ -274,8 +276,15 @@ class WorkersEngine:
             "job": self.task.job,
             "attempt": self.task.attempt,
             "newcomer": member.newcomer,
-            "env": default_threads(self._environment, gpu=bool(visible)),
+            "env": {**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size)},
         }
+
+    def _cluster(self, member: Member, size: int) -> dict[str, str]:
+        if not self._cell.tf_cluster:
+            return {}
+        self._servers += [environment.reserve() for _ in range(size - len(self._servers))]
+        ports = [held.getsockname()[1] for held in self._servers[:size]]
+        return {"TF_CONFIG": environment.tf_config(member.rank, ports)}
 
     async def _listen(self, member: Member, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -462,7 +471,8 @@ class WorkersEngine:
         if self._ticker is not None:
             self._ticker.cancel()
             self._spawner.close()
-            self._port.close()
+            for held in (self._port, *self._servers):
+                held.close()
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from jupyter_elastic.agent.engines.horovod import Horovod
 from jupyter_elastic.agent.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
@@ -25,7 +23,6 @@ weights = [round(float(w.numpy().sum()), 6) for w in model.trainable_variables]
 """
 
 
-@pytest.mark.xfail(reason="there is no TF_CONFIG")
 @asynchronous
 async def test_tf_config_names_every_worker(folder: Path) -> None:
     async with Bench(Process, folder, NAMED, out=("found",)) as bench:
@@ -45,7 +42,6 @@ async def test_other_cells_have_no_tf_config(folder: Path) -> None:
         assert [result["found"] for result in bench.results().values()] == [None, None]
 
 
-@pytest.mark.xfail(reason="there is no TF_CONFIG")
 @needs("tensorflow")
 @asynchronous
 async def test_multi_worker_mirrored_strategy_trains_together(folder: Path) -> None:

@@ -153,7 +153,6 @@ async def test_a_killed_rank_ends_the_job(folder: Path) -> None:
         assert "SIGKILL" in seen.reason
 
 
-@pytest.mark.xfail(reason="each worker trains a model of its own")
 @framework("lightning")
 @needs("torch")
 @asynchronous

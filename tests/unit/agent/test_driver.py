@@ -97,9 +97,13 @@ def test_an_unknown_engine_is_named_with_the_known_ones():
         load_engine("warp")
 
 
-@pytest.mark.xfail(reason="nobody looks before the workers")
 def test_an_engine_that_is_not_built_fails_at_once_with_what_to_run(driver, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    asyncio.run(driver._carry_out())
+
+    async def through():
+        async with asyncio.timeout(20):
+            await driver._carry_out()
+
+    asyncio.run(through())
     assert driver._exit.outcome == "failed"
     assert "build-horovod" in driver._exit.reason

@@ -32,7 +32,6 @@ def test_a_first_argument_that_is_no_state_is_refused():
         training.run(lambda state: None)({})
 
 
-@pytest.mark.xfail(reason="each worker trains a model of its own")
 def test_several_workers_without_a_ring_are_refused(memory, monkeypatch):
     memory.engine = "process"
     monkeypatch.setenv("WORLD_SIZE", "2")
