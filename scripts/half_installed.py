@@ -1,7 +1,8 @@
 """Forgets packages that pip was killed in the middle of, so that it installs them again.
 
-pip writes a package's RECORD last. Without one it takes the package for installed all the same, whatever is missing of
-it, and can't remove it either: only when its `.dist-info` is gone is it installed anew, over what is there.
+When all files of a package are copied pip adds one that names the installer, and then the RECORD which lists that too.
+A package of which only a part is there it takes for installed all the same: only when its `.dist-info` is gone is it
+installed anew, over what is there.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from pathlib import Path
 
 def forget(site: Path) -> list[str]:
     """Forget what is half installed in this folder of packages; its names."""
-    found = [info for info in site.glob("*.dist-info") if not (info / "RECORD").exists()]
+    found = [info for info in site.glob("*.dist-info") if not _whole(info)]
     for info in found:
         shutil.rmtree(info)
     for rest in site.glob("~*"):  # what pip moved aside to put something newer in its place
         shutil.rmtree(rest, ignore_errors=True)
     return [info.name.partition("-")[0] for info in found]
+
+
+def _whole(info: Path) -> bool:
+    try:
+        return "/INSTALLER," in (info / "RECORD").read_text()
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -108,10 +108,15 @@ def test_a_changed_pyproject_installs_no_framework_again(place: Path) -> None:
 
 
 def test_what_pip_was_killed_in_is_forgotten(tmp_path: Path) -> None:
-    for name, record in (("whole-1.0.dist-info", True), ("half_copied-2.1.dist-info", False), ("~hole", True)):
+    wheels = "METADATA,,\n"  # what a wheel says of itself; pip adds to it
+    for name, record in (
+        ("whole-1.0.dist-info", f"{wheels}whole-1.0.dist-info/INSTALLER,,\n"),
+        ("half_copied-2.1.dist-info", wheels),
+        ("begun-3.dist-info", None),
+        ("~hole", None),
+    ):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "METADATA").touch()
-        if record:
-            (tmp_path / name / "RECORD").touch()
-    assert half_installed.forget(tmp_path) == ["half_copied"]
+        if record is not None:
+            (tmp_path / name / "RECORD").write_text(record)
+    assert sorted(half_installed.forget(tmp_path)) == ["begun", "half_copied"]
     assert [path.name for path in tmp_path.iterdir()] == ["whole-1.0.dist-info"]
