@@ -68,7 +68,7 @@ def _read(source: str, first_line: int) -> Cell:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _not_python(problem: Exception, filename: str, first_line: int) -> PackagingError:

@@ -7,6 +7,12 @@ class ElasticError(Exception):
     """The base of all our errors. `code` is stable and travels over the wire; the message is for people."""
 
     code = "error"
+    titled = True
+    """Whether a notebook shows its name before the message."""
+
+    def _render_traceback_(self, *_arguments: object, **_options: object) -> list[str]:
+        """What IPython shows of it: the message. The lines of ours that led to it are nobody's business."""
+        return f"{type(self).__name__}: {self}".splitlines() if self.titled else str(self).splitlines()
 
 
 class BadRequest(ElasticError):
@@ -49,6 +55,7 @@ class PackagingError(ElasticError):
     """The cell can't be packaged: syntax error, unpicklable or huge name; the message names it and the way out."""
 
     code = "packaging"
+    titled = False
 
 
 class EngineError(ElasticError):
@@ -61,6 +68,7 @@ class JobFailed(ElasticError):
     """The job failed; the message opens with the first failing rank's traceback."""
 
     code = "job_failed"
+    titled = False
 
 
 class JobCancelled(ElasticError):

@@ -32,6 +32,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     type: str = ""
     message: str = ""
     traceback: str = ""
+    others: tuple[str, ...] = ()
+    """A line for each other rank that failed."""
+
+    @property
+    def text(self) -> str:
+        """The traceback, or what there is instead, and the other ranks."""
+        told = self.traceback.rstrip() or f"{self.type}: {self.message}"
+        return "\n".join([told, *self.others])
 
 
 class Job:
@@ -102,7 +110,9 @@ class Job:
 
         watched = live().watch(self)
         if not watched.ended.wait(timeout):
-            raise TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
+            problem = TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
+            problem._render_traceback_ = lambda *_: [f"TimeoutError: {problem}"]  # type: ignore[attr-defined]
+            raise problem
         return self._settled()
 
     @property
@@ -190,8 +200,7 @@ class Job:
         files = f"The ranks' full output is in {info.spec.folder}/rank.*/"
         if failure is None:
             return f"job {self.id} ({info.spec.name}) failed: {info.reason or 'no reason was given'}\n{files}"
-        text = failure.traceback.rstrip() or f"{failure.type}: {failure.message}"
-        return f"{text}\n\nThat was rank {failure.rank} of job {self.id} ({info.spec.name}). {files}"
+        return f"{failure.text}\n\nThat was rank {failure.rank} of job {self.id} ({info.spec.name}). {files}"
 
 
 def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:

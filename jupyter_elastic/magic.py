@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from IPython.display import display as show
 from jupyter_elastic import connection, keeper, packaging, wire
 from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import Client
-from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, PackagingError
+from jupyter_elastic.errors import BadRequest, JobCancelled
 from jupyter_elastic.job import Job
 from jupyter_elastic.magic_options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.types import JobInfo, JobSpec
@@ -95,14 +95,13 @@ class ElasticMagics(Magics):
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is magic_options' own, below
-        with _plain_errors():
-            options = parse(line, os.environ)
-            package = self._package(options, cell)
-            engine = choose_engine(options.engine)
-            _report(package, options, engine)
-            if options.dry_run:
-                return None
-            return self._run(options, package, engine)
+        options = parse(line, os.environ)
+        package = self._package(options, cell)
+        engine = choose_engine(options.engine)
+        _report(package, options, engine)
+        if options.dry_run:
+            return None
+        return self._run(options, package, engine)
 
     distribute.__doc__ = distribute_line.__doc__
 
@@ -116,17 +115,16 @@ class ElasticMagics(Magics):
         beside the active one, here in this kernel, and what it would do differently is shown; nothing changes. With
         --activate its text decides from now on, in a limited process of the daemon; that needs the right to.
         """
-        with _plain_errors():
-            name, activate, options = policy_line(line)
-            if activate:
-                self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
-                print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
-                return None
-            from jupyter_elastic import forecasts, shadow
+        name, activate, options = policy_line(line)
+        if activate:
+            self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
+            print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
+            return None
+        from jupyter_elastic import forecasts, shadow
 
-            found = shadow.compare(self.client().ask, name, cell, options)
-            forecasts.for_live_views().begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
-            return found
+        found = shadow.compare(self.client().ask, name, cell, options)
+        forecasts.for_live_views().begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
+        return found
 
     @line_magic
     def elastic(self, line: str) -> Any:
@@ -139,14 +137,13 @@ class ElasticMagics(Magics):
         from jupyter_elastic import cli
         from jupyter_elastic.widgets.show import surface
 
-        with _plain_errors():
-            words = line.split()
-            if words in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
-                return self._show_pool(words)
-            if words[:1] == ["attach"] and len(words) == 2 and words[1].isdigit():
-                return self._attach(int(words[1]))
-            cli.notebook(line, self.client)
-            return None
+        words = line.split()
+        if words in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
+            return self._show_pool(words)
+        if words[:1] == ["attach"] and len(words) == 2 and words[1].isdigit():
+            return self._attach(int(words[1]))
+        cli.notebook(line, self.client)
+        return None
 
     def _show_pool(self, words: list[str]) -> None:
         """The live pool, with the picker open after `policy`; its plain words where the page has no widgets."""
@@ -183,6 +180,7 @@ class ElasticMagics(Magics):
             out=options.out,
             env=options.env,
             seed=options.seed,
+            labels={name: f"<In[{number}]>" for name, number in _cells(self.shell).items()},
         )
 
     def _run(self, options: Options, package: packaging.Package, engine: str) -> Any:
@@ -226,7 +224,10 @@ class ElasticMagics(Magics):
             raise _interrupted(job, shown) from None
         view.refresh(last=True)
         job.check()
-        self.shell.user_ns.update(_returned(job))
+        values, notes = returned(job.results, options.out)
+        self.shell.user_ns.update(values)
+        for note in notes:
+            print(note)  # noqa: T201
         return None
 
     def _spec(self, options: Options, package: packaging.Package, engine: str) -> JobSpec:
@@ -359,10 +360,24 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
     return lines
 
 
-def _returned(job: Job) -> dict[str, Any]:
-    """The --out values of the lowest rank that finished."""
-    results = job.results
-    return results[min(results)] if results else {}
+def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The --out values, each of the lowest rank that has it, and notes on what not all have."""
+    values, notes = {}, []
+    for name in names:
+        rank = next((rank for rank, given in results.items() if name in given), None)
+        if rank is None:
+            notes.append(f"note: --out {name}: no rank has set it")
+            continue
+        values[name] = results[rank][name]
+        if rank != min(results):
+            notes.append(f"note: --out {name}: rank {min(results)} has not set it; this is rank {rank}'s")
+    return values, notes
+
+
+def _cells(shell: Any) -> Mapping[str, int]:
+    """File name that a cell of the notebook was compiled under -> its number, where IPython says it."""
+    found: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
+    return found
 
 
 def _number(shell: Any) -> int:
@@ -376,18 +391,3 @@ def _place(shell: Any) -> tuple[str, str]:
     with contextlib.suppress(Exception):
         metadata = shell.get_parent().get("metadata", {})
     return os.environ.get("JPY_SESSION_NAME", "")[:4096], str(metadata.get("cellId", ""))[:200]
-
-
-@contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Let IPython show our errors as their message."""
-    try:
-        yield
-    except ElasticError as problem:
-        problem._render_traceback_ = _renderer(problem)  # type: ignore[attr-defined]
-        raise
-
-
-def _renderer(problem: ElasticError) -> Callable[..., list[str]]:
-    title = "" if isinstance(problem, (PackagingError, JobFailed)) else f"{type(problem).__name__}: "
-    return lambda *_args, **_kwargs: f"{title}{problem}".splitlines()

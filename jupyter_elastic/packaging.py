@@ -8,13 +8,14 @@ Knows cloudpickle and the job folder; must not know IPython, sockets or the daem
 from __future__ import annotations
 
 import errno
+import linecache
 import os
 import pickle
 import shutil
 import sys
 import types
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ HUGE = 1024**3
 """Bytes; a name above is refused."""
 LARGE = 100 * 1000**2
 """Bytes; a name above is warned of."""
+SOURCES = 200_000
+"""Characters of earlier cells that travel for the lines of their functions."""
 TOTAL = 2 * 1024**3
 """Bytes; all names together above are refused."""
 
@@ -79,6 +82,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """Who packaged it, by pid and start time: what is kept warm for its jobs is kept as long as it lives."""
     seed: int | None = None
     """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
+    sources: dict[str, tuple[str, str]] = {}
+    """File name of functions that travel -> how people call it, and its text: their lines, for tracebacks."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
@@ -117,11 +122,13 @@ def package(
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
     seed: int | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Package:
     """Package a cell that was written against `namespace`.
 
     `only` names what to capture instead of what the text reads (`()`: nothing). PackagingError names what can't travel,
-    or what the cell never sets although `out` asks for it, and says what to do.
+    or what the cell never sets although `out` asks for it, and says what to do. `labels` names the files in which
+    functions of the notebook say that they were written, as people know them.
     """
     out = tuple(dict.fromkeys(out))
     cell = analysis.read(source, filename=filename, first_line=first_line)
@@ -144,6 +151,7 @@ def package(
         env={**environment(os.environ), **(env or {})},
         sys_path=_search_path(),
         workdir=workdir or str(Path.cwd()),
+        sources=_sources(values, namespace, labels or {}),
         kernel=(os.getpid(), connection.start_time()),
         seed=seed,
     )
@@ -259,25 +267,44 @@ def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
 
 def _names_in_code(value: Any, namespace: Mapping[str, Any]) -> list[str]:
     """Global names that a notebook's function, class or instance of such a class reads."""
+    return [name for code in _codes(value, namespace) for name in sorted(_co_names(code))]
+
+
+def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]:
+    """The code of a notebook's function, class or instance of such a class."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     if isinstance(value, property):
-        return [n for f in (value.fget, value.fset) if f is not None for n in _names_in_code(f, namespace)]
-    if isinstance(value, types.FunctionType):
+        for function in (value.fget, value.fset):
+            yield from _codes(function, namespace) if function is not None else ()
+    elif isinstance(value, types.FunctionType):
+        if value.__globals__ is namespace:
+            yield value.__code__
         wrapped = getattr(value, "__wrapped__", None)
-        own = sorted(_co_names(value.__code__)) if value.__globals__ is namespace else []
-        return own + (_names_in_code(wrapped, namespace) if wrapped is not None else [])
-    if isinstance(value, types.MethodType):
-        return _names_in_code(value.__func__, namespace) + _names_in_code(type(value.__self__), namespace)
-    kind = value if isinstance(value, type) else type(value)
-    if kind.__module__ != namespace.get("__name__", "__main__"):
-        return []
-    return [name for part in vars(kind).values() for name in _names_in_part(part, namespace)]
+        yield from _codes(wrapped, namespace) if wrapped is not None else ()
+    elif isinstance(value, types.MethodType):
+        yield from _codes(value.__func__, namespace)
+        yield from _codes(type(value.__self__), namespace)
+    else:
+        kind = value if isinstance(value, type) else type(value)
+        if kind.__module__ == namespace.get("__name__", "__main__"):
+            for part in vars(kind).values():
+                if isinstance(part, (types.FunctionType, staticmethod, classmethod, property)):
+                    yield from _codes(part, namespace)
 
 
-def _names_in_part(part: Any, namespace: Mapping[str, Any]) -> list[str]:
-    code = isinstance(part, (types.FunctionType, staticmethod, classmethod, property))
-    return _names_in_code(part, namespace) if code else []
+def _sources(
+    values: Mapping[str, Any], namespace: Mapping[str, Any], labels: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """The texts in which the functions of these values were written, as far as only this process has them."""
+    found: dict[str, tuple[str, str]] = {}
+    left = SOURCES
+    for name in {code.co_filename: None for value in values.values() for code in _codes(value, namespace)}:
+        text = "".join(linecache.getlines(name)) if name in linecache.cache else ""
+        if text and len(text) <= left:
+            found[name] = (labels.get(name, name), text)
+            left -= len(text)
+    return found
 
 
 def _co_names(code: types.CodeType) -> set[str]:

@@ -15,6 +15,7 @@ import asyncio
 import atexit
 import builtins
 import contextlib
+import faulthandler
 import inspect
 import json
 import linecache
@@ -27,6 +28,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +46,7 @@ from jupyter_elastic.training import session as training_session
 FAILED = 1
 BROKEN_RING = 75
 INTERRUPTED = 130
+_OURS = str(Path(packaging.__file__).parent) + os.sep
 VALUE = "__elastic_value__"
 """The name under which the value of the cell's last line is kept until it is shown."""
 MAX_TRACEBACK = 100_000
@@ -113,6 +116,10 @@ class Worker:
         self._local_rank: int = order["local_rank"]
         self._namespace: dict[str, Any] = {}
         self._owned: frozenset[str] = frozenset()
+        self._cell = ""
+        """The name of the cell's own lines."""
+        self._labels: dict[str, str] = {}
+        """Names of other cells' lines -> how people call them."""
         self._output = Output(self._folder)
         self._session = WorkerSession(pipe, self._engine, self._folder)
         self._doors = Doors(pipe, self._session, order["name"], self._follow, self._expect)
@@ -123,9 +130,11 @@ class Worker:
         """Run the cell to its end and exit."""
         try:
             self.go_through()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
-            self._pipe.send("interrupted")
+            text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
+            words = {"type": "KeyboardInterrupt", "message": _said(problem)[:MAX_TRACEBACK], "traceback": text}
+            self._pipe.send("interrupted", rank=self._rank, **words)
             _leave(INTERRUPTED)
         except BaseException as problem:
             self._failed(problem)
@@ -211,6 +220,10 @@ class Worker:
         source = "\n" * (payload.first_line - 1) + payload.source
         lines = source.splitlines(keepends=True)
         linecache.cache[payload.filename] = (len(source), None, lines, payload.filename)
+        self._cell = payload.filename
+        for name, (label, text) in payload.sources.items():
+            self._labels[name] = label
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         tree = ast.parse(source, payload.filename)
         self._owned = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
@@ -253,7 +266,7 @@ class Worker:
         _leave(0)
 
     def _failed(self, problem: BaseException) -> NoReturn:
-        text = _traceback(problem)
+        text = _traceback(problem, self._cell, self._labels)
         self._output.follow(self._rank)
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
@@ -313,14 +326,33 @@ def _said(problem: BaseException) -> str:
         return f"<its message can't be made: {type(another).__name__}>"
 
 
-def _traceback(problem: BaseException) -> str:
-    """The traceback from the cell's own first line on; the message of an error of ours, for which it has no line."""
-    start = problem.__traceback__
-    while start is not None and start.tb_frame.f_code.co_filename == __file__:
-        start = start.tb_next
-    if start is None and isinstance(problem, ElasticError):
+def _traceback(problem: BaseException, cell: str, labels: Mapping[str, str]) -> str:
+    """The traceback from the first line of `cell` on, without lines of ours, with the notebook's names of its cells.
+
+    Of an error of ours for which the cell has no line the message.
+    """
+    told = traceback.TracebackException.from_exception(problem)
+    left = told.stack and _theirs(told.stack, cell, labels)
+    if isinstance(problem, ElasticError) and not left:
         return f"{type(problem).__name__}: {problem}\n"
-    return "".join(traceback.format_exception(type(problem), problem, start or problem.__traceback__))
+    todo, seen = [told] if left else [], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        stack = _theirs(one.stack, cell, labels)
+        one.stack = traceback.StackSummary.from_list(stack) if stack else None  # type: ignore[assignment]
+        todo += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
+    return "".join(told.format())
+
+
+def _theirs(stack: traceback.StackSummary, cell: str, labels: Mapping[str, str]) -> list[traceback.FrameSummary]:
+    frames = [frame for frame in stack if not frame.filename.startswith(_OURS)]
+    first = next((index for index, frame in enumerate(frames) if frame.filename == cell), 0)
+    for frame in frames:
+        frame.filename = labels.get(frame.filename, frame.filename)
+    return frames[first:]
 
 
 def _send_last_report() -> None:
@@ -399,6 +431,7 @@ def prepare() -> None:
             encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr
         )
     seeds.of_its_own()
+    faulthandler.enable(all_threads=False)  # to file descriptor 2, wherever that goes
     display.install()
 
 

@@ -16,6 +16,7 @@ from jupyter_elastic.errors import NotFound
 from jupyter_elastic.job import BACKGROUND, Failure
 from jupyter_elastic.server_ext.feed import JobFeed
 from jupyter_elastic.widgets.model import JobScreen
+from jupyter_elastic.widgets.output import without
 
 
 class JobPage(Struct, frozen=True, kw_only=True):
@@ -37,10 +38,11 @@ def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
     if down_since is not None:
         since = time.strftime("%H:%M:%S", time.localtime(down_since))
         notice = f"The pool has not answered since {since}. The job goes on; this view comes back by itself."
+    told = _traceback(feed.folder) if feed.model.phase == "failed" else ""
     return JobPage(
         screen=feed.model.screen(time.time()),
-        outputs=feed.outputs.snapshot(),
-        traceback=_traceback(feed.folder) if feed.model.phase == "failed" else "",
+        outputs=without(feed.outputs.snapshot(), told),
+        traceback=told,
         notice=notice,
         folder=feed.folder.name,
     )
@@ -58,7 +60,7 @@ def _traceback(folder: Path) -> str:
         failure = msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
     except (OSError, msgspec.DecodeError):
         return ""
-    return failure.traceback or f"{failure.type}: {failure.message}"
+    return failure.text
 
 
 def output_file(folder: Path, rank: int, stream: str) -> Path:

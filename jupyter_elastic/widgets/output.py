@@ -205,6 +205,23 @@ class Outputs:
         return found
 
 
+def without(outputs: dict[str, list[list[str]]], told: str) -> dict[str, list[list[str]]]:
+    """The lines of the ranks without a traceback that is `told` already: it is shown once."""
+    said = [_shown(line) for line in told.splitlines()]
+    return {rank: _without(lines, said) for rank, lines in outputs.items()} if said else outputs
+
+
+def _without(lines: list[list[str]], said: list[str]) -> list[list[str]]:
+    places = [index for index, line in enumerate(lines) if line[0] == "stderr"]
+    printed = [lines[index][1] for index in places]
+    # What was printed ends with the traceback; what is told begins with it, and goes on with the other ranks.
+    for size in range(min(len(said), len(places)), 1, -1):
+        if printed[-size:] == said[:size] and said[0].startswith("Traceback"):
+            kept = [line for index, line in enumerate(lines) if index not in places[-size:]]
+            return [*kept, ["note", "[its traceback is shown with the failure]"]]
+    return lines
+
+
 def relayed(folder: Path) -> int:
     """How many bytes of the displays in a rank's folder a notebook has shown."""
     try:

@@ -21,6 +21,7 @@ from jupyter_elastic.job import BACKGROUND, Job
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.live import Watched, live
 from jupyter_elastic.widgets.model import JobScreen
+from jupyter_elastic.widgets.output import without
 from jupyter_elastic.widgets.relay import Relay
 
 STATIC_S = 1.0
@@ -138,7 +139,7 @@ class Shown:
         """What front ends draw (`server_ext.pages.JobPage` is its twin)."""
         return {
             "screen": screen,
-            "outputs": self._output or self.watched.outputs.snapshot(),
+            "outputs": without(self._output or self.watched.outputs.snapshot(), self._failed()),
             "traceback": self._traceback(),
             "notice": self.watched.problem,
             "folder": self.job.folder.name,
@@ -176,13 +177,15 @@ class Shown:
 
     def bundle(self) -> dict[str, Any]:
         """The static forms, richest first: our own type is drawn by our JupyterLab extension, live without a kernel."""
-        screen, outputs, error = self.watched.screen(), self.watched.outputs.snapshot(), self._traceback()
+        screen, error = self.watched.screen(), self._traceback()
+        outputs = without(self.watched.outputs.snapshot(), self._failed())
         rank = self.job.error.rank if error and self.job.error else 0
         return {
             MIME: {
                 "job": self.job.id,
                 "folder": self.job.folder.name,  # a number alone may be another pool's job
                 "waits": self._waits and not self.watched.model.ended,
+                "told": self._waits and self.watched.model.ended,  # the cell itself shows its failure
                 "page": msgspec.to_builtins(self.page(screen)),
             },
             "text/html": display.html(screen, outputs, error=error and f"rank {rank}\n{error}"),
@@ -190,14 +193,19 @@ class Shown:
         }
 
     def _traceback(self) -> str:
+        """What the view says of a failure: nothing where the cell that waits shows it as its own."""
+        return "" if self._waits else self._failed()
+
+    def _failed(self) -> str:
         found = self.job.error if self.watched.model.phase == "failed" else None
-        return "" if found is None else found.traceback or f"{found.type}: {found.message}"
+        return "" if found is None else found.text
 
     def _say(self) -> None:
         """In a terminal: a line whenever the state changes, and the full form at the end."""
         screen = self.watched.screen()
         if self.watched.ended.is_set():
-            print(display.text(screen, self.watched.outputs.snapshot(), error=self._traceback()))  # noqa: T201
+            outputs = without(self.watched.outputs.snapshot(), self._failed())
+            print(display.text(screen, outputs, error=self._traceback()))  # noqa: T201
         elif screen.state != self._said:
             print(f"job {screen.job} {screen.name}: {screen.state}")  # noqa: T201
         self._said = screen.state

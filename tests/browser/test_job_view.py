@@ -153,13 +153,22 @@ def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Poo
     expect(view.get_by_role("alert")).to_have_count(0)
 
 
-def test_a_failing_cell_has_its_traceback_on_top(notebook: Any, page: Page) -> None:
-    book = notebook(LOAD, "%%distribute --gpus 2 --engine process\nnumber = rank\nif rank == 1:\n    number / 0\n")
+def test_a_failure_is_shown_once_by_the_cell_or_else_by_the_view(notebook: Any, page: Page) -> None:
+    head = "%%distribute --gpus 2 --engine process "
+    book = notebook(LOAD, head + "--detach\nnumber = rank\nif rank == 1:\n    number / 0\n", head + "\n[].pop()")
     book.run_all()
-    view = page.locator(VIEW)
-    expect(view.locator(".je-traceback")).to_contain_text("ZeroDivisionError")
-    expect(view.locator(".je-traceback")).to_contain_text("number / 0")
-    book.picture("job-failed")
+    views, errors = page.locator(VIEW), page.locator(".jp-OutputArea-output:not(.je-renderer)[data-mime-type*=stderr]")
+    for _ in range(2):
+        expect(views.nth(0).locator(".je-traceback")).to_contain_text("number / 0")
+        expect(errors.filter(has_text="pop from empty list")).to_contain_text("the same")
+        expect(views.nth(1).locator(".je-state")).to_contain_text("failed")
+        expect(views.nth(1).locator(".je-traceback")).to_have_count(0)
+        expect(views.nth(1)).not_to_contain_text("Traceback")
+        views.nth(0).scroll_into_view_if_needed()
+        book.picture("job-failed")
+        book.wait_idle()
+        book.save()
+        book.open()
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

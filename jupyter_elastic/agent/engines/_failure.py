@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+DIED = "WorkerDied"
+LINE = 300
+"""Characters of another rank's failure."""
 
 
 @dataclass
@@ -22,11 +27,30 @@ class Failure:
     @property
     def reason(self) -> str:
         """One line for a person."""
-        return f"rank {self.rank}: {self.type}: {self.message}" if self.traceback else self.message
+        plain = not self.traceback or self.type == DIED
+        return self.message if plain else f"rank {self.rank}: {self.type}: {self.message}"
 
-    def write(self, folder: Path) -> None:
-        """Leave it in the job's folder as `error.json`; a full disk changes nothing."""
-        words = {"rank": self.rank, "type": self.type, "message": self.message, "traceback": self.traceback}
+    def beside(self, others: Iterable[Failure]) -> list[str]:
+        """A line for each other rank that failed; ranks of which the same is to be said share one."""
+        told: dict[str, list[int]] = {}
+        seen = {self.rank}
+        for other in others:
+            if other.rank not in seen:
+                seen.add(other.rank)
+                same = (other.type, other.message) == (self.type, self.message)
+                said = "the same" if same else other.reason.removeprefix(f"rank {other.rank}: ").partition("\n")[0]
+                told.setdefault(said[:LINE], []).append(other.rank)
+        return [
+            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}: {said}"
+            for said, ranks in told.items()
+        ]
+
+    def write(self, folder: Path, others: Iterable[Failure] = ()) -> None:
+        """Leave it in the job's folder as `error.json`, a line for each other rank with it; a full disk is no error."""
+        words = {
+            "rank": self.rank, "type": self.type, "message": self.message, "traceback": self.traceback,
+            "others": self.beside(others),
+        }  # fmt: skip
         temporary = folder / ".error.json"
         with contextlib.suppress(OSError):
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

@@ -17,6 +17,7 @@ _ELASTIC = re.compile(r"\belastic\b")
 _HOROVOD = re.compile(r"hvd|horovod")
 _RUN = re.compile(r"\brun\b")
 _TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
 _TORCH = re.compile(r"\b(torch|lightning|pytorch_lightning|accelerate|transformers)\b")
 _BY_LOCAL_RANK = re.compile(
     rb"local_rank|LOCAL_RANK|torch\.distributed|torch import distributed|\b(lightning|pytorch_lightning|accelerate)\b"
@@ -77,7 +78,7 @@ def death(rank: int, code: int | None, *, oom: bool) -> str:
             if oom
             else " (if nobody did that by hand, the machine was probably out of memory)"
         )
-    elif -code in {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}:
+    elif -code in _CRASHES:
         hint = " (a crash in compiled code; the last lines of its stderr may say more)"
     return f"rank {rank}: the worker was killed by {name}{hint}"
 
@@ -90,6 +91,23 @@ def cause(code: int | None, *, oom: bool) -> str:
         return f"left with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"was killed by {name}" + (" (out of memory)" if oom and -code == signal.SIGKILL else "")
+
+
+def crash(stderr: Path, code: int | None) -> str:
+    """What Python's fault handler wrote of a crash in compiled code: the lines that led to it, without ours."""
+    if code is None or -code not in _CRASHES:
+        return ""
+    try:
+        with stderr.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 65_536))
+            _, sign, text = file.read().decode(errors="replace").rpartition("Fatal Python error: ")
+    except OSError:
+        return ""
+    lines = text.partition("\nExtension modules:")[0].rstrip().splitlines()
+    ours = f'File "{Path(__file__).parents[2]}{os.sep}'
+    return "\n".join([sign + line if not index else line for index, line in enumerate(lines)
+                      if ours not in line and "<frozen runpy>" not in line]) if sign else ""  # fmt: skip
 
 
 def oom_kills() -> int:

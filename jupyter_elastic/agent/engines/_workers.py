@@ -27,7 +27,7 @@ from jupyter_elastic import packaging
 from jupyter_elastic.agent import apart, environment, membership, processes
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.engines import _reading
-from jupyter_elastic.agent.engines._failure import Failure, ended_early
+from jupyter_elastic.agent.engines._failure import DIED, Failure, ended_early
 from jupyter_elastic.agent.engines.base import Report, Task
 from jupyter_elastic.agent.membership import Action, Membership
 from jupyter_elastic.agent.spawn import Process, Spawner, default_threads
@@ -322,7 +322,10 @@ class WorkersEngine:
                     return  # it comes back from the last commit
                 weight = BROKEN_RING if words.get("echo") else 0
                 self._fail(Failure(weight, words["rank"], words["type"], words["message"], words["traceback"]))
-            case "interrupted" | "bye":
+            case "interrupted":
+                if not self._stopping:  # nobody has interrupted it: its own cell has
+                    self._fail(Failure(0, words["rank"], words["type"], words["message"], words["traceback"]))
+            case "bye":
                 pass
             case _:
                 self._heard(member, words)
@@ -381,7 +384,9 @@ class WorkersEngine:
 
     def _death(self, member: Member, code: int | None) -> Failure:
         text = _reading.death(member.rank, code, oom=_reading.oom_kills() > self._oom_kills)
-        return Failure(1 if code is None or code < 0 else 3, member.rank, "WorkerDied", text)
+        stack = _reading.crash(self.task.folder / f"rank.{member.rank}" / "stderr", code)
+        told = f"{text}\n{stack}" if stack else ""
+        return Failure(1 if code is None or code < 0 else 3, member.rank, DIED, text, told)
 
     # --- ends
 
@@ -440,7 +445,7 @@ class WorkersEngine:
 
     async def _finish(self) -> None:
         if self._failing and not self._stopping:
-            self._cause().write(self.task.folder)
+            self._cause().write(self.task.folder, self._failures)
         outcome, reason = self._outcome()
         await asyncio.to_thread(self._commits.put_away, keep=outcome != "completed")
         if self._releasing:

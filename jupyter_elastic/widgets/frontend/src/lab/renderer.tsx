@@ -14,6 +14,8 @@ interface Saved {
   folder?: string;
   /** A cell waited for the job when this was written. */
   waits?: boolean;
+  /** The cell has waited for the job's end: what it failed of stands below, as the cell's own error. */
+  told?: boolean;
   page?: JobPage;
 }
 
@@ -105,7 +107,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const server = this.ours && this.home ? new Server(this.home) : null;
-    const page = this.notice ? { ...this.page, notice: this.notice } : this.page;
+    const page = { ...this.page, notice: this.notice || this.page.notice, traceback: this.saved?.told ? '' : this.page.traceback };
     const background = async () => {
       await server?.background(this.job);
       this.released = true;
