@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,3 +85,14 @@ def test_the_order_depends_on_seed_and_epoch_alone(count, seed, epoch):
 def test_another_epoch_or_seed_is_another_order():
     orders = {tuple(data.order(50, seed=seed, epoch=epoch).tolist()) for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
+
+
+@pytest.mark.xfail(reason="no shares for an evaluation")
+@given(st.integers(0, 200), st.integers(1, 64), st.integers(1, 8))
+def test_an_evaluation_sees_every_sample_once_in_as_many_batches_everywhere(count, batch_size, size):
+    shares = [list(data.evaluation(count, batch_size, rank, size)) for rank in range(size)]
+    seen = np.concatenate([np.concatenate(share) if share else np.arange(0) for share in shares])
+    assert seen.tolist() == list(range(count))
+    if count >= size:
+        assert len({len(share) for share in shares}) == 1
+    assert all(0 < len(batch) <= -(-batch_size // size) + 1 for share in shares for batch in share)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from jupyter_elastic import training
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.report import report, reporter
 from jupyter_elastic.training.state import State
 
 interrupts = pytest.importorskip("horovod.common.exceptions", reason="the door is Horovod's")
@@ -249,3 +251,59 @@ def test_the_words_that_horovods_loop_calls_can_be_watched(ring):
     state.on_reset()
     assert calls[0] == "sync"
     assert {"restore", "on_reset"} <= set(calls)
+
+
+@pytest.mark.xfail(reason="batches() knows training only")
+def test_a_pass_for_evaluation_has_no_place_and_counts_for_nothing(memory, ring):
+    seen = []
+
+    def loop(state):
+        for state.epoch in state.epochs(2):  # noqa: B020
+            for _ in training.batches(list(range(10)), 4, seed=1):
+                assert here.piece is not None
+                report(loss=1.0)
+            for batch in training.batches(list(range(6)), 4, train=False):
+                assert here.piece is None
+                seen.extend(batch)
+            state.commit()
+
+    state = State()
+    here.state = state
+    reporter.forget()
+    loop(state)
+    assert seen == [*range(6), *range(6)]  # in their order
+    assert (state.step, state.samples, sum(here.passes)) == (6, 20, 10)
+    assert report(loss=1.0, step=0).total_samples == 20.0
+
+
+@pytest.mark.xfail(reason="a pass in which no optimizer steps counts as training")
+def test_a_pass_in_which_no_optimizer_steps_counts_for_nothing(ring):
+    here.reducers = 1
+    here.state = state = State()
+    for state.epoch in state.epochs(2):  # noqa: B020
+        for number, _ in enumerate(training.batches(list(range(10)), 2)):
+            here.trained = number % 2 == 1  # gradients of two batches are gathered by hand, and those of the last lost
+        assert (state.step, state.samples) == (2 * (state.epoch + 1), 8 * (state.epoch + 1))
+        for _ in training.batches(list(range(50)), 2):
+            assert state.step == 2 * (state.epoch + 1)
+        assert here.passes == [10, 0]
+    assert (state.step, state.samples) == (4, 16)
+
+
+@pytest.mark.xfail(reason="a state has no log")
+def test_what_is_logged_survives_as_the_rest_of_the_state_does(memory, ring):
+    here.state = state = State()
+    assert state.history == []
+    for state.epoch in state.epochs(3):  # noqa: B020
+        for _ in training.batches(list(range(4)), 2):
+            pass
+        state.log(loss=np.float32(0.5), text="so")
+        if state.epoch < 2:
+            state.commit()
+    state.restore()
+    expected = [{"epoch": n, "step": 2 * n + 2, "loss": 0.5, "text": "so"} for n in range(2)]
+    assert state.history == expected
+    assert type(state.history[0]["loss"]) is float
+    here.state = again = State()
+    again.sync()
+    assert again.history == expected
