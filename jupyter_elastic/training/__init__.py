@@ -71,6 +71,7 @@ def batches(
     seed: int = 0,
     micro_batch: int | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
+    train: bool = True,
 ) -> Iterator[Any]:
     """This worker's share of each batch of one epoch, in the data's own form.
 
@@ -82,6 +83,9 @@ def batches(
     `micro_batch` is the most that a worker takes at once: a larger share comes in several pieces, and a prepared
     optimizer steps after the last one. A worker without a share (more workers than samples) gets one sample that counts
     for nothing.
+
+    `train=False` is for an evaluation: the samples in their order, each on one worker and once, without a place in the
+    epoch and without being counted as trained. Add up what the workers find with `total`.
     """
     if not isinstance(batch_size, int) or batch_size < 1:
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
@@ -91,7 +95,14 @@ def batches(
         if framework.is_dataset(data) and collate is None:
             collate = framework.collate
     _data.length(data)
+    if not train:
+        return _evaluation(data, micro_batch or batch_size, collate)
     return _walk(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
+
+
+def _evaluation(data: Any, batch_size: int, collate: Callable[[list[Any]], Any] | None) -> Iterator[Any]:
+    for indices in _data.evaluation(_data.length(data), batch_size, rank(), size()):
+        yield _data.take(data, indices, collate)
 
 
 def shard(data: Any, *, even: bool = False) -> Any:

@@ -75,6 +75,18 @@ def pieces(
         yield Piece(step, indices if len(indices) else batch[:1], weight, total, part == number - 1)
 
 
+def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """A rank's batches of an evaluation, in order: each sample once over all ranks, none of them for company.
+
+    All ranks get the same number of batches, unless there are fewer samples than ranks.
+    """
+    start, end = share(count, rank, size)
+    number = min(math.ceil(count / batch_size), count // size) or min(1, end - start)
+    for part in range(number):
+        first, behind = share(end - start, part, number)
+        yield np.arange(start + first, start + behind, dtype=np.int64)
+
+
 def length(data: Any) -> int:
     """Samples in a data set: a tuple or dict of arrays of equal length, one array, or anything with a length."""
     try:

@@ -51,14 +51,19 @@ class State:
     """The state of a training, as attributes: `State(model=model, optimizer=optimizer, best=0.0)`.
 
     Any number of models, optimizers, schedulers (PyTorch or Keras) and plain values; attributes set later count too.
-    Optimizers are prepared for exact gradients of the global batch (see `prepare`). `epoch` is always there.
+    Optimizers are prepared for exact gradients of the global batch (see `prepare`). `epoch` and `history`, to which
+    `log` adds, are always there.
     """
 
     def __init__(self, **values: Any) -> None:
-        object.__setattr__(self, "_values", {"epoch": 0})
+        object.__setattr__(self, "_values", {"epoch": 0, "history": []})
         object.__setattr__(self, "_parts", {})
         self._pass = self._done = self._step = self._samples = self._in_epoch = 0
         self._calls = 0
+        self._unproven = 0
+        """Samples of this pass since the optimizer last stepped."""
+        self._idle = True
+        """Whether it has not stepped in this pass."""
         self._in_epochs: object | None = None
         self._walk: object | None = None
         self._fresh = True
@@ -153,14 +158,23 @@ class State:
         self._calls += 1
         if self._calls <= self._pass:
             return None
+        self._unproven, self._idle = 0, True
         del here.passes[self._pass :]
         here.passes.append(count)
         return self._done
 
-    def _advance(self, samples: int, done: int) -> None:
+    def _advance(self, samples: int, done: int, count: int) -> None:
         here.piece = None
-        self._step, self._done = self._step + 1, done
-        self._samples, self._in_epoch = self._samples + samples, self._in_epoch + samples
+        self._done = done
+        stepped = here.trained or not here.reducers
+        self._idle = self._idle and not stepped
+        if self._in_epochs is not None:  # a pass in which no optimizer steps is an evaluation
+            here.passes[-1] = 0 if self._idle else count
+        self._unproven += samples
+        if stepped:
+            self._step += 1
+            self._samples, self._in_epoch = self._samples + self._unproven, self._in_epoch + self._unproven
+            self._unproven = 0
 
     def _leave(self) -> None:
         self._done = 0
@@ -177,6 +191,15 @@ class State:
         if self._in_epochs is not None and self._walk is None and self._calls > 0 and self._calls >= self._pass:
             return self.epoch + 1, 0, 0
         return self.epoch, self._pass, self._done + self._in_flight()
+
+    def log(self, **values: Any) -> None:
+        """Add a row to `history`: epoch, step and `values` (numbers of any framework, or what pickles).
+
+        The history belongs to the state: it is committed, goes back with a rollback, and after a change of the ring
+        all workers go on with rank 0's. `train(state)` begins anew then, so what it gathers elsewhere is lost.
+        """
+        row = {name: _number(value) for name, value in values.items()}
+        self._values.setdefault("history", []).append({"epoch": int(self.epoch), "step": self.step, **row})
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
@@ -364,7 +387,7 @@ def walk(
                     here.piece = piece
                 yield data.take(content, piece.indices, collate)
             if state is not None:
-                state._advance(len(batch), step + 1)
+                state._advance(len(batch), step + 1, count)
     finally:
         if state is not None and state._walk is mine:
             state._walk = here.piece = None
@@ -425,6 +448,16 @@ def _complete(parts: dict[str, Part]) -> None:
         complete = getattr(framework, "complete", None)
         if complete is not None:
             complete(list(parts.values()))
+
+
+def _number(value: Any) -> Any:
+    """A single number of any framework as Python's own; anything else as it is."""
+    if isinstance(value, bool | int | float | str) or np.ndim(value) != 0:
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
 
 
 def _unpicklable(values: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,7 +86,6 @@ def test_another_epoch_or_seed_is_another_order():
     assert len(orders) == 9
 
 
-@pytest.mark.xfail(reason="no shares for an evaluation")
 @given(st.integers(0, 200), st.integers(1, 64), st.integers(1, 8))
 def test_an_evaluation_sees_every_sample_once_in_as_many_batches_everywhere(count, batch_size, size):
     shares = [list(data.evaluation(count, batch_size, rank, size)) for rank in range(size)]
