@@ -15,16 +15,19 @@ import ast
 import functools
 import re
 import symtable
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from jupyter_elastic.errors import PackagingError
+from jupyter_elastic.variables import set_before_loading, settings
 
 GIVEN = frozenset({"rank", "world_size", "local_rank", "device"})
 """Names that the worker defines; the notebook's own are not shipped over them."""
 _HARMLESS = frozenset({"matplotlib", "config", "load_ext", "reload_ext", "autoreload", "precision", "pprint", "xmode"})
 """Line magics that only set up the notebook's own display or editing; a worker does without."""
+_SETTING = re.compile(r"([A-Za-z_]\w*)\s*[=\s]\s*([^{}$]+)")
+"""What `%env` sets, where nothing of the notebook is to be filled in."""
 _COMMAND_NAMES = re.compile(r"\{[^{}]*\}|\$\w+")
 _WORD = re.compile(r"[^\W\d]\w*")
 _SHELL = "__import__('jupyter_elastic.shell', fromlist=['_'])"
@@ -42,6 +45,8 @@ class Cell:
     open_ended: bool
     """Whether it may set names that its text does not show (`from x import *`, `exec`)."""
     notes: tuple[str, ...] = ()
+    variables: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    """Environment variables to be set before the frameworks are loaded (`variables.set_before_loading`)."""
 
 
 def read(source: str, *, filename: str, first_line: int) -> Cell:
@@ -64,7 +69,9 @@ def _read(source: str, first_line: int) -> Cell:
     flow.finish()
     sets, open_ended = _sets(plain, tree)
     needs = tuple(name for name in dict.fromkeys([*flow.needs, *in_commands]) if name not in GIVEN)
-    return Cell(plain, needs, frozenset(sets), open_ended, notes)
+    if any(name == "CUDA_VISIBLE_DEVICES" for statement in tree.body for name, _, _ in settings(statement)):
+        notes += ("the cell sets CUDA_VISIBLE_DEVICES: leave that out, each worker sees the GPUs that it has leased",)
+    return Cell(plain, needs, frozenset(sets), open_ended, notes, set_before_loading(tree))
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -141,6 +148,9 @@ def _shell_call(
     if func.attr == "run_line_magic" and name in _HARMLESS:
         notes.append(f"line {line}: %{name} is left out, it only concerns the notebook")
         yield node, "None"
+        return
+    if name in {"env", "set_env"} and (setting := _SETTING.fullmatch(said[-1].strip())) and len(said) == 2:
+        yield node, f"__import__('os').environ.__setitem__({setting[1]!r}, {setting[2]!r})"
         return
     sign = "%%" if func.attr == "run_cell_magic" else "%"
     advice = {

@@ -142,13 +142,22 @@ def package(
         raise PackagingError(
             f"--out {missing[0]}: the cell never sets `{missing[0]}`. Set it in the cell, or correct the name."
         )
+    given = {**environment(os.environ), **(env or {})}
+    early = {
+        name: value
+        for name, (value, default) in cell.variables.items()
+        if name not in (env or {}) and not (default and name in given)
+    }
+    if early:
+        said = ", ".join(f"{name}={value}" for name, value in early.items())
+        notes.append(f"set before the workers load their frameworks, as in the cell: {said}")
     payload = Payload(
         source=cell.source,
         filename=filename,
         first_line=first_line,
         names=_dump(values, namespace),
         out=out,
-        env={**environment(os.environ), **(env or {})},
+        env={**given, **early},
         sys_path=_search_path(),
         workdir=workdir or str(Path.cwd()),
         sources=_sources(values, namespace, labels or {}),

@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import apart, display, environment, processes, seeds
+from jupyter_elastic.agent import apart, display, environment, late_variables, processes, seeds
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.connection import passing_dir
@@ -194,6 +194,7 @@ class Worker:
             device=self._order["device"],
         )
         sys.modules["__main__"] = _main_module(self._namespace)
+        late_variables.watch()
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
 
     def _follow(self, rank: int, size: int) -> None:

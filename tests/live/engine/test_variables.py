@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from jupyter_elastic import packaging
 from jupyter_elastic.agent.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
@@ -14,7 +12,6 @@ BACKEND = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\nfound
 LATE = 'import os, torch\nos.environ["TORCH_LOGS"] = "+" + "dynamo"\nos.environ["OF_NOBODY"] = "1"\n'
 
 
-@pytest.mark.xfail(reason="a variable of the cell comes after the parent's imports, unsaid")
 @needs("tensorflow")
 @asynchronous
 async def test_keras_has_the_backend_of_the_cell(folder: Path) -> None:
@@ -26,7 +23,6 @@ async def test_keras_has_the_backend_of_the_cell(folder: Path) -> None:
         assert not bench.text(0, "stderr")
 
 
-@pytest.mark.xfail(reason="a variable of the cell comes after the parent's imports, unsaid")
 @needs("torch")
 @asynchronous
 async def test_one_that_nobody_found_is_said(folder: Path) -> None:
