@@ -92,6 +92,11 @@ class AsyncClient:
         self.timeout_s = timeout_s
         self.welcome: wire.Welcome | None = None
         """What the daemon said to the last Hello."""
+        self.welcomed = asyncio.Event()
+        self.refusal = ""
+        """Why the daemon refused the last Hello; empty when it didn't."""
+        self.hello = wire.Hello(version=wire.VERSION, role=role)
+        """What we say of ourselves."""
         self.connected = False
         self._where = connection.find(endpoint)
         self._pending: dict[int, _Pending] = {}
@@ -174,6 +179,10 @@ class AsyncClient:
         answer = await self.ask(wire.SubmitJob(spec=spec, key=key or uuid.uuid4().hex))
         return _expect(answer, wire.Submitted).job
 
+    def introduce(self) -> None:
+        """Say Hello (again); the answer shows in `welcome` or `refusal`."""
+        self._hello, _ = self._enqueue(self.hello)
+
     async def sent(self) -> None:
         """Come back when all that was asked is on its way, at once while there is no connection."""
         await self._outbox.join()
@@ -247,8 +256,7 @@ class AsyncClient:
         for number in (self._hello, *(follower.asking for follower in self._followers.values())):
             self._pending.pop(number or 0, None)
         open_asks = [pending.frame for pending in self._pending.values()]
-        self._hello, hello = self._next_id, wire.Hello(version=wire.VERSION, role=self.role)
-        self._enqueue(hello)
+        self.introduce()
         for frame in open_asks:
             self._outbox.put_nowait(frame)
         for follower in self._followers.values():
@@ -308,8 +316,10 @@ class AsyncClient:
         answer = message.answer
         if message.id == self._hello:
             if isinstance(answer, wire.Welcome):
-                self.welcome = answer
+                self.welcome, self.refusal = answer, ""
+                self.welcomed.set()
             elif isinstance(answer, wire.Refused):
+                self.refusal = answer.message
                 self._fail(BY_CODE.get(answer.code, ElasticError)(answer.message))
         for follower in self._followers.values():
             if follower.asking == message.id:

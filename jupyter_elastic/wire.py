@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.types import (
+    AgentPlace,
     AnyEffect,
     DeathSeen,
     Event,
@@ -29,7 +30,7 @@ from jupyter_elastic.types import (
     View,
 )
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 
@@ -51,6 +52,12 @@ class Hello(Ask, frozen=True, kw_only=True):
     version: int
     role: str = "client"
     """`client` or `agent`."""
+    place: AgentPlace | None = None
+    """Where the agent is. A second agent of a user, elsewhere, is refused while the first has something that runs."""
+    alone: bool = False
+    """It has looked at the folders of all jobs, and no driver is alive."""
+    take_over: bool = False
+    """Its user says that nothing of the other agent runs any more."""
 
 
 class SubmitJob(Ask, frozen=True, kw_only=True):

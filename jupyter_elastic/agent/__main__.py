@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.agent [--endpoint E] [--foreground]`: this user's agent, until nobody needs it."""
+"""`python -m jupyter_elastic.agent [--endpoint E] [--take-over] [--foreground]`: this user's agent."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the agent; 0 when it left because nobody needs it or because there is one already."""
     parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.agent", description=__doc__)
     parser.add_argument("--endpoint", help="the daemon: endpoint or connection file; default: the own pool")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="replace this user's agent elsewhere (another container, another host), of which nothing runs any more",
+    )
     parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
     options = parser.parse_args(arguments)
     try:
@@ -31,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write("this user's agent runs already\n")
             return 0
         _log(foreground=options.foreground)
-        asyncio.run(_until_signal(options.endpoint))
+        asyncio.run(_until_signal(options.endpoint, take_over=options.take_over))
     except ElasticError as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
@@ -56,9 +61,9 @@ def _log(*, foreground: bool) -> None:
     )
 
 
-async def _until_signal(endpoint: str | None) -> None:
+async def _until_signal(endpoint: str | None, *, take_over: bool) -> None:
     """TERM and INT end the agent, never its jobs."""
-    work = asyncio.ensure_future(agent.serve(endpoint))
+    work = asyncio.ensure_future(agent.serve(endpoint, take_over=take_over))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     await asyncio.gather(work, return_exceptions=True)

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic import __version__, connection
-from jupyter_elastic.agent import parents, processes
+from jupyter_elastic.agent import parents, place, processes
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.folder import AttemptFolder, attempts
 from jupyter_elastic.agent.nursery import Newborn, Nursery
@@ -28,7 +28,7 @@ from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
-from jupyter_elastic.wire import Ping, ReportSeen
+from jupyter_elastic.wire import VERSION, Hello, Ping, ReportSeen
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent leaves when no daemon has answered for so long."""
@@ -68,6 +68,7 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: OrderedDict[tuple[int, int], ExitSeen] = OrderedDict()
         self._nurseries: OrderedDict[str, Nursery] = OrderedDict()
+        self._refusal = ""
 
     @property
     def owner(self) -> str:
@@ -81,7 +82,6 @@ class Agent:
 
     async def run(self) -> None:
         """Adopt what runs, then carry out orders until the daemon is gone for good and nothing runs."""
-        self.adopt()
         orders = asyncio.create_task(self._orders())
         warm = asyncio.create_task(self._warm())
         try:
@@ -196,6 +196,8 @@ class Agent:
             await asyncio.to_thread(warm_up, sys.executable, {}, ())
 
     async def _orders(self) -> None:
+        await self.client.welcomed.wait()  # what another agent runs is not ours to see to
+        self.adopt()
         async for effect in self.client.orders():
             try:
                 self.carry_out(effect)
@@ -208,6 +210,7 @@ class Agent:
             try:
                 await self.client.ask(Ping(), timeout_s=self.look_s)
                 answered = time.monotonic()
+                self._insist()
             except ElasticError:
                 alone_s = time.monotonic() - answered
                 if not self._attempts and (alone_s > self.alone_s or not _is_ours()):
@@ -215,6 +218,21 @@ class Agent:
                     return
             self._let_nurseries_go()
             await asyncio.sleep(self.look_s)
+
+    def _insist(self) -> None:
+        """Where another agent is the user's: say so, and ask again, for that one may end."""
+        if not self.client.refusal:
+            return
+        if self.client.refusal != self._refusal:
+            self._refusal = self.client.refusal
+            log.warning("this agent waits: %s", self._refusal)
+        self.client.hello = hello(take_over=self.client.hello.take_over)
+        self.client.introduce()
+
+
+def hello(*, take_over: bool) -> Hello:
+    """What this agent says of itself."""
+    return Hello(version=VERSION, role="agent", place=place.here(), alone=place.nobody_drives(), take_over=take_over)
 
 
 def _is_ours() -> bool:
@@ -229,11 +247,13 @@ def _is_ours() -> bool:
     return record.pid == os.getpid()
 
 
-async def serve(endpoint: str | None = None) -> None:
-    """Be the agent; the lock is held by the caller."""
+async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None:
+    """Be the agent; the lock is held by the caller. `take_over`: nothing of an agent elsewhere runs any more."""
     pid, started = processes.myself()
     record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
     connection.write_private(connection.agent_file(), msgspec.json.encode(record))
-    async with AsyncClient(endpoint, role="agent") as client:
+    client = AsyncClient(endpoint, role="agent")
+    client.hello = hello(take_over=take_over)
+    async with client:
         log.info("agent %s of %s, process %d", __version__, getpass.getuser(), pid)
         await Agent(client).run()

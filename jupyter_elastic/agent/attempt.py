@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import stat
 import time
 from collections.abc import Awaitable, Callable
@@ -195,7 +196,10 @@ def check_spec(launch: Launch) -> None:
     try:
         info = folder.lstat()
     except OSError as problem:
-        raise EngineError(f"the job's folder {folder} can't be read ({problem.strerror}); submit it again") from problem
+        raise EngineError(
+            f"the job's folder {folder} can't be read by this user's agent ({problem.strerror}); it is on "
+            f"{socket.gethostname()}, process {os.getpid()}: submit the job from where it sees the same files"
+        ) from problem
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022:
         raise EngineError(f"{folder} is not a private folder of this user; submit the job again")
     try:

@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jupyter_elastic import wire
-from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, ProtocolError
+from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, NotAllowed, ProtocolError
 from jupyter_elastic.scheduler import desk, policies
 from jupyter_elastic.scheduler.adviser import Adviser
 from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.core.state import Job
-from jupyter_elastic.scheduler.hosts import without_own
+from jupyter_elastic.scheduler.hosts import one_machine, without_own
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
@@ -140,7 +141,7 @@ class Daemon:
         for user, connected in self.core.state.agents.items():
             if connected:
                 self._agents[user], self._agent_limit[user] = None, limit
-        self._see_hosts(settings.source.hosts(self._slots_held()))
+        self._see_hosts(one_machine(settings.source.hosts(self._slots_held())))
         if policy and policy != self.core.state.policy:
             self._adviser.check(policy, {}, "")
             reason = "the daemon was started with it" if settings.policy else "the default of a new pool"
@@ -231,16 +232,25 @@ class Daemon:
         self._events += events
         self._effects += effects
 
-    def greet(self, peer: Peer) -> None:
-        """An agent said Hello: it is its user's agent from now on."""
-        peer.role = "agent"
+    def greet(self, peer: Peer, hello: wire.Hello) -> None:
+        """An agent said Hello: it is its user's agent from now on, unless another one is."""
+        problem = objection(self.core.state, peer.user, hello.place, alone=hello.alone, take_over=hello.take_over)
+        if problem:
+            log.warning("an agent is refused: %s", problem)
+            raise NotAllowed(problem)
+        before = self._agents.get(peer.user)
+        if before is not None:
+            before.role = "client"
+        peer.role, peer.place = "agent", hello.place
         self._agents[peer.user] = peer
         self._greeted.append(peer)
         self._see_agent(peer.user, connected=True)
 
     def _see_agent(self, user: str, *, connected: bool) -> None:
         if self.failing is None:
-            self.observe(AgentSeen(at=self.now(), by=user, id=self.next_id(), connected=connected))
+            peer = self._agents.get(user) if connected else None
+            place = peer.place if peer is not None else None
+            self.observe(AgentSeen(at=self.now(), by=user, id=self.next_id(), connected=connected, place=place))
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
         """Send events to the peer."""
@@ -423,7 +433,7 @@ class Daemon:
         while True:
             await asyncio.sleep(self.settings.scan_s)
             try:
-                hosts = await loop.run_in_executor(None, self.settings.source.hosts, self._slots_held())
+                hosts = one_machine(await loop.run_in_executor(None, self.settings.source.hosts, self._slots_held()))
             except Exception as problem:
                 log.warning("the hosts can't be seen; the last ones stand: %s", problem)
                 continue

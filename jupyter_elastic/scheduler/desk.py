@@ -64,8 +64,8 @@ class House(Protocol):
         """Take in an observation; its answer goes out when it is on disk."""
         ...
 
-    def greet(self, peer: Peer) -> None:
-        """An agent is there: it gets its orders from now on."""
+    def greet(self, peer: Peer, hello: wire.Hello) -> None:
+        """An agent is there: it gets its orders from now on. NotAllowed when another one is the user's agent."""
         ...
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
@@ -99,7 +99,7 @@ def _hello(house: House, peer: Peer, ask: wire.Hello) -> wire.AnyAnswer:
             "install the same version on both sides, then restart the daemon"
         )
     if ask.role == "agent":
-        house.greet(peer)
+        house.greet(peer, ask)
     elif ask.role != "client":
         raise BadRequest(f"there is no role {ask.role[:50]!r}; there are agent and client")
     state = house.core.state
@@ -240,7 +240,7 @@ def _report(house: House, peer: Peer, ask: wire.ReportSeen) -> wire.AnyAnswer:
     seen = ask.seen
     house.rights.report(peer.user, house.core.state.owner_of(seen.job), seen.job)
     if peer.role != "agent":
-        raise NotAllowed("only an agent reports; say Hello with role agent first")
+        raise NotAllowed("only the user's agent reports; say Hello with role agent first")
     if isinstance(seen, ProgressSeen) and len(seen.progress.metrics) > METRICS:
         raise BadRequest(f"a report may hold {METRICS} metrics at most")
     house.observe(replace(seen, at=house.now(), by=peer.user, id=house.next_id()))

@@ -138,6 +138,18 @@ def source(choice: str | None = None, *, slots: int | None = None) -> Source:
         return Cpu()
 
 
+def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """The hosts, if a pool can serve them; BadRequest for more than one: workers start where their agent is."""
+    if len(hosts) > 1:
+        names = ", ".join(host.name for host in hosts)
+        raise BadRequest(
+            f"a pool is one machine, and these are {len(hosts)}: {names}. Jobs do not cross machines yet: all workers "
+            "would run where their user's agent is, whatever their slots say. Name one host, and give each machine a "
+            "pool of its own"
+        )
+    return hosts
+
+
 def host_name() -> str:
     """This machine's name as slots carry it; a colon would cut a slot's name in two."""
     return re.sub(r"[:\s]", "-", socket.gethostname()) or "localhost"

@@ -22,6 +22,7 @@ import zmq.backend
 from zmq.utils import z85
 
 from jupyter_elastic.scheduler.auth import Keys, user_of_peer
+from jupyter_elastic.types import AgentPlace
 from jupyter_elastic.wire import MAX_FRAME
 
 BATCH = 512
@@ -51,13 +52,15 @@ class Curve(NamedTuple):
 class Peer:
     """A connection. Its user is what the socket says, for as long as it lasts."""
 
-    __slots__ = ("gone", "heard_at", "identity", "outbox", "role", "socket", "user")
+    __slots__ = ("gone", "heard_at", "identity", "outbox", "place", "role", "socket", "user")
 
     def __init__(self, socket: zmq.Socket[bytes], identity: bytes, user: str) -> None:
         self.socket = socket
         self.identity = identity
         self.user = user
         self.role = "client"
+        self.place: AgentPlace | None = None
+        """Where it is, if it is an agent."""
         self.heard_at = 0.0
         """Monotonic time of its last frame."""
         self.outbox: deque[bytes] = deque()

@@ -56,6 +56,7 @@ from jupyter_elastic.types.stimuli import (
 from jupyter_elastic.types.vocabulary import (
     ACTIVE,
     ENDED,
+    AgentPlace,
     Count,
     Host,
     JobId,
@@ -75,6 +76,7 @@ __all__ = [
     "ACTIVE",
     "ENDED",
     "AgentChanged",
+    "AgentPlace",
     "AgentSeen",
     "AnyEffect",
     "AnyFact",

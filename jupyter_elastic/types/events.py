@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Step, Text
+from jupyter_elastic.types.vocabulary import (
+    AgentPlace,
+    Count,
+    Host,
+    JobId,
+    JobSpec,
+    Name,
+    Progress,
+    Record,
+    SlotId,
+    Step,
+    Text,
+)
 
 
 class Fact(Record, tag=True, frozen=True, kw_only=True):
@@ -184,6 +196,8 @@ class AgentChanged(Fact, frozen=True, kw_only=True):
 
     user: str
     connected: bool
+    place: AgentPlace | None = None
+    """Where it is; None: where it was."""
 
 
 AnyFact: TypeAlias = (

@@ -7,7 +7,19 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta
 
 from jupyter_elastic.types.policy import Plan
-from jupyter_elastic.types.vocabulary import Count, Host, JobId, JobSpec, Name, Progress, Record, SlotId, Step, Text
+from jupyter_elastic.types.vocabulary import (
+    AgentPlace,
+    Count,
+    Host,
+    JobId,
+    JobSpec,
+    Name,
+    Progress,
+    Record,
+    SlotId,
+    Step,
+    Text,
+)
 
 
 class Stimulus(Record, tag=True, frozen=True, kw_only=True):
@@ -73,6 +85,7 @@ class AgentSeen(Stimulus, frozen=True, kw_only=True):
     """The agent of user `by` has connected (True) or is gone (False)."""
 
     connected: bool
+    place: AgentPlace | None = None
 
 
 class RunningSeen(Stimulus, frozen=True, kw_only=True):

@@ -91,6 +91,16 @@ class JobSpec(Record, frozen=True, kw_only=True):
     cell: Annotated[str, Meta(max_length=200)] = ""
 
 
+class AgentPlace(Record, frozen=True, kw_only=True):
+    """Where an agent is: two agents of one place see the same files and the same processes."""
+
+    place: Annotated[str, Meta(max_length=200)]
+    home: Annotated[str, Meta(max_length=200)] = ""
+    """Names the state folder: whoever has the same one sees the jobs' folders, and whether a driver holds its lock."""
+    words: Annotated[str, Meta(max_length=500)] = ""
+    """For people."""
+
+
 class Progress(Record, frozen=True, kw_only=True):
     """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
 

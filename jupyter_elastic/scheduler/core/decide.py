@@ -344,9 +344,10 @@ def _outcome(job: Job, seen: ExitSeen) -> AnyFact:
 
 
 def _agent_seen(state: State, seen: AgentSeen) -> Facts:
-    if state.agents.get(seen.by) == seen.connected:
+    place = seen.place if seen.place != state.places.get(seen.by) else None
+    if state.agents.get(seen.by) == seen.connected and place is None:
         return []
-    return [AgentChanged(user=seen.by, connected=seen.connected)]
+    return [AgentChanged(user=seen.by, connected=seen.connected, place=place)]
 
 
 def _tick(state: State, tick: Tick) -> Facts:

@@ -19,6 +19,7 @@ from jupyter_elastic.scheduler.core.transitions import HOLDING, after
 from jupyter_elastic.types import (
     ENDED,
     AgentChanged,
+    AgentPlace,
     AnyFact,
     Event,
     Host,
@@ -185,6 +186,8 @@ class State(Struct, kw_only=True):
     slots: dict[SlotId, SlotBook] = field(default_factory=dict)
     agents: dict[str, bool] = field(default_factory=dict)
     """Users whose agent was ever seen, and whether it is connected."""
+    places: dict[str, AgentPlace] = field(default_factory=dict)
+    """Where the agent of a user is, or was last: what runs was launched there."""
     policy: str = FALLBACK
     policy_options: dict[str, Any] = field(default_factory=dict)
     policy_source: str = ""
@@ -438,6 +441,8 @@ def _plan_accepted(state: State, fact: PlanAccepted) -> None:
 
 def _agent_changed(state: State, fact: AgentChanged) -> None:
     state.agents[fact.user] = fact.connected
+    if fact.place is not None:
+        state.places[fact.user] = fact.place
 
 
 _POOL: dict[type[AnyFact], Callable[[State, Any], None]] = {

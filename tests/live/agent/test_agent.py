@@ -30,8 +30,11 @@ class Daemon:
     """The agent's client, with a daemon behind it that sends what the test says."""
 
     welcome = None
+    refusal = ""
 
     def __init__(self):
+        self.welcomed = asyncio.Event()
+        self.welcomed.set()
         self.sent = asyncio.Queue()
         self.seen = []
         self.news = asyncio.Event()

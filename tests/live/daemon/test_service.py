@@ -15,9 +15,10 @@ import pytest
 
 from jupyter_elastic import connection, keeper, wire
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotFound, ProtocolError
+from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed, NotFound, ProtocolError
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import (
+    AgentPlace,
     Event,
     ExitSeen,
     JobEnded,
@@ -124,6 +125,47 @@ def test_wrong_options_are_named(pool_dir: Path, arguments: list[str], says: str
     assert done.returncode in (1, 2), done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_pool_of_two_hosts_is_refused_at_the_start(pool_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hosts.json"
+    path.write_text('[{"name": "lab1", "slots": 1}, {"name": "lab2", "slots": 1}]')
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_elastic.scheduler", "--hosts", str(path)],
+        check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    assert done.returncode in (1, 2), done.stderr
+    assert "these are 2: lab1, lab2. Jobs do not cross machines yet" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_agent_elsewhere_is_not_heard(pool, spec) -> None:
+    client = pool.start().client()
+
+    async def agents() -> None:
+        first, second = AsyncClient(role="agent"), AsyncClient(role="agent")
+        first.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", words="here"))
+        second.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="there"))
+        async with first:
+            job = await first.submit(spec)
+            assert isinstance(await asyncio.wait_for(anext(first.orders()), 60), Launch)
+            second.start()
+            with pytest.raises(
+                NotAllowed, match=r"another one \(here\); it is connected, and only it can see what runs"
+            ):
+                await second.ask(wire.ReportSeen(seen=_failed(job)))
+            with pytest.raises(NotAllowed, match="only the user's agent reports"):
+                await second.ask(wire.ReportSeen(seen=_failed(job)))
+            assert client.jobs(job=job)[0].phase == "starting"
+            await first.ask(wire.ReportSeen(seen=_failed(job)))
+            assert client.jobs(all=True, job=job)[0].phase == "failed"
+            await second.close()
+
+    asyncio.run(agents())
+
+
+def _failed(job: int) -> ExitSeen:
+    return ExitSeen(at=0, by="", id="x", job=job, attempt=1, outcome="failed")
 
 
 def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.scheduler import hosts
-from jupyter_elastic.scheduler.hosts import Cpu, Nvml, Static, source
+from jupyter_elastic.scheduler.hosts import Cpu, Nvml, Static, one_machine, source
 from jupyter_elastic.types import Host, Slot
 
 NOBODY: frozenset[str] = frozenset()
@@ -43,6 +43,13 @@ def test_a_file_of_hosts_is_read_again(tmp_path: Path) -> None:
     )
     path.write_text("[]")
     assert static.hosts(NOBODY) == ()
+
+
+def test_a_pool_is_one_machine() -> None:
+    lab = Host(name="lab1", kind="cpu", slots=(Slot(index=0),))
+    assert one_machine((lab,)) == (lab,)
+    with pytest.raises(BadRequest, match="one machine, and these are 2: lab1, lab2"):
+        one_machine((lab, Host(name="lab2", kind="cpu", slots=(Slot(index=0),))))
 
 
 @pytest.mark.parametrize(

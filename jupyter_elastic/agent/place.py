@@ -1,0 +1,47 @@
+"""Where this agent is, and whether anything of an earlier one lives.
+
+Knows namespaces, the boot and the pool's two folders. What an agent has launched can be seen, reached and ended only
+from its own place: the same boot, process namespace, sockets' folder and state folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import uuid
+from pathlib import Path
+
+from jupyter_elastic import connection
+from jupyter_elastic.agent.folder import attempts
+from jupyter_elastic.types import AgentPlace
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+PROCESSES = Path("/proc/self/ns/pid")
+
+
+def here() -> AgentPlace:
+    """This place. The folders get names of their own at the first need, which a copy of the path does not have."""
+    boot, processes = BOOT.read_text(encoding="ascii").strip(), str(PROCESSES.readlink())
+    home = _name_of(connection.state_dir())
+    parts = (boot, processes, home, _name_of(connection.runtime_dir()))
+    return AgentPlace(
+        place=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32],
+        home=home,
+        words=f"host {socket.gethostname()}, {processes}, {connection.state_dir()}"[:500],
+    )
+
+
+def nobody_drives() -> bool:
+    """Whether no driver of this state folder's jobs lives: each holds the lock of its attempt until its death."""
+    return not any(
+        folder.exit() is None and folder.lock.holder() is not None for folder in attempts(connection.jobs_dir())
+    )
+
+
+def _name_of(folder: Path) -> str:
+    file = folder / "agent.id"
+    try:
+        return file.read_text(encoding="ascii")[:64]
+    except OSError:
+        connection.write_private(file, uuid.uuid4().hex.encode())
+    return file.read_text(encoding="ascii")[:64]
