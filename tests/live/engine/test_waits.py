@@ -1,0 +1,79 @@
+"""A rank that waits for another is said, with the place where the other is; whoever only computes is not accused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.agent.engines.process import Process
+from tests.live.engine.bench import NOTE, Bench, asynchronous, needs
+
+pytestmark = needs("torch")
+
+HOROVOD = "import torch, horovod.torch as hvd\nhvd.init()\ndef together(): hvd.allreduce(torch.ones(1), name='a')\n"
+GLOO = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + FOLDER + "/meet", rank=rank, world_size=world_size)
+def together(): dist.all_reduce(torch.ones(1))
+"""
+SLEEPS = """
+together()
+if rank == 1:
+    while not stopped():
+        time.sleep(.02)  # here it is
+note(rank=rank)
+together()
+together()
+while not os.path.exists(FOLDER + "/end"): time.sleep(.02)
+"""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_ELASTIC_WAIT_S", "0.6")
+
+
+@pytest.mark.xfail(reason="nobody looks")
+@pytest.mark.parametrize(("engine", "ring"), [(Horovod, HOROVOD), (Process, GLOO)], ids=["horovod", "gloo"])
+@asynchronous
+async def test_who_waits_for_whom_and_where_that_one_is(engine: type, ring: str, folder: Path) -> None:
+    source = NOTE + ring + SLEEPS
+    line = 1 + next(n for n, text in enumerate(source.splitlines(), 1) if "here it is" in text)  # the cell's first is 2
+    async with Bench(engine, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        said = await bench.until(lambda: bench.engine.waits())
+        assert said.startswith("rank 0 waits for rank 1 since ")
+        assert f"which is at <In[1]>:{line}" in said
+        bench.finish()
+        await bench.until(lambda: len(bench.steps()) == 2 and not bench.engine.waits())
+        (folder / "end").touch()
+        assert (await bench.ended()).outcome == "completed"
+
+
+@pytest.mark.xfail(reason="nobody looks")
+@asynchronous
+async def test_two_that_wait_in_different_places(folder: Path) -> None:
+    source = NOTE + HOROVOD + "together()\nif rank: hvd.allreduce(torch.ones(1), name='b')\nelse: together()\n"
+    async with Bench(Horovod, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        said = await bench.until(lambda: bench.engine.waits())
+        assert "wait for each other" in said
+
+
+@pytest.mark.xfail(reason="nobody looks")
+@asynchronous
+async def test_who_waits_a_little_in_each_step_does_not_wait(folder: Path) -> None:
+    """Rank 1 is slow and rank 0 nearly always in a collective, each time in another."""
+    steps = "for step in range(60):\n    if rank: time.sleep(.05)\n    together()\n"
+    async with Bench(Horovod, folder, NOTE + HOROVOD + steps) as bench:
+        await bench.launch("h:0", "h:1")
+        said = set()
+        while bench.exit is None:
+            said.add(bench.engine.waits())
+            await bench.until(lambda since=time.monotonic(): bench.exit or time.monotonic() > since + 0.02)
+        assert bench.exit.outcome == "completed", bench.story()
+        assert said == {""}
+        assert bench.engine.looks > 10
