@@ -37,6 +37,8 @@ class JobUse(Struct, frozen=True, kw_only=True):
     memory: int
     """Resident bytes of all of them; a page that two share counts twice."""
     gpus: list[GpuUse]
+    waits: str = ""
+    """Which rank waits for which, in words, when one has waited for long."""
 
 
 def read(folder: Path) -> JobUse | None:

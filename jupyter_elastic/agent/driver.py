@@ -166,7 +166,7 @@ class Driver:
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
-        tasks.append(asyncio.create_task(Meter(self.folder.job_folder, self._pids, lambda: self._devices).run()))
+        tasks.append(asyncio.create_task(self._meter().run()))
         await self._over.wait()
         for task in tasks:
             task.cancel()
@@ -406,6 +406,10 @@ class Driver:
         except Exception:
             log.exception("the engine doesn't know its processes")
             return self._recorded or []
+
+    def _meter(self) -> Meter:
+        waits = getattr(self._engine, "waits", str)  # engines of others need not know
+        return Meter(self.folder.job_folder, self._pids, lambda: self._devices, waits)
 
     async def _finish(self) -> ExitSeen:
         """End what the engine left, write the last progress and the end, and let the agent take it."""

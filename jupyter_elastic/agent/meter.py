@@ -32,9 +32,14 @@ class Meter:
     """The workers' cores, memory and GPUs, again and again."""
 
     def __init__(
-        self, folder: Path, workers: Callable[[], list[Known]], devices: Callable[[], dict[SlotId, str]]
+        self,
+        folder: Path,
+        workers: Callable[[], list[Known]],
+        devices: Callable[[], dict[SlotId, str]],
+        waits: Callable[[], str] = str,
     ) -> None:
         self._path = folder / NAME
+        self._waits = waits
         self._workers, self._devices = workers, devices
         self._times: dict[int, float] = {}
         self._measured = time.monotonic()
@@ -74,6 +79,7 @@ class Meter:
             cores=round(used / max(elapsed, 1e-3), 2),
             memory=memory,
             gpus=list(gpus),
+            waits=self._waits(),
         )
 
 

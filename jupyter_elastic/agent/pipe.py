@@ -1,9 +1,9 @@
 """The worker's end of the pipe to its driver: JSON lines, read by one thread, written by any.
 
-To the driver: `hello`, `ready`, `entered`, `unmet`, `joined`, `progress`, `committed`, `left`, `apart`, `done`,
-`error`, `bye`. From it: `start` (the first line), `go`, `private`, `removed`, `update`, `left`. When the pipe ends the
-driver is gone, and so is the worker: at once, because nobody would end it later. Knows the words and nothing of
-frameworks.
+To the driver: `hello`, `ready`, `entered`, `unmet`, `joined`, `progress`, `committed`, `left`, `apart`, `stack`,
+`done`, `error`, `bye`. From it: `start` (the first line), `go`, `private`, `removed`, `update`, `left`, `look`. When
+the pipe ends the driver is gone, and so is the worker: at once, because nobody would end it later. Knows the words and
+nothing of frameworks.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class Pipe:
         self.on_call: Callable[[], None] = lambda: None
         self.on_left: Callable[[dict[str, Any]], None] = lambda _: None
         """Another member has left the training."""
+        self.on_look: Callable[[], None] = lambda: None
+        """The driver wants to know where the cell is."""
         self.on_end: Callable[[], object] = _leave
         """The driver is gone."""
         self._sending = threading.Lock()
@@ -99,6 +101,8 @@ class Pipe:
                 self.on_call()
             case "left":
                 self.on_left(words)
+            case "look":
+                self.on_look()
             case _:
                 with self._arrived:
                     self._answers.append({"k": k, **words})

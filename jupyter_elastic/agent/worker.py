@@ -38,6 +38,7 @@ from jupyter_elastic import packaging
 from jupyter_elastic.agent import apart, display, environment, late_variables, processes, seeds
 from jupyter_elastic.agent.horovod_doors import Doors
 from jupyter_elastic.agent.pipe import Pipe, WorkerSession
+from jupyter_elastic.agent.stacks import Watch
 from jupyter_elastic.connection import passing_dir
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.training import guards, lightning
@@ -62,6 +63,9 @@ REHEARSED = {
     "port": 0, "job": 0, "attempt": 1,
 }  # fmt: skip
 """What a worker is told of the empty cell that it rehearses with."""
+
+
+_watch = Watch()
 
 
 class Output:
@@ -124,6 +128,7 @@ class Worker:
         self._session = WorkerSession(pipe, self._engine, self._folder)
         self._doors = Doors(pipe, self._session, order["name"], self._follow, self._expect)
         self._doors.leave = self._removed
+        pipe.on_look = lambda: pipe.send("stack", **_watch.look())
         self._order = order
 
     def run(self) -> NoReturn:
@@ -427,6 +432,7 @@ def prepare() -> None:
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _watch.install()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(  # type: ignore[union-attr]
             encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr

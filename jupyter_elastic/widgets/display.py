@@ -53,6 +53,7 @@ def html(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
         _head(screen, tone),
         _bar(screen, tone),
         f'<div style="color:{_QUIET}">{escape(" · ".join(figures(screen)))}</div>' if figures(screen) else "",
+        _waits(screen),
         _pre(error, "first failing rank", "#c62828") if error else "",
         _band(screen),
         _curves(screen.metrics),
@@ -67,6 +68,8 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
     lines = [f"job {screen.job} {screen.name}: {screen.state}"]
     if screen.detail:
         lines.append(f"  {screen.detail}")
+    if screen.use and screen.use.waits:
+        lines.append(f"  {screen.use.waits}")
     said = figures(screen)
     if said:
         lines.append("  " + ", ".join(said))
@@ -80,6 +83,12 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
         if printed:
             lines += [f"[rank {rank}]", *[f"  {line[1]}" for line in printed[-_STATIC_LINES:]]]
     return "\n".join(lines)
+
+
+def _waits(screen: JobScreen) -> str:
+    """Which rank waits for which, if one does."""
+    said = screen.use.waits if screen.use else ""
+    return f'<div role="status" style="color:{TONES["bad"]}">{escape(said)}</div>' if said else ""
 
 
 def figures(screen: JobScreen) -> list[str]:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic import types as t
+from jupyter_elastic.use import JobUse
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import MAX_POINTS, JobModel, human_time
 
@@ -183,3 +184,13 @@ def test_deaths_stand_in_the_story() -> None:
     assert display.change(screen.sizes[1], 2) == "rank 1 was killed by SIGKILL at step 120"
     assert "rank 1 was replaced after 0.4 s" in display.html(screen)
     assert "over time" not in display.text(screen)
+
+
+def test_who_waits_for_whom_is_shown_while_it_is_so() -> None:
+    story = Story().submitted().started("h:0", "h:1").running("h:0", "h:1")
+    said = "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9"
+    story.model.use = JobUse(at=100.0, workers=2, cores=1.0, memory=1, gpus=[], waits=said)
+    screen = story.model.screen(101.0)
+    assert said in display.text(screen)
+    assert "rank 1 since 60 s, which is at &lt;In[3]&gt;:9" in display.html(screen)
+    assert "waits" not in display.html(story.model.screen(200.0))  # nobody knows any more

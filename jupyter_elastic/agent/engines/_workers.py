@@ -31,6 +31,7 @@ from jupyter_elastic.agent.engines._failure import DIED, Failure, ended_early
 from jupyter_elastic.agent.engines.base import Report, Task
 from jupyter_elastic.agent.membership import Action, Membership
 from jupyter_elastic.agent.spawn import Process, Spawner, default_threads
+from jupyter_elastic.agent.waits import LOOKS, Look, patience_s, sentence
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.types import (
     DeathSeen,
@@ -85,6 +86,10 @@ class Member:
     """It has been in a ring."""
     newcomer: bool = False
     """What it prints is kept apart until it has joined."""
+    look: Look | None = None
+    """Where it was when it was last asked."""
+    unanswered: int = 0
+    """Times that it was asked since it last answered."""
 
 
 class WorkersEngine:
@@ -128,6 +133,11 @@ class WorkersEngine:
         self._environment: dict[str, str] = {}
         self._oom_kills: float = math.inf
         """Before this attempt."""
+        self.looks = 0
+        """How often the workers were asked where they are."""
+        self._patience_s = 0.0
+        self._waits = ""
+        self._heard_at = self._looked_at = time.monotonic()
         self._step: int | None = None
         """The last one that was reported."""
         self._deaths = 0
@@ -148,6 +158,7 @@ class WorkersEngine:
             return
         self._cell = _reading.read_cell(payload)
         self._environment = payload.env
+        self._patience_s = patience_s(payload.env)
         self._port = environment.reserve()
         self.machine.elastic = self.rings and self._cell.elastic
         self._spawner = Spawner(
@@ -296,6 +307,10 @@ class WorkersEngine:
 
     def _hear(self, member: Member, words: dict[str, Any]) -> None:
         log.debug("%s: %.200s", member.name, words)
+        if words["k"] == "stack":
+            self._saw(member, words)
+            return
+        self._heard_at, self._waits = time.monotonic(), ""
         match words["k"]:
             case "hello":
                 member.running = True
@@ -537,11 +552,57 @@ class WorkersEngine:
             log.error("a fault in the engine", exc_info=problem)
             self._fail(Failure(0, 0, "EngineError", f"a fault in the engine: {problem!r}"))
 
+    # --- who waits for whom
+
+    def waits(self) -> str:
+        """Which rank waits for which, in words; empty while nobody does."""
+        return self._waits
+
+    def _watch(self) -> None:
+        """While nothing is heard of the workers, ask them now and then where they are."""
+        now, every_s = time.monotonic(), self._patience_s / LOOKS
+        asked = self._asked()
+        if not every_s or self._stopping or min(now - self._heard_at, now - self._looked_at) < every_s:
+            return
+        if len(asked) + len(self._through) < 2:
+            return
+        self._judge(asked)
+        self._looked_at = now
+        self.looks += 1
+        for member in asked:
+            member.unanswered += 1
+            self.tell(member.name, "look")
+
+    def _asked(self) -> list[Member]:
+        return [m for m in self._members.values() if m.running and not (m.done or m.doomed)]
+
+    def _saw(self, member: Member, words: dict[str, Any]) -> None:
+        look = Look(rank=member.rank, **{name: words[name] for name in ("where", "held", "still_s")})
+        member.look, member.unanswered = dataclasses.replace(look, stack=tuple(words["stack"])), 0
+        asked = self._asked()
+        if not any(m.unanswered for m in asked):
+            self._judge(asked)
+
+    def _judge(self, asked: list[Member]) -> None:
+        """Say who waits; one that did not answer twice can't: its main thread does not let go of Python's lock."""
+        looks = []
+        for member in asked:
+            look = dataclasses.replace(member.look or Look(0, "an unknown place"), rank=member.rank)
+            if member.unanswered > 1:
+                where = f"{look.where} when it last answered (something there does not let go of Python's lock)"
+                look = dataclasses.replace(look, held=False, where=where)
+            looks.append(look)
+        before, self._waits = self._waits, sentence(looks, list(self._through.values()), self._patience_s)
+        if self._waits and not before:
+            stacks = "".join(f"\nrank {look.rank}:\n  " + "\n  ".join(look.stack) for look in looks)
+            log.warning("%s%s", self._waits, stacks)
+
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
         self._oom_kills = _reading.oom_kills()
         while True:
             self._do(self.machine.tick())
+            self._watch()
             if self._unsaved_since is not None and time.monotonic() - self._unsaved_since > DISK_S:
                 self._unsaved_since = None
                 try:

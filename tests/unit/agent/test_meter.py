@@ -123,3 +123,8 @@ def test_without_a_driver_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(meter, "_nvml", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert meter.gpu_use({"a:0": "GPU-1"}) == []
+
+
+def test_who_waits_for_whom_goes_with_it(tmp_path: Path) -> None:
+    assert Meter(tmp_path, list, dict).measure().waits == ""
+    assert Meter(tmp_path, list, dict, lambda: "rank 0 waits").measure().waits == "rank 0 waits"

@@ -124,6 +124,7 @@ export interface JobUse {
   cores: number;
   memory: number;
   gpus: GpuUse[];
+  waits: string;
 }
 
 export interface JobScreen {

@@ -296,6 +296,11 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
         {screen.state}
       </div>
       {screen.detail && screen.detail !== noted && <p class="je-quiet">{screen.detail}</p>}
+      {screen.use?.waits && (
+        <p class="je-banner" role="status">
+          {screen.use.waits}
+        </p>
+      )}
       {page.traceback && <pre class="je-output je-traceback">{page.traceback}</pre>}
       <Progress screen={screen} />
       <Figures screen={screen} />

@@ -1,0 +1,104 @@
+"""Who waits for whom, from where everybody is; and where somebody is."""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+
+import pytest
+
+from jupyter_elastic.agent.stacks import Watch, describe
+from jupyter_elastic.agent.waits import ENV, WAIT_S, Look, patience_s, sentence
+
+
+def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> Look:
+    return Look(rank, where, held=True, still_s=still_s)
+
+
+@pytest.mark.parametrize(
+    ("looks", "ended", "words"),
+    [
+        ([held(0), Look(1, "<In[3]>:9")], [], "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9"),
+        ([held(0), Look(1, "a.py:9", still_s=90)], [], "rank 0 waits for rank 1 since 60 s, which is at a.py:9"),
+        (
+            [held(2), held(0), Look(1, "a.py:9"), Look(3, "b.py:1")],
+            [],
+            "ranks 0 and 2 wait for ranks 1 and 3 since 60 s, rank 1 is at a.py:9; rank 3 is at b.py:1",
+        ),
+        ([held(0)], [1], "rank 0 waits at <In[3]>:7 since 60 s; rank 1 has come to the end of the cell"),
+        (
+            [held(0), held(1, 40.0, "<In[3]>:8")],
+            [],
+            "ranks 0 and 1 wait for each other since 60 s: rank 0 at <In[3]>:7, rank 1 at <In[3]>:8",
+        ),
+        ([held(0), held(1)], [], ""),  # a slow collective of all
+        ([held(0, 29.0), Look(1, "a.py:9")], [], ""),
+        ([held(0), held(1, 2.0)], [], ""),  # it has come at last
+        ([Look(0, "a.py:9", still_s=600.0), Look(1, "a.py:9")], [], ""),  # both compute
+        ([], [0, 1], ""),
+    ],
+)
+def test_sentence(looks: list[Look], ended: list[int], words: str) -> None:
+    assert sentence(looks, ended, 30.0) == words
+
+
+def test_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENV, raising=False)
+    assert patience_s({}) == WAIT_S
+    monkeypatch.setenv(ENV, "12")
+    assert patience_s({}) == 12
+    assert patience_s({ENV: "0"}) == 0
+    assert patience_s({ENV: "soon"}) == WAIT_S
+
+
+def frame_in(file: str, function: str = "synchronize") -> object:
+    """A frame of that file, called from one of the cell's."""
+    names: dict[str, object] = {"sys": sys}
+    exec(compile(f"def {function}(): return sys._getframe()", file, "exec"), names)
+    exec(compile(f"\n\nfrom_cell = lambda: {function}()", "<In[3]>", "exec"), names)
+    return names["from_cell"]()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("file", "waits"),
+    [
+        ("/v/lib/python3.11/site-packages/horovod/torch/mpi_ops.py", True),
+        ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", True),
+        ("/v/lib/python3.11/site-packages/torch/nn/modules/linear.py", False),
+    ],
+)
+def test_the_place_is_the_cells_own_line(file: str, *, waits: bool) -> None:
+    found = describe(frame_in(file))  # type: ignore[arg-type]
+    assert (found["where"], found["held"]) == ("<In[3]>:3", waits)
+    assert found["stack"][0].startswith(file)
+
+
+def test_a_cell_within_horovods_own_loop_does_not_wait_for_that() -> None:
+    names: dict[str, object] = {"sys": sys}
+    exec(compile("def train(): return sys._getframe()", "<In[3]>", "exec"), names)
+    exec(compile("run = lambda: train()", "/v/site-packages/horovod/common/elastic.py", "exec"), names)
+    found = describe(names["run"]())  # type: ignore[operator]
+    assert found["where"] == "<In[3]>:1"
+    assert not found["held"]
+
+
+def test_a_thread_that_moves_is_known_from_one_that_does_not() -> None:
+    watch, looks, go = Watch(), [], _thread.allocate_lock()
+    watch.install()
+    go.acquire()
+
+    def look() -> None:
+        while len(looks) < 2 or not looks[-1]["still_s"]:
+            looks.append(watch.look())
+        go.release()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    go.acquire()  # one call, in which it stands still
+    thread.join()
+    assert looks[0]["still_s"] == 0 < looks[-1]["still_s"]
+    thread = threading.Thread(target=lambda: looks.append(watch.look()))
+    thread.start()
+    thread.join()  # it has moved: the time begins anew
+    assert looks[-1]["still_s"] == 0
