@@ -9,8 +9,8 @@ import time
 import pytest
 
 from jupyter_elastic.agent import processes
-from jupyter_elastic.types import JobStarted, SlotsReleased
-from jupyter_elastic.wire import SwitchPolicy
+from jupyter_elastic.types import JobProgressed, JobStarted, SlotsReleased
+from jupyter_elastic.wire import ReadView, SwitchPolicy
 from tests.live.engine.bench import needs
 
 WAIT_FOR_FILE = """
@@ -249,3 +249,30 @@ def test_an_agent_killed_at_any_moment_of_a_launch_launches_once(pool, tmp_path)
         assert pool.ended(job).outcome == "completed"
         assert begun(signals, 0) == begun(signals, 1) == 1
         assert pool.info(job).attempt == 1
+
+
+REPORTS = """
+import time
+from jupyter_elastic import training
+done = 0
+while not (folder / "go").exists():
+    done += 100
+    training.report(step=done, samples=done, total_samples=1e9, by=rank)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.xfail(reason="its reports come from every rank and name a world of one, so the books learn no speed")
+def test_the_progress_of_independent_workers_is_learned(pool, tmp_path):
+    job, signals = submit(pool, tmp_path, REPORTS, slots=2)
+
+    def learned():
+        (view,) = (one for one in pool.client.ask(ReadView()).view.jobs if one.job == job)
+        return view.profile.speeds
+
+    (speed,) = pool.until(learned, "the books know its speed", limit_s=10.0)
+    assert speed.workers == 2
+    assert {fact.progress.metrics["by"] for fact in pool.facts(job) if isinstance(fact, JobProgressed)} == {0.0}
+    assert "it is done in about" in pool.job(job).explain()
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
