@@ -16,7 +16,7 @@ import msgspec
 
 from jupyter_elastic.training import session
 from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import members
+from jupyter_elastic.training.ring import in_job
 from jupyter_elastic.types import Progress
 
 INTERVAL_S = 0.1
@@ -72,7 +72,7 @@ class Reporter:
         self.pending = False
         self.sent_at = time.monotonic() if now is None else now
         progress = msgspec.structs.replace(self._progress(), **self.exact)
-        if session.current is not None and members()[0] == 0:
+        if session.current is not None and in_job()[0] == 0:
             session.current.report(progress)
         return progress
 
@@ -102,7 +102,7 @@ class Reporter:
         metrics = dict(self.metrics)
         state = here.state
         if state is None:
-            return Progress(step=self.calls, world_size=members()[1], metrics=metrics)
+            return Progress(step=self.calls, world_size=in_job()[1], metrics=metrics)
         per_epoch = sum(here.passes)
         whole = here.epochs is not None and per_epoch > 0
         in_epoch = state.seen / per_epoch if per_epoch else 0.0

@@ -168,6 +168,13 @@ def members() -> tuple[int, int]:
     return 0, 1
 
 
+def in_job() -> tuple[int, int]:
+    """This worker's number and how many the job has now, whether or not they train together."""
+    if session.current is None or in_horovod_job():
+        return members()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def _at_hand() -> str:
     for name, framework in (("horovod.torch", "torch"), ("horovod.tensorflow", "tensorflow"), ("torch", "torch"),
                             ("tensorflow", "tensorflow")):  # fmt: skip

@@ -262,7 +262,6 @@ while not (folder / "go").exists():
 """
 
 
-@pytest.mark.xfail(reason="its reports come from every rank and name a world of one, so the books learn no speed")
 def test_the_progress_of_independent_workers_is_learned(pool, tmp_path):
     job, signals = submit(pool, tmp_path, REPORTS, slots=2)
 
@@ -270,7 +269,7 @@ def test_the_progress_of_independent_workers_is_learned(pool, tmp_path):
         (view,) = (one for one in pool.client.ask(ReadView()).view.jobs if one.job == job)
         return view.profile.speeds
 
-    (speed,) = pool.until(learned, "the books know its speed", limit_s=10.0)
+    (speed,) = pool.until(learned, "the books know its speed")
     assert speed.workers == 2
     assert {fact.progress.metrics["by"] for fact in pool.facts(job) if isinstance(fact, JobProgressed)} == {0.0}
     assert "it is done in about" in pool.job(job).explain()
