@@ -10,10 +10,12 @@ import io
 import json
 import os
 import queue
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn, cast
 
@@ -26,7 +28,7 @@ from rich.table import Table
 from jupyter_elastic import __version__, describe, keeper, wire
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed
-from jupyter_elastic.job import Job
+from jupyter_elastic.job import Job, find
 from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.live_pool import live_pool
@@ -36,6 +38,7 @@ from jupyter_elastic.widgets.pool_screen import PoolScreen
 
 Connect = Callable[[], Client]
 TAIL_S = 0.2
+_JOB = "its number, or its name: the newest of that name"
 FIRST_S = 20.0
 """How long the first picture of the pool is waited for."""
 _PHASE_STYLE = {
@@ -112,6 +115,9 @@ class _Parser(argparse.ArgumentParser):
     in_notebook = False
 
     def error(self, message: str) -> NoReturn:
+        if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            close = get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), 1)
+            message += f"; did you mean {close[0]}?" if close else ""
         if not self.in_notebook:
             super().error(message)
         raise BadRequest(f"{self.prog}: {message}")
@@ -133,15 +139,18 @@ def _parser(prog: str, *, notebook: bool) -> argparse.ArgumentParser:
     jobs.add_argument("--all", "-a", action="store_true", help="the ended ones too")
     jobs.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
     logs = command("logs", _logs, "what a rank of a job printed")
-    logs.add_argument("job", type=int)
+    logs.add_argument("job", help=_JOB)
     logs.add_argument("--rank", "-r", type=int, default=0)
     logs.add_argument("--stream", choices=["stdout", "stderr"], default="stdout")
     logs.add_argument("--follow", "-f", action="store_true", help="go on until the job ends")
     cancel = command("cancel", _cancel, "end jobs")
-    cancel.add_argument("job", type=int, nargs="+")
+    cancel.add_argument("job", nargs="+", help=_JOB)
     cancel.add_argument("--reason", default="")
     explain = command("explain", _explain, "why a job waits, or holds what it holds")
-    explain.add_argument("job", type=int)
+    explain.add_argument("job", help=_JOB)
+    if notebook:
+        attach = command("attach", _attach, "the live view of a job, in this notebook")
+        attach.add_argument("job", help=_JOB)
     command("hosts", _hosts, "the slots of the pool and who holds them")
     policy = command("policy", _policy, "list the policies, switch to NAME, or `describe NAME`")
     policy.add_argument("name", nargs="?", metavar="NAME | describe")
@@ -212,12 +221,25 @@ def _job_row(info: JobInfo) -> list[str]:
     ]
 
 
+def _job(client: Client, word: str) -> Job:
+    """The job of this number or name; a name that several have is said."""
+    job, said = find(client, word)
+    if said:
+        print(f"note: {said}", file=sys.stderr)
+    return job
+
+
+def _attach(*_: Any) -> None:
+    """The magic does it, which has a page to draw on; here is what it does not understand."""
+    raise BadRequest("write %elastic attach JOB, in a cell of a notebook")
+
+
 def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     del console
-    job = Job(connect(), given.job)
+    job = _job(connect(), given.job)
     path = job.folder / f"rank.{given.rank}" / given.stream
     if given.json:
-        _print_json({"job": given.job, "rank": given.rank, "stream": given.stream, "path": str(path),
+        _print_json({"job": job.id, "rank": given.rank, "stream": given.stream, "path": str(path),
                      "text": job.logs(given.rank, given.stream)})  # fmt: skip
         return
     if not given.follow:
@@ -240,19 +262,20 @@ def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None
 
 def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
-    for number in given.job:
-        Job(client, number).cancel(given.reason)
+    jobs = [find(client, word, one=True)[0] for word in given.job]
+    for job in jobs:
+        job.cancel(given.reason)
     if given.json:
-        _print_json({"cancelled": given.job})
+        _print_json({"cancelled": [job.id for job in jobs]})
     else:
-        console.print(f"told to end: {', '.join(str(number) for number in given.job)}")
+        console.print(f"told to end: {', '.join(str(job.id) for job in jobs)}")
 
 
 def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    job = Job(connect(), given.job)
+    job = _job(connect(), given.job)
     text = job.explain()
     if given.json:
-        _print_json({"job": given.job, "text": text})
+        _print_json({"job": job.id, "text": text})
         return
     console.print(escape(text))
     if job.status == "failed":

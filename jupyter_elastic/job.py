@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,10 @@ from jupyter_elastic.widgets.model import JobModel, SizePoint
 
 BACKGROUND = "background"
 """File in a job's folder: the cell that waits for the job may go on."""
+MOST_SLOTS = 100_000
+"""Of any pool (`JobSpec`)."""
+MANY = 10_000
+"""So many jobs a pool remembers."""
 _RANK_FILE = re.compile(r"rank\.(\d+)\.pickle")
 
 
@@ -165,6 +170,7 @@ class Job:
     def resize(self, slots: int | str | tuple[int, int]) -> None:
         """Let the job hold another number of slots from now on: `2`, `"1:4"` or `(1, 4)`."""
         low, high = slot_range(slots)
+        check_size(self._client, low)
         self._client.ask(wire.ResizeJob(job=self.id, min_slots=low, max_slots=high))
 
     def explain(self) -> str:
@@ -203,11 +209,47 @@ class Job:
         return f"{failure.text}\n\nThat was rank {failure.rank} of job {self.id} ({info.spec.name}). {files}"
 
 
+def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
+    """The job of this number, else the newest of this name, and a word where several have it.
+
+    Unfinished jobs go before ended ones, the user's own before others'. With `one` (for what can't be undone) a name
+    that several unfinished jobs have is a BadRequest; NotFound when no job has it.
+    """
+    if word.isdecimal():
+        return Job(client, int(word)), ""
+    jobs = client.jobs(all=True, limit=MANY)
+    user = client.welcome.user if client.welcome is not None else ""
+    named = [info for info in jobs if info.spec.name == word]
+    if not named:
+        close = get_close_matches(word, {info.spec.name for info in jobs}, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise NotFound(f"there is no job {word!r}; {hint}`%elastic jobs --all` lists them with their numbers")
+    named.sort(key=lambda info: (info.owner == user, info.phase not in ENDED, info.job))
+    chosen = named[-1]
+    unfinished = [info for info in named if info.phase not in ENDED and info.owner == chosen.owner]
+    if one and len(unfinished) > 1:
+        numbers = ", ".join(str(info.job) for info in unfinished)
+        raise BadRequest(f"{len(unfinished)} unfinished jobs are called {word}: give the number, one of {numbers}")
+    others = ", ".join(str(info.job) for info in named[-2::-1][:5])
+    said = f"{len(named)} jobs are called {word}; this is job {chosen.job}, others: {others}" if others else ""
+    return Job(client, chosen.job), said
+
+
+def check_size(client: Client, least: int) -> None:
+    """BadRequest when so many slots are more than any pool can have; the pool itself judges smaller numbers."""
+    if least <= MOST_SLOTS:
+        return
+    hosts = cast("wire.Hosts", client.ask(wire.ListHosts()))
+    many = len(hosts.slots)
+    unit = f"{'CPU ' if hosts.kind == 'cpu' else ''}slot{'' if many == 1 else 's'}"
+    raise BadRequest(f"the pool has {many} {unit}; ask for at most {many} (you asked for {least})")
+
+
 def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
     """`2` -> (2, 2); `"1:4"` -> (1, 4). BadRequest says what is wrong."""
     if isinstance(slots, tuple):
         slots = ":".join(str(part) for part in slots)
-    match = re.fullmatch(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", str(slots))
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?", str(slots))
     if match is None:
         raise BadRequest(f"--gpus {slots}: write a number (--gpus 2) or a range (--gpus 1:4)")
     low = int(match[1])
@@ -216,7 +258,7 @@ def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
         raise BadRequest(f"--gpus {slots}: a job needs at least 1 slot")
     if high < low:
         raise BadRequest(f"--gpus {slots}: the first number is the least and must not be above the second")
-    return low, high
+    return low, high if low > MOST_SLOTS else min(high, MOST_SLOTS)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from jupyter_elastic import connection, keeper, packaging, wire
 from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, JobCancelled
-from jupyter_elastic.job import Job
+from jupyter_elastic.job import Job, check_size, find
 from jupyter_elastic.magic_options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.types import JobInfo, JobSpec
 
@@ -47,9 +47,16 @@ def load(shell: Any) -> None:
     with contextlib.suppress(Exception):  # an interface of IPython's own; without it there is no completion
         shell.set_hook("complete_command", _complete, re_key=re.compile(r"%%distribute"))
         shell.set_hook("complete_command", _complete_elastic, re_key=re.compile(r"%?elastic"))
+    shell.input_transformers_cleanup.append(_with_body)
     if "distributed" in shell.magics_manager.magics["cell"]:
         print("note: %%distributed is nbdistributed's, %%distribute is jupyter-elastic's", file=sys.stderr)  # noqa: T201
     threading.Thread(target=_warm, name="jupyter-elastic start", daemon=True).start()
+
+
+def _with_body(lines: list[str]) -> list[str]:
+    """A cell that only asks for help has a body too: IPython refuses an empty one before it asks the magic."""
+    asks = bool(lines) and lines[0].startswith("%%distribute") and bool({"--help", "-h"} & set(lines[0].split()))
+    return [lines[0].rstrip("\n") + "\n", "pass\n"] if asks else lines
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
@@ -95,6 +102,9 @@ class ElasticMagics(Magics):
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is magic_options' own, below
+        if {"--help", "-h"} & set(line.split()):
+            print(distribute_line.__doc__)  # noqa: T201
+            return None
         options = parse(line, os.environ)
         package = self._package(options, cell)
         engine = choose_engine(options.engine)
@@ -140,8 +150,8 @@ class ElasticMagics(Magics):
         words = line.split()
         if words in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
             return self._show_pool(words)
-        if words[:1] == ["attach"] and len(words) == 2 and words[1].isdigit():
-            return self._attach(int(words[1]))
+        if words[:1] == ["attach"] and len(words) == 2 and not words[1].startswith("-"):
+            return self._attach(words[1])
         cli.notebook(line, self.client)
         return None
 
@@ -190,6 +200,7 @@ class ElasticMagics(Magics):
 
         # Where a connection stands the daemon lives; for the agent the view looks should the job not begin.
         client = self._client if self._client is not None and self._client.connected else self.client()
+        check_size(client, options.min_slots)
         if surface(self.shell) == "widget":
             bundle.check()
             forecasts.for_live_views()
@@ -264,11 +275,13 @@ class ElasticMagics(Magics):
             self._slots_are = answer.kind if isinstance(answer, wire.Hosts) else "cpu"
         return self._slots_are
 
-    def _attach(self, number: int) -> Job:
+    def _attach(self, word: str) -> Job:
         from jupyter_elastic.widgets.show import Shown
 
         client = self.client()
-        job = Job(client, number)
+        job, said = find(client, word)
+        if said:
+            print(f"note: {said}")  # noqa: T201
         view = Shown(self.shell)
         view.follow(job, self._kind(client))
         view.replay()
@@ -347,6 +360,12 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
     if modules:
         lines.append(f"imported again in the workers: {', '.join(modules)}")
     lines += [f"note: {note}" for note in package.notes]
+    stay = packaging.staying(package.payload, os.environ)
+    if stay:
+        lines.append(
+            f"note: variables of the kernel that stay here: {', '.join(stay)}; send one by --env {stay[0]}, several by "
+            "pattern, as in --env 'LAB_*'"
+        )
     if options.deadline_at is not None:
         due = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.deadline_at))
         lines.append(f"to be done by {due}: the policy `deadline` sees to that, others do not look at it")
@@ -356,6 +375,8 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
         kept = "" if options.preemptible else ", not to be paused"
         back = ", ".join(options.out) or "nothing"
         lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
+        if travel := packaging.telling(package.payload.env):
+            lines.append(f"environment: {', '.join(travel)} travel, and what the system and the frameworks need")
         lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
     return lines
 

@@ -12,6 +12,8 @@ import shlex
 import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -91,7 +93,10 @@ class Options(Struct, frozen=True, kw_only=True):
     "--estimate", default="", metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
 )
 @argument(
-    "--env", action="append", metavar="K=V", help="Environment variable of the workers; K alone takes the kernel's."
+    "--env",
+    action="append",
+    metavar="K=V",
+    help="Environment variable of the workers; K alone takes the kernel's, 'LAB_*' all that begin so.",
 )
 @argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
 @argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
@@ -168,7 +173,9 @@ def _given(line: str) -> Any:
     try:
         return parse_argstring(distribute_line, line)
     except UsageError as problem:  # which IPython would only print, so that *Run All* would go on
-        raise BadRequest(f"%%distribute: {problem}; `%%distribute?` lists the options") from None
+        close = get_close_matches(next((w for w in line.split() if w in str(problem)), ""), long_options(), 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise BadRequest(f"%%distribute: {problem}; {hint}`%%distribute --help` lists the options") from None
 
 
 def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
@@ -265,9 +272,15 @@ def _deadline(text: str, now: float) -> float | None:
 
 
 def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for word in given:
         name, equals, value = _plain(word).partition("=")
+        if "*" in name and not equals:
+            named = {one: environ[one] for one in environ if fnmatchcase(one, name)}
+            if not named:
+                raise BadRequest(f"--env {name}: the kernel has no variable like {name}; %env lists those it has")
+            found |= named
+            continue
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise BadRequest(f"--env {word}: write NAME=VALUE")
         if not equals and name not in environ:

@@ -11,6 +11,7 @@ import errno
 import linecache
 import os
 import pickle
+import re
 import shutil
 import sys
 import types
@@ -54,6 +55,14 @@ _ENV_STARTS = (
     "NUMEXPR_", "KMP_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "HF_",
     "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "MLFLOW_", "TENSORBOARD_", "AWS_", "GOOGLE_", "AZURE_", "DATABRICKS_",
 )  # fmt: skip
+_ENV_MISSED = (
+    "KAGGLE_", "COMET_", "NEPTUNE_", "CLEARML_", "HUGGINGFACE", "HUGGING_FACE_", "OPENAI_", "DATASETS_", "DIFFUSERS_",
+    "ACCELERATE_", "LIGHTNING_", "JAX_", "ALL_PROXY", "all_proxy",
+)  # fmt: skip
+"""Likely to be wanted in the workers, and not sent unasked."""
+_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
+_READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
+"""A variable that a cell reads, and does not set."""
 _ENV_OURS = frozenset({
     "CUDA_VISIBLE_DEVICES", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
     "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
@@ -197,6 +206,19 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in _ENV_OURS and (name in _ENV_NAMES or name.startswith(_ENV_STARTS))
     }
+
+
+def telling(env: Mapping[str, str]) -> list[str]:
+    """Of the variables that travel those that people ask about: of libraries and services, not of the system."""
+    return sorted(name for name in env if name.startswith(_ENV_STARTS) or name.lower() in _PROXIES)
+
+
+def staying(payload: Payload, environ: Mapping[str, str]) -> list[str]:
+    """Variables that are set here, do not travel and may be missed: those that the cell reads, and well-known ones."""
+    read = [first or second for first, second in _READS.findall(payload.source)]
+    known = [name for name in environ if name.startswith(_ENV_MISSED)]
+    gone = _ENV_OURS | payload.env.keys()
+    return [name for name in dict.fromkeys([*read, *sorted(known)]) if name in environ and name not in gone]
 
 
 def create_folder(package: Package, root: Path) -> Path:

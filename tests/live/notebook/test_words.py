@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.live.notebook.conftest import Notebook
 
 HEAD = "%%distribute --engine process "
-not_yet = pytest.mark.xfail(reason="the words are those of the program, not of the person")
 
 
-@not_yet
 def test_a_job_is_found_by_its_name(notebook: Notebook) -> None:
     for number in range(2):
         assert not notebook.run(HEAD + f"--name digits -o job{number}\nprint('run', {number})").error
@@ -24,7 +20,6 @@ def test_a_job_is_found_by_its_name(notebook: Notebook) -> None:
     assert "there is no job 'nothing'" in notebook.run("%elastic attach nothing").error
 
 
-@not_yet
 def test_of_several_unfinished_jobs_none_is_cancelled_by_a_name(notebook: Notebook) -> None:
     first, second = (notebook.pool.submit("import time\ntime.sleep(600)", name="twin") for _ in range(2))
     cell = notebook.run("%elastic cancel twin")
@@ -36,7 +31,6 @@ def test_of_several_unfinished_jobs_none_is_cancelled_by_a_name(notebook: Notebo
     assert notebook.pool.ended(second).outcome == "cancelled"
 
 
-@not_yet
 def test_help_and_near_misses(notebook: Notebook) -> None:
     for cell in (HEAD + "--help\nprint('not run')", "%%distribute --help"):
         cell_ = notebook.run(cell)
@@ -53,7 +47,6 @@ def test_help_and_near_misses(notebook: Notebook) -> None:
     assert not notebook.run(HEAD + "--gpus 1:99999999\nx = 1").error
 
 
-@not_yet
 def test_variables_go_by_pattern_and_those_that_stay_are_named(notebook: Notebook) -> None:
     notebook.run("import os\nos.environ.update(LAB_A='1', LAB_B='2', KAGGLE_KEY='secret', WANDB_MODE='offline')")
     cell = notebook.run(HEAD + "--env 'LAB_*'\nimport os\nos.environ['LAB_A'] + os.environ['LAB_B']")

@@ -53,7 +53,7 @@ def elastic() -> list[str]:
         sub = commands.choices[choice.dest]
         words = [_usage(action) for action in sub._actions if not {"--help", "--json"} & {*action.option_strings}]
         rows.append(f"| `{_cell(' '.join(['%elastic', choice.dest, *words]))}` | {_cell(choice.help or '')} |")
-    return [*rows, "| `%elastic attach JOB` | the live view of a job, in this notebook |"]
+    return rows
 
 
 def _usage(action: argparse.Action) -> str:
