@@ -75,6 +75,11 @@ MET = SAMPLER.replace(
 ).replace("    make_loader()\n", '    make_loader()\n    agreed = hvd.broadcast_object(hvd.rank(), name="agreed")\n', 1)
 """With a collective before `elastic.run`, which the others meet in their callback."""
 
+DECAY = SAMPLER.replace('        group["lr"] = .01 * hvd.size()', "        pass").replace(
+    "        state.epoch += 1\n", "        state.epoch += 1\n        optimizer.param_groups[0]['lr'] *= .5\n"
+)
+"""The learning rate is part of the training, and Horovod does not broadcast that of an optimizer without a state."""
+
 UNMET = SAMPLER.replace(
     "optimizer = hvd.Dist", "hvd.broadcast_parameters(model.state_dict(), root_rank=0)\noptimizer = hvd.Dist"
 )

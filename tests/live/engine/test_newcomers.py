@@ -112,3 +112,32 @@ async def test_a_collective_that_nobody_meets_is_made_alone_and_said(folder: Pat
         await bench.step_at(3)
         await end(bench)
         assert "made by this new worker alone" in bench.text(1, "stderr")
+
+
+@torch
+@pytest.mark.xfail(reason="the learning rate of the old size comes back on rank 0 alone")
+@asynchronous
+async def test_a_job_that_comes_back_with_another_size_runs_its_reset_callbacks(folder: Path) -> None:
+    async with Bench(Horovod, folder, cells.SAMPLER, out=OUT) as bench:
+        await bench.launch("h:0")
+        await bench.until(lambda: any(step["step"] > 3 for step in bench.steps()))
+        await bench.engine.stop("preempt")
+        assert (await bench.ended()).outcome == "preempted"
+    async with Bench(Horovod, folder, cells.SAMPLER, out=OUT, attempt=2) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        await end(bench)
+        assert len(bench.results()) == 2
+
+
+@torch
+@pytest.mark.xfail(reason="Horovod does not broadcast the options of an optimizer without a state")
+@asynchronous
+async def test_a_newcomer_takes_over_the_learning_rate(folder: Path) -> None:
+    async with Bench(Horovod, folder, cells.DECAY, out=OUT) as bench:
+        await bench.launch("h:0")
+        await bench.until(lambda: any(step["step"] > 14 for step in bench.steps()))  # beyond the first epoch
+        await bench.rescale("h:0", "h:1")
+        await bench.step_at(2)
+        await end(bench)
+        assert len(bench.results()) == 2
