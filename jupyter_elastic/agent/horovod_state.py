@@ -66,11 +66,12 @@ class StateKeeper:
         def seasoning_sync() -> None:
             from jupyter_elastic.training.ring import translated  # with NumPy, which a worker without rings is spared
 
-            if self._restore and self._rank == 0 and not ours:
-                _restore(state, ordinal, self._session.load())
             # Horovod knows TensorFlow's form of a broken ring in the training function alone.
+            if self._restore and not ours:
+                translated(lambda: self._come_back(state, ordinal))
             translated(sync)
             if not ours:
+                translated(lambda: _sync_options(state))
                 # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
                 # before its first commit would go back to untrained weights.
                 save()
@@ -101,6 +102,16 @@ class StateKeeper:
         if not ours:
             state.on_reset = persistent_on_reset
 
+    def _come_back(self, state: Any, ordinal: int) -> None:
+        """Rank 0 takes up the last commit, which another ring has made: for all a reset, as if they had been in it."""
+        kept = _kept(self._session.load(), ordinal)
+        if kept is None:
+            return
+        if self._rank == 0:
+            _restore(state, kept)
+        for callback in getattr(state, "_reset_callbacks", ()):
+            callback()
+
     def save_now(self) -> None:
         """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""
         if not self._states or not self.seasoned:
@@ -129,13 +140,31 @@ def _dump(state: Any, ordinal: int) -> bytes:
     return MAGIC + pickle.dumps({"ordinal": ordinal, "handlers": cloudpickle.dumps(handlers), "own": own})
 
 
-def _restore(state: Any, ordinal: int, blob: bytes | None) -> None:
-    """Put a dump back and let the state go back to it. A commit of another state of the cell is left alone."""
+def _kept(blob: bytes | None, ordinal: int) -> dict[str, Any] | None:
+    """What `_dump` has kept of this state. A commit of another state of the cell is left alone."""
     if blob is None or not blob.startswith(MAGIC):
+        return None
+    kept: dict[str, Any] = pickle.loads(blob[len(MAGIC) :])  # noqa: S301 - by this job's own workers, in a private folder
+    return kept if kept["ordinal"] == ordinal else None
+
+
+def _sync_options(state: Any) -> None:
+    """Give all the options of rank 0's optimizers, such as the learning rate.
+
+    Horovod's TorchState does so only for optimizers that have a state: SGD without momentum has none.
+    """
+    handlers = getattr(state, "_handlers", {}).values()
+    optimizers = [handler.value for handler in handlers if hasattr(handler.value, "param_groups")]
+    if not optimizers:
         return
-    kept = pickle.loads(blob[len(MAGIC) :])  # noqa: S301 - written by this job's own workers, into a private folder
-    if kept["ordinal"] != ordinal:
-        return
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+    for group, chosen in zip(groups, state._bcast_object(options), strict=True):
+        group.update(chosen)
+
+
+def _restore(state: Any, kept: dict[str, Any]) -> None:
+    """Put a dump back and let the state go back to it."""
     for name, saved in pickle.loads(kept["handlers"]).items():  # noqa: S301
         vars(state._handlers[name]).update(saved)
     for name, value in kept["own"].items():

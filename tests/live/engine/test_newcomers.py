@@ -115,7 +115,6 @@ async def test_a_collective_that_nobody_meets_is_made_alone_and_said(folder: Pat
 
 
 @torch
-@pytest.mark.xfail(reason="the learning rate of the old size comes back on rank 0 alone")
 @asynchronous
 async def test_a_job_that_comes_back_with_another_size_runs_its_reset_callbacks(folder: Path) -> None:
     async with Bench(Horovod, folder, cells.SAMPLER, out=OUT) as bench:
@@ -131,7 +130,6 @@ async def test_a_job_that_comes_back_with_another_size_runs_its_reset_callbacks(
 
 
 @torch
-@pytest.mark.xfail(reason="Horovod does not broadcast the options of an optimizer without a state")
 @asynchronous
 async def test_a_newcomer_takes_over_the_learning_rate(folder: Path) -> None:
     async with Bench(Horovod, folder, cells.DECAY, out=OUT) as bench:
