@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -195,3 +197,25 @@ def test_nothing_of_a_job_lives_when_its_slots_are_free(kind, how, tmp_path, req
     (tmp_path / "go").touch()
     pool.cancel(job)
     pool.ended(job)
+
+
+@pytest.mark.xfail(reason="captures stay for ever")
+def test_the_agent_removes_what_was_captured_for_jobs_that_are_long_over(warm, tmp_path):
+    big = bytes(1_000_000)
+    jobs = [warm.submit("print(len(data))", names={"data": big}) for _ in range(2)]
+    busy = warm.submit(WAIT, slots=2, names={"folder": tmp_path})
+    queued = warm.submit("print(len(data))", names={"data": big})
+    assert all(warm.ended(job).outcome == "completed" for job in jobs)
+    warm.printed(busy, "begun")
+    two_days_ago = time.time() - 2 * 86_400
+    old, young = (warm.job_folder(job) for job in jobs)
+    os.utime(old / "attempt.1" / "exit.json", (two_days_ago, two_days_ago))
+    os.utime(warm.job_folder(queued), (two_days_ago, two_days_ago))
+    warm.kill_agent()
+    warm.start_agent()
+    warm.until(lambda: not (old / "payload.msgpack").exists(), "the agent has removed it")
+    assert (old / "rank.0" / "stdout").read_text() == "1000000\n"
+    assert (young / "payload.msgpack").exists()
+    (tmp_path / "go").touch()
+    assert warm.ended(queued).outcome == "completed"
+    assert warm.output(queued) == "1000000\n"
