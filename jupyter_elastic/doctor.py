@@ -189,9 +189,26 @@ def check_hostname() -> Finding:
     return Finding(check="host name", status="ok", found=f"{name} is {address}")
 
 
+def check_captures() -> Finding:
+    """What captured names take on the disk."""
+    from jupyter_elastic import captures, connection
+    from jupyter_elastic.packaging import human
+
+    jobs = connection.jobs_dir()
+    count, size = captures.on_disk(jobs)
+    found = (
+        f"{human(size)} of {count} jobs in {jobs}; they go a day after their job's end, beyond {human(captures.MOST)} "
+        "sooner (output and results stay)"
+    )
+    if size > 2 * captures.MOST:
+        advice = "jobs that are not over hold most of it, or no agent runs: any cell starts one"
+        return Finding(check="captures", status="warning", found=found, advice=advice)
+    return Finding(check="captures", status="ok", found=found)
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python, check_jupyter, check_extension, check_daemon, check_engines, check_gpus, check_horovod, check_keras,
-    check_hostname,
+    check_hostname, check_captures,
 )  # fmt: skip
 
 

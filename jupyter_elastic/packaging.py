@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic import analysis, connection
+from jupyter_elastic import analysis, captures, connection
 from jupyter_elastic.errors import PackagingError
 
 SOURCE = "cell.py"
-PAYLOAD = "payload.msgpack"
+PAYLOAD = captures.PAYLOAD
 HUGE = 1024**3
 """Bytes; a name above is refused."""
 LARGE = 100 * 1000**2
@@ -80,7 +80,10 @@ class Payload(Struct, frozen=True, kw_only=True):
     first_line: int
     """Line number, in the cell, of the first line of `source` (the magic stands above it)."""
     names: bytes
-    """cloudpickle of a dict: captured name -> value. `restore` turns it into the cell's namespace."""
+    """cloudpickle of a dict: captured name -> value. `restore` turns it into the cell's namespace.
+
+    Large ones are a file of their own (`captures`) and this is empty; `read` puts both together.
+    """
     out: tuple[str, ...] = ()
     """Names whose values come back."""
     env: dict[str, str] = {}
@@ -186,6 +189,14 @@ def decode(data: bytes) -> Payload:
     return msgspec.msgpack.decode(data, type=Payload)
 
 
+def read(folder: Path) -> Payload:
+    """The payload of the job in this folder. OSError when it can't be read; msgspec.DecodeError when it is damaged."""
+    payload = decode((folder / PAYLOAD).read_bytes())
+    if not payload.names:  # even no names at all are some bytes
+        payload = msgspec.structs.replace(payload, names=(folder / captures.NAMES).read_bytes())
+    return payload
+
+
 def restore(payload: Payload) -> dict[str, Any]:
     """The namespace that the cell runs in. Only ever called by the job's own user: it unpickles.
 
@@ -231,7 +242,11 @@ def create_folder(package: Package, root: Path) -> Path:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.mkdir(mode=0o700)
         _write(folder / SOURCE, package.payload.source.encode())
-        _write(folder / PAYLOAD, encode(package.payload))
+        payload = package.payload
+        if len(payload.names) >= captures.LARGE:
+            captures.store(payload.names, folder)
+            payload = msgspec.structs.replace(payload, names=b"")
+        _write(folder / PAYLOAD, encode(payload))
     except OSError as problem:
         why = "the disk is full" if problem.errno == errno.ENOSPC else str(problem)
         raise PackagingError(

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic import __version__, connection
+from jupyter_elastic import __version__, captures, connection
 from jupyter_elastic.agent import parents, place, processes
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.agent.folder import AttemptFolder, attempts
@@ -28,7 +28,7 @@ from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
-from jupyter_elastic.wire import VERSION, Hello, Ping, ReportSeen
+from jupyter_elastic.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportSeen
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent leaves when no daemon has answered for so long."""
@@ -36,6 +36,11 @@ REMEMBERED = 1000
 """Ends kept in memory, to answer repeated orders; older ones are found on disk."""
 KEPT_NURSERIES, KEPT_NURSERY_S = 3, 300.0
 """Of other interpreters than our own: so many, and each so long after its last job began."""
+
+SWEEP_S = 600.0
+"""How often it is looked which captures of jobs that are over are to go."""
+MOST_UNFINISHED = 500
+"""The daemon may leave some out of a longer list: then nothing is removed."""
 
 log = logging.getLogger(__name__)
 
@@ -206,11 +211,15 @@ class Agent:
 
     async def _until_alone(self) -> None:
         answered = time.monotonic()
+        swept = -SWEEP_S
         while True:
             try:
                 await self.client.ask(Ping(), timeout_s=self.look_s)
                 answered = time.monotonic()
                 self._insist()
+                if answered - swept > SWEEP_S:
+                    swept = answered
+                    await self._sweep()
             except ElasticError:
                 alone_s = time.monotonic() - answered
                 if not self._attempts and (alone_s > self.alone_s or not _is_ours()):
@@ -218,6 +227,17 @@ class Agent:
                     return
             self._let_nurseries_go()
             await asyncio.sleep(self.look_s)
+
+    async def _sweep(self) -> None:
+        """Remove what cells had captured whose jobs have long been over."""
+        answer = await self.client.ask(ListJobs(limit=MOST_UNFINISHED))
+        if isinstance(answer, Jobs) and len(answer.jobs) < MOST_UNFINISHED:
+            unfinished = [info.spec.folder for info in answer.jobs]
+            try:
+                if gone := await asyncio.to_thread(captures.sweep, connection.jobs_dir(), unfinished):
+                    log.info("removed the captures of %d jobs that are over", gone)
+            except OSError as problem:
+                log.warning("captures of jobs that are over could not be removed: %s", problem)
 
     def _insist(self) -> None:
         """Where another agent is the user's: say so, and ask again, for that one may end."""

@@ -153,7 +153,7 @@ class Worker:
             self._output.keep_apart(self._order["name"])
         else:
             self._output.follow(self._rank)
-        payload = packaging.decode((self._folder / packaging.PAYLOAD).read_bytes())
+        payload = packaging.read(self._folder)
         self._prepare(payload)
         self._pipe.listen()
         self._pipe.send("hello", pid=os.getpid(), at=time.time())

@@ -35,7 +35,6 @@ def over(folder: Path, at: float) -> Path:
     return folder
 
 
-@pytest.mark.xfail(reason="each job has a copy of its own")
 def test_equal_captures_are_stored_once(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs"
     folders = [queue(jobs, f"y = {number}, data", data=BIG) for number in range(20)]
@@ -54,7 +53,6 @@ def test_equal_captures_are_stored_once(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
-@pytest.mark.xfail(reason="nothing removes them")
 def test_captures_go_a_day_after_the_job_and_nothing_else_does(tmp_path: Path) -> None:
     from jupyter_elastic import captures
 
@@ -73,7 +71,6 @@ def test_captures_go_a_day_after_the_job_and_nothing_else_does(tmp_path: Path) -
     assert on_disk(jobs) < len(BIG)
 
 
-@pytest.mark.xfail(reason="there is no quota")
 def test_beyond_the_quota_the_oldest_go_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_elastic import captures
 

@@ -616,7 +616,7 @@ class WorkersEngine:
         if (folder / "results").exists():  # of an attempt before this one
             shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / "error.json").unlink(missing_ok=True)
-        return packaging.decode((folder / packaging.PAYLOAD).read_bytes())
+        return packaging.read(folder)
 
 
 async def _clear(process: Process) -> None:

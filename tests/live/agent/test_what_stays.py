@@ -199,7 +199,6 @@ def test_nothing_of_a_job_lives_when_its_slots_are_free(kind, how, tmp_path, req
     pool.ended(job)
 
 
-@pytest.mark.xfail(reason="captures stay for ever")
 def test_the_agent_removes_what_was_captured_for_jobs_that_are_long_over(warm, tmp_path):
     big = bytes(1_000_000)
     jobs = [warm.submit("print(len(data))", names={"data": big}) for _ in range(2)]

@@ -1,0 +1,128 @@
+"""What cells have captured, on disk: stored once, read by workers, removed some time after the job.
+
+Small captures stand in the payload itself. A large one is a file of its own in the job's folder, and equal ones are one
+file with several names (hard links); all of them have a name in `.captures` beside the jobs' folders. Knows files; must
+not know sockets, and unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PAYLOAD, NAMES = "payload.msgpack", "names.pickle"
+LARGE = 256 * 1024
+"""Bytes of captured names from which they are a file of their own."""
+STORE = ".captures"
+KEPT_S = 86_400.0
+"""How long captures stay after their job's end."""
+MOST = 4 * 1000**3
+"""Bytes that captures of jobs which are over may take; beyond it the oldest go before their day is over."""
+LEAST_S = 600.0
+"""So long captures stay in any case: their job may be on its way to the daemon."""
+_SAMPLES, _SAMPLE = 64, 4096
+_CHUNK = 1024 * 1024
+
+
+class Kept(NamedTuple):
+    """The captures of a job that is over."""
+
+    folder: Path
+    files: dict[int, int]
+    """Inode -> bytes: what several jobs have counts once."""
+    since: float
+    """When the job was over, in seconds since the epoch."""
+
+
+def store(data: bytes, folder: Path) -> None:
+    """Write captured names into a job's folder; no bytes if a job has the same. OSError when the disk is full."""
+    path, twin = folder / NAMES, folder.parent / STORE / _fingerprint(data)
+    with contextlib.suppress(OSError):  # another one, none yet, or a disk without hard links
+        if _is(twin, data):
+            os.link(twin, path)
+            return
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    with contextlib.suppress(OSError):
+        twin.parent.mkdir(mode=0o700, exist_ok=True)
+        os.link(path, twin)
+
+
+def _fingerprint(data: bytes) -> str:
+    """A name by which equal bytes are found; those which differ only here and there may share it.
+
+    A digest of samples, because one of everything takes longer than to write everything; `_is` looks at all of it.
+    """
+    step = max(_SAMPLE, len(data) // _SAMPLES)
+    digest = hashlib.sha256()
+    for start in range(0, len(data), step):
+        digest.update(data[start : start + _SAMPLE])
+    return f"{len(data)}-{digest.hexdigest()[:32]}"
+
+
+def _is(path: Path, data: bytes) -> bool:
+    with path.open("rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size != len(data):
+            return False
+        return all(file.read(_CHUNK) == data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK))
+
+
+def kept(jobs: Path, unfinished: Iterable[str] = ()) -> list[Kept]:
+    """The captures below `jobs` of jobs that are not among the folders of unfinished ones."""
+    found = []
+    busy = {Path(folder).name for folder in unfinished}
+    for folder in jobs.iterdir() if jobs.is_dir() else ():
+        if folder.name == STORE or folder.name in busy:
+            continue
+        with contextlib.suppress(OSError):
+            if files := _files(folder):
+                found.append(Kept(folder, files, _over_since(folder)))
+    return found
+
+
+def _files(folder: Path) -> dict[int, int]:
+    infos = [path.stat() for name in (PAYLOAD, NAMES) if (path := folder / name).exists()]
+    return {info.st_ino: info.st_size for info in infos}
+
+
+def _over_since(folder: Path) -> float:
+    """When the last attempt ended; of a job that had none, when it was made."""
+    ends = [path.stat().st_mtime for path in folder.glob("attempt.*/exit.json")]
+    return max(ends, default=folder.stat().st_mtime)
+
+
+def surplus(captures: Sequence[Kept], now: float) -> list[Kept]:
+    """Those to remove: a day old, or the oldest beyond `MOST` bytes."""
+    files: dict[int, int] = {}
+    remove = []
+    for capture in sorted(captures, key=lambda capture: -capture.since):
+        files |= capture.files
+        age_s = now - capture.since
+        if age_s > KEPT_S or (age_s > LEAST_S and sum(files.values()) > MOST):
+            remove.append(capture)
+    return remove
+
+
+def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = time.time) -> int:
+    """Remove the captures that are surplus, of jobs that are over; how many."""
+    gone = surplus(kept(jobs, unfinished), clock())
+    for capture in gone:
+        for name in (PAYLOAD, NAMES):
+            (capture.folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        for twin in (jobs / STORE).iterdir():
+            if twin.stat().st_nlink == 1:
+                twin.unlink(missing_ok=True)
+    return len(gone)
+
+
+def on_disk(jobs: Path) -> tuple[int, int]:
+    """How many jobs have captures here, and the bytes that these take."""
+    everything = kept(jobs)
+    files = {inode: size for one in everything for inode, size in one.files.items()}
+    return len(everything), sum(files.values())
