@@ -10,19 +10,27 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from jupyter_elastic import wire
+from tests.live.engine.bench import needs
 from tests.support.pool import Pool
 
 LOAD = "%load_ext jupyter_elastic"
 VIEW = ".jp-OutputArea .je-renderer .je-job"
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
-STEPS = """%%distribute --gpus 2 --engine process --name steps --detach
-import time
+STEPS = """%%distribute --gpus 2 --engine horovod --name steps --detach
+import time, torch
 from jupyter_elastic import training
-for step in range(3000):
-    print('rank', rank, 'step', step, flush=True)
-    training.report(step=step)
-    time.sleep(0.2)
+state = training.State(count=0)
+@training.run
+def train(state):
+    while state.count < 3000:
+        print('rank', training.rank(), 'step', state.count, flush=True)
+        training.report(step=state.count)
+        state.count += 1
+        state.commit()
+        time.sleep(0.2)
+train(state)
 """
+"""It has an elastic loop: others can't be resized."""
 WHOLE = """element => element.scrollWidth <= element.clientWidth && element.scrollHeight <= element.clientHeight"""
 
 
@@ -55,6 +63,7 @@ def panel(notebook: Any, page: Page) -> Locator:
     return found
 
 
+@needs("torch")
 def test_the_buttons_of_a_view(notebook: Any, page: Page, pool: Pool) -> None:  # noqa: PLR0915 - one job for all
     aged(page, 120)
     book = notebook(LOAD, STEPS)
