@@ -67,8 +67,7 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     size: Size = Size(workers=0)
     """Leased now, draining slots not counted. Zero while `stopping`."""
     min_slots: int
-    """Of a running job whose cell has not come to an elastic loop, least and most are what it holds: it can keep that or
-    lose all."""
+    """Of a job that runs and has not come to an elastic loop, least and most are what it holds: that or nothing."""
     max_slots: int
     sizes: tuple[int, ...] = ()
     min_servers: int = 0

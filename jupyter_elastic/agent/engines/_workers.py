@@ -526,7 +526,8 @@ class WorkersEngine:
     def _maybe_running(self) -> None:
         """Without a ring a wish is fulfilled when every wanted worker runs its cell."""
         wanted, generation = self.machine.wanted, self.machine.generation
-        if (self._cell.rings and self.rings) or self._stopping or self._told >= generation:
+        rings = self.rings and (self._cell.rings or self.machine.regroups)
+        if rings or self._stopping or self._told >= generation:
             return
         if wanted and {m.slot for m in self._members.values() if m.running and not m.doomed} >= set(wanted):
             self.running(generation, wanted)

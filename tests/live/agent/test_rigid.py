@@ -54,3 +54,38 @@ def test_a_plain_cell_keeps_its_workers_when_a_colleague_comes(
         assert not [fact for fact in pool.facts(job) if isinstance(fact, RescaleRequested)]
     finally:
         pool.client.ask(SwitchPolicy(name="fifo"))
+
+
+HIDDEN = """
+import os, time, torch
+from jupyter_elastic import training
+def go(folder):
+    state = training.State(rounds=0)
+    @training.run
+    def train(state):
+        while not training.total(float(os.path.exists(folder + "/go"))):
+            state.rounds += 1
+            state.commit()
+            time.sleep(0.01)
+    train(state)
+"""
+
+
+@needs("torch")
+def test_a_loop_that_the_text_does_not_show_is_elastic_once_it_runs(lasting_pool: Pool, tmp_path: Path) -> None:
+    pool = lasting_pool
+    (tmp_path / "hidden_loop.py").write_text(HIDDEN)
+    pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
+    try:
+        source = (
+            f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport hidden_loop\nhidden_loop.go({str(tmp_path)!r})"
+        )
+        job = pool.submit(source, slots=(1, 2), engine="horovod")
+        pool.running(job, elastic=False)
+        pool.running(job, elastic=True)
+        assert pool.ended(pool.submit("print('at last')")).outcome == "completed"
+        assert pool.running(job, generation=2).pause_s > 0, "the ring says when it stands, not the worker that is left"
+        (tmp_path / "go").touch()
+        assert pool.ended(job).outcome == "completed"
+    finally:
+        pool.client.ask(SwitchPolicy(name="fifo"))
