@@ -13,6 +13,7 @@ import sysconfig
 import threading
 import time
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +42,24 @@ class Watch:
         """Take the signal."""
         signal.signal(MARK, self._moved)
 
-    def look(self) -> dict[str, Any]:
-        """Where it is (`where`, `stack`), whether it waits for others there (`held`), and for how long (`still_s`)."""
+    def look(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        """Where it is (`where`, `stack`), whether it waits for others there (`held`), and for how long (`still_s`).
+
+        `labels`: how people call other cells' files.
+        """
         now = time.monotonic()
         if self._since is None:
             self._since = now
             _thread.interrupt_main(MARK)  # type: ignore[arg-type] # a real-time signal has no name
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         since = self._since  # None: it has moved meanwhile
-        return {**describe(frame), "still_s": 0.0 if since is None else now - since}
+        return {**describe(frame, labels), "still_s": 0.0 if since is None else now - since}
 
     def _moved(self, _number: int, _frame: types.FrameType | None) -> None:
         self._since = None
 
 
-def describe(frame: types.FrameType | None) -> dict[str, Any]:
+def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> dict[str, Any]:
     """A stack in words, from its innermost frame; the place is the cell's own innermost line."""
     frames: list[types.FrameType] = []
     while frame is not None:
@@ -63,13 +67,14 @@ def describe(frame: types.FrameType | None) -> dict[str, Any]:
         frame = frame.f_back
     own = next((index for index, one in enumerate(frames) if not _library(one.f_code.co_filename)), None)
     place = frames[own or 0] if frames else None
-    stack = [f"{_place(one)} in {one.f_code.co_name}" for one in frames[:MAX_FRAMES]]
+    stack = [f"{_place(one, labels)} in {one.f_code.co_name}" for one in frames[:MAX_FRAMES]]
     held = any(map(_waits, frames[:own]))
-    return {"where": _place(place) if place else "", "stack": stack, "held": held}
+    return {"where": _place(place, labels) if place else "", "stack": stack, "held": held}
 
 
-def _place(frame: types.FrameType) -> str:
-    return f"{frame.f_code.co_filename[-MAX_TEXT:]}:{frame.f_lineno}"
+def _place(frame: types.FrameType, labels: Mapping[str, str]) -> str:
+    file = frame.f_code.co_filename
+    return f"{labels.get(file, file)[-MAX_TEXT:]}:{frame.f_lineno}"
 
 
 def _library(file: str) -> bool:

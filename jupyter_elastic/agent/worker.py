@@ -128,7 +128,7 @@ class Worker:
         self._session = WorkerSession(pipe, self._engine, self._folder)
         self._doors = Doors(pipe, self._session, order["name"], self._follow, self._expect)
         self._doors.leave = self._removed
-        pipe.on_look = lambda: pipe.send("stack", **_watch.look())
+        pipe.on_look = lambda: pipe.send("stack", **_watch.look(self._labels))
         self._order = order
 
     def run(self) -> NoReturn:

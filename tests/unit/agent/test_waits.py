@@ -69,8 +69,8 @@ def frame_in(file: str, function: str = "synchronize") -> object:
     ],
 )
 def test_the_place_is_the_cells_own_line(file: str, *, waits: bool) -> None:
-    found = describe(frame_in(file))  # type: ignore[arg-type]
-    assert (found["where"], found["held"]) == ("<In[3]>:3", waits)
+    found = describe(frame_in(file), {"<In[3]>": "In[3]"})  # type: ignore[arg-type]
+    assert (found["where"], found["held"]) == ("In[3]:3", waits)
     assert found["stack"][0].startswith(file)
 
 
@@ -78,7 +78,7 @@ def test_a_cell_within_horovods_own_loop_does_not_wait_for_that() -> None:
     names: dict[str, object] = {"sys": sys}
     exec(compile("def train(): return sys._getframe()", "<In[3]>", "exec"), names)
     exec(compile("run = lambda: train()", "/v/site-packages/horovod/common/elastic.py", "exec"), names)
-    found = describe(names["run"]())  # type: ignore[operator]
+    found = describe(names["run"](), {})  # type: ignore[operator]
     assert found["where"] == "<In[3]>:1"
     assert not found["held"]
 
@@ -90,7 +90,7 @@ def test_a_thread_that_moves_is_known_from_one_that_does_not() -> None:
 
     def look() -> None:
         while len(looks) < 2 or not looks[-1]["still_s"]:
-            looks.append(watch.look())
+            looks.append(watch.look({}))
         go.release()
 
     thread = threading.Thread(target=look)
@@ -98,7 +98,7 @@ def test_a_thread_that_moves_is_known_from_one_that_does_not() -> None:
     go.acquire()  # one call, in which it stands still
     thread.join()
     assert looks[0]["still_s"] == 0 < looks[-1]["still_s"]
-    thread = threading.Thread(target=lambda: looks.append(watch.look()))
+    thread = threading.Thread(target=lambda: looks.append(watch.look({})))
     thread.start()
     thread.join()  # it has moved: the time begins anew
     assert looks[-1]["still_s"] == 0
