@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -224,6 +225,27 @@ def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: 
     notebook.click(type="cancel")
     notebook.listen(lambda: notebook.widget["screen"]["phase"] == "cancelled")
     assert "free again" in notebook.widget["screen"]["state"]
+
+
+@pytest.mark.xfail(reason="what the page keeps is renewed at the job's end only")
+def test_the_kept_view_of_a_detached_job_is_renewed_while_the_kernel_is_busy(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.run(
+        f"go = {str(tmp_path / 'go')!r}\nimport os, time\nfrom jupyter_elastic.widgets import show\nshow.KEPT_S = 0.2"
+    )
+    wait = "while not os.path.exists(go): time.sleep(0.05)"
+    notebook.run(HEAD + f"-n 2 -a\nimport os, time\nprint('begun', flush=True)\n{wait}", widgets=True)
+    busy = notebook.start(wait, widgets=True)
+    cell = notebook.finish(
+        busy,
+        until=lambda cell: any("begun" in view and "running on 2 CPU slots, as of " in view for view in cell.views),
+    )
+    assert re.search(r"running on 2 CPU slots, as of \d\d:\d\d, ", cell.html)
+    (tmp_path / "go").touch()
+    cell = notebook.finish(busy, until=lambda cell: any("completed" in view for view in cell.views))
+    assert "as of" not in cell.html  # an end stays true
+    notebook.run("show.KEPT_S = 60.0")
 
 
 def test_a_job_is_sent_to_the_background(notebook: Notebook, tmp_path: Path) -> None:
