@@ -207,6 +207,17 @@ class OutputHandler(_Api):
         self.finish(set_content_type=TEXT)  # an empty file has sent no header yet, and the base class would say JSON
 
 
+class KeptHandler(_Api):
+    """What a notebook's file keeps of a job."""
+
+    @web.authenticated
+    @authorized("read", "jupyter_elastic:jobs")
+    async def get(self, job: str) -> None:
+        """A `KeptPage`: the page, and what readers without our front end see."""
+        feed = await self.feed.job(job_number(job))
+        self.answer(await asyncio.to_thread(pages.kept_page, feed, self.feed.down_since))
+
+
 class ScriptHandler(_Api):
     """The cell as it was submitted."""
 
@@ -451,6 +462,7 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/jobs/([0-9]+)", JobHandler),
     (f"{_API}/jobs/([0-9]+)/background", BackgroundHandler),
     (f"{_API}/jobs/([0-9]+)/explanation", ExplanationHandler),
+    (f"{_API}/jobs/([0-9]+)/kept", KeptHandler),
     (f"{_API}/jobs/([0-9]+)/script", ScriptHandler),
     (f"{_API}/jobs/([0-9]+)/outputs/([0-9]+)/(stdout|stderr)", OutputHandler),
     (f"{_API}/policies", PoliciesHandler),

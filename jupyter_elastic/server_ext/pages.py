@@ -15,6 +15,7 @@ from jupyter_elastic import use
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.job import BACKGROUND, Failure
 from jupyter_elastic.server_ext.feed import JobFeed
+from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import JobScreen
 from jupyter_elastic.widgets.output import without
 
@@ -48,6 +49,22 @@ def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
     )
 
 
+class KeptPage(Struct, frozen=True, kw_only=True):
+    """What a notebook's file keeps of a job: its page, and the forms for readers without our front end."""
+
+    page: JobPage
+    forms: dict[str, str]
+    """By MIME type."""
+
+
+def kept_page(feed: JobFeed, down_since: float | None) -> KeptPage:
+    """The page now, as a file keeps it."""
+    page = msgspec.structs.replace(job_page(feed, down_since), notice="")
+    failure = _failure(feed.folder)
+    rank = failure.rank if failure is not None else 0
+    return KeptPage(page=page, forms=display.bundle(page.screen, page.outputs, error=page.traceback, rank=rank))
+
+
 def without_clock(page: JobPage) -> JobPage:
     """The page with what changes by itself left out, to the second: whether anything is worth sending."""
     screen = page.screen
@@ -55,12 +72,16 @@ def without_clock(page: JobPage) -> JobPage:
     return msgspec.structs.replace(page, screen=msgspec.structs.replace(screen, now=round(screen.now), eta_s=eta))
 
 
-def _traceback(folder: Path) -> str:
+def _failure(folder: Path) -> Failure | None:
     try:
-        failure = msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
+        return msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
     except (OSError, msgspec.DecodeError):
-        return ""
-    return failure.text
+        return None
+
+
+def _traceback(folder: Path) -> str:
+    failure = _failure(folder)
+    return "" if failure is None else failure.text
 
 
 def output_file(folder: Path, rank: int, stream: str) -> Path:

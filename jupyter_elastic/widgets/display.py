@@ -65,7 +65,7 @@ def html(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
 
 def text(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
     """The job in a few lines."""
-    lines = [f"job {screen.job} {screen.name}: {screen.state}"]
+    lines = [f"job {screen.job} {screen.name}: {_state(screen)}"]
     if screen.detail:
         lines.append(f"  {screen.detail}")
     if screen.use and screen.use.waits:
@@ -89,6 +89,19 @@ def _waits(screen: JobScreen) -> str:
     """Which rank waits for which, if one does."""
     said = screen.use.waits if screen.use else ""
     return f'<div role="status" style="color:{TONES["bad"]}">{escape(said)}</div>' if said else ""
+
+
+def bundle(screen: JobScreen, output: Output | None = None, *, error: str = "", rank: int = 0) -> dict[str, str]:
+    """Both forms by their MIME types. `error` is the traceback of the first failing rank, `rank`."""
+    said = error and f"rank {rank}\n{error}"
+    return {"text/html": html(screen, output, error=said), "text/plain": text(screen, output, error=said)}
+
+
+def _state(screen: JobScreen) -> str:
+    """What is so, and of a job that goes on when: these forms are kept."""
+    if screen.phase in ENDED:
+        return screen.state
+    return f"{screen.state}, as of {time.strftime('%H:%M, %d %b %Y', time.localtime(screen.now))}"
 
 
 def figures(screen: JobScreen) -> list[str]:
@@ -126,7 +139,7 @@ def _head(screen: JobScreen, tone: str) -> str:
         f'<div style="display:flex;flex-wrap:wrap;gap:0 10px;align-items:baseline"><b>{escape(screen.name)}</b>'
         f'<span style="color:{_QUIET}">{escape(about)}</span>'
         f'<span style="font-weight:600;margin-left:auto"><span style="color:{tone}" aria-hidden="true">●</span> '
-        f"{escape(screen.state)}</span></div>{detail}"
+        f"{escape(_state(screen))}</span></div>{detail}"
     )
 
 

@@ -26,6 +26,9 @@ from jupyter_elastic.widgets.relay import Relay
 
 STATIC_S = 1.0
 """The static display is renewed at most so often: each renewal is written into the notebook's file."""
+KEPT_S = 60.0
+"""What a page keeps below a live view is renewed so often while the job goes on, and soon after it has begun."""
+BEGUN_S = 3.0
 Output = dict[str, list[list[str]]]
 MIME = "application/vnd.jupyter-elastic.job+json"
 
@@ -58,6 +61,7 @@ class Shown:
         self._output: Output = {}
         self._handle: Any = None
         self._drawn_at = 0.0
+        self._drawn_phase = ""
         self._said = ""
         self._waits = waits
         self._relay: Relay | None = None
@@ -85,8 +89,8 @@ class Shown:
             live().add(self.watched, self._feed)
         if self.surface == "static" or (self.surface == "widget" and not self._waits):
             self._draw_static()  # a cell that waits with a live view has the time to do it later
-        # The page keeps what it shows at the end; who waits for it draws that, who doesn't has it drawn.
-        live().add(self.watched, self._at_end)
+        # The page keeps what was shown last; who waits for the job draws that, who doesn't has it drawn.
+        live().add(self.watched, self._keep)
         if self.surface == "static":
             self._shell.events.register("post_run_cell", self._after_cell)
         if self.surface != "terminal":
@@ -112,7 +116,7 @@ class Shown:
             self._say()
             return
         news = self._relay is not None and self._relay.waiting
-        due = self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S
+        due = (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S) or self._stale
         if self._handle is None and (news or not last):
             self._draw_static()  # what the cell displays stands below it
         if self._relay is not None:
@@ -160,15 +164,24 @@ class Shown:
         self._output = outputs or self._output
         self._widget.page = msgspec.json.encode(self.page(screen)).decode()
 
-    def _at_end(self, screen: JobScreen, outputs: Output | None) -> None:
-        if screen.ended_at is not None and self.surface != "terminal" and not self._waits:
+    def _keep(self, screen: JobScreen, outputs: Output | None) -> None:
+        if self.surface == "terminal" or self._waits:
+            return
+        if screen.ended_at is not None or self._stale:
             self._output = outputs or self._output
             self._draw_static()
+
+    @property
+    def _stale(self) -> bool:
+        """Whether what the page keeps is no longer what a reader of the file should see."""
+        age = time.monotonic() - self._drawn_at
+        changed = self.watched.model.phase != self._drawn_phase
+        return self._handle is not None and (age >= KEPT_S or (changed and age >= min(BEGUN_S, KEPT_S)))
 
     def _draw_static(self) -> None:
         from IPython.display import display as show
 
-        self._drawn_at = time.monotonic()
+        self._drawn_at, self._drawn_phase = time.monotonic(), self.watched.model.phase
         bundle = self.bundle()
         if self._handle is None:
             self._handle = show(bundle, raw=True, display_id=True)
@@ -188,8 +201,7 @@ class Shown:
                 "told": self._waits and self.watched.model.ended,  # the cell itself shows its failure
                 "page": msgspec.to_builtins(self.page(screen)),
             },
-            "text/html": display.html(screen, outputs, error=error and f"rank {rank}\n{error}"),
-            "text/plain": display.text(screen, outputs, error=error and f"rank {rank}\n{error}"),
+            **display.bundle(screen, outputs, error=error, rank=rank),
         }
 
     def _traceback(self) -> str:

@@ -206,7 +206,6 @@ def test_what_a_policy_would_change_is_said_once(panel: Locator, pool: Pool) -> 
     panel.book.picture("panel-what-if-difference")  # type: ignore[attr-defined]
 
 
-@pytest.mark.xfail(reason="a job saved in mid-run is saved as waiting, whatever it does")
 def test_what_is_saved_in_mid_run_says_what_was_and_when(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     """Without its kernel, which can't renew anything then; as nbconvert shows it to readers who have no pool."""
     book = notebook(LOAD, PLAIN)

@@ -6,8 +6,6 @@ import time
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import pytest
-
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint
 from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs
@@ -67,7 +65,6 @@ def test_the_text_form() -> None:
     assert "  hello" in said
 
 
-@pytest.mark.xfail(reason="a state without its time is taken for the present one for ever")
 def test_a_state_that_will_change_says_of_when_it_is() -> None:
     when = time.strftime("%H:%M, %d %b %Y", time.localtime(1e9))
     going = screen(phase="running", state="running on 2 GPUs", ended_at=None, now=1e9)

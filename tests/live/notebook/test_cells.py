@@ -227,7 +227,6 @@ def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: 
     assert "free again" in notebook.widget["screen"]["state"]
 
 
-@pytest.mark.xfail(reason="what the page keeps is renewed at the job's end only")
 def test_the_kept_view_of_a_detached_job_is_renewed_while_the_kernel_is_busy(
     notebook: Notebook, tmp_path: Path
 ) -> None:
@@ -284,7 +283,7 @@ def test_an_ended_job_is_attached_to_and_the_next_one_is_live(notebook: Notebook
     notebook.pool.ended(over)
     assert "completed" in "".join(notebook.run(f"%elastic attach {over}").views)
     cell = notebook.run(HEAD + "--out v\nprint('now')\nv = 1")
-    assert "now" in cell.views[0]
+    assert any("now" in view for view in cell.views)  # beside what the view above says late
     assert notebook.run("print(v)").printed == "1\n"
 
 

@@ -84,6 +84,7 @@ export class Server {
   resize = (job: number, min_slots: number, max_slots: number) => this.ask<void>('PATCH', `jobs/${job}`, { min_slots, max_slots });
   background = (job: number) => this.ask<void>('POST', `jobs/${job}/background`);
   script = async (job: number) => (await this.ask<{ script: string }>('GET', `jobs/${job}/script`)).script;
+  kept = (job: number) => this.ask<Kept>('GET', `jobs/${job}/kept`);
   output = (job: number, rank: number) => this.url(`jobs/${job}/outputs/${rank}/stdout`);
 
   picker(active: () => string): PickerActions {
@@ -96,6 +97,12 @@ export class Server {
       unshadow: name => this.ask<void>('DELETE', `shadows/${encodeURIComponent(name)}`)
     };
   }
+}
+
+/** What a notebook's file keeps of a job: its page, and the forms for readers without this front end, by MIME type. */
+export interface Kept {
+  page: JobPage;
+  forms: Record<string, string>;
 }
 
 export interface Look {

@@ -3,6 +3,24 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { PoolPanel } from './panel';
+import { keep } from './renderer';
+
+/** What of a notebook's model is needed to come to its outputs. */
+interface Listed<T> {
+  length: number;
+  get(index: number): T;
+}
+
+interface Notebook {
+  cells?: Listed<{ outputs?: Listed<object> }>;
+}
+
+function* outputs({ cells }: Notebook): Generator<object> {
+  for (let cell = 0; cell < (cells?.length ?? 0); cell++) {
+    const found = cells!.get(cell).outputs;
+    for (let index = 0; index < (found?.length ?? 0); index++) yield found!.get(index);
+  }
+}
 
 const icon = new LabIcon({
   name: 'jupyter-elastic:pool',
@@ -25,6 +43,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
     app.shell.add(panel, 'left', { rank: 650 });
     void registry?.load('jupyter-elastic:pool').then(settings => {
       if (settings.get('openAtStart').composite) void app.restored.then(() => app.shell.activateById(panel.id));
+    });
+    app.docRegistry.addWidgetExtension('Notebook', {
+      createNew: (_panel, context) => {
+        context.saveState.connect((_, state) => {
+          if (state === 'started') for (const output of outputs(context.model as Notebook)) keep(output);
+        });
+      }
     });
     app.commands.addCommand('jupyter-elastic:open-pool', {
       label: 'Show the Elastic Pool',

@@ -2,9 +2,10 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
-import { Feed, findHome, Server } from '../server';
+import { clock } from '../format';
+import { Feed, findHome, Server, type Kept } from '../server';
 import { askInLab } from './dialog';
-import { JobView, type JobActions, type JobPage } from '../view/JobView';
+import { ENDED, JobView, type JobActions, type JobPage } from '../view/JobView';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
 
@@ -19,7 +20,17 @@ interface Saved {
   page?: JobPage;
 }
 
-const FOREIGN = 'This job is from another pool. What you see was saved with the notebook.';
+const FOREIGN = 'This job is from another pool. What you see was saved with the notebook';
+/** What the file is to keep is asked for anew so often, and when the job has come to another phase. */
+const KEPT_MS = 60_000;
+
+/** The job's view that draws this output. */
+const drawn = new WeakMap<object, JobRenderer>();
+
+/** Let an output that shows a job keep what is so now; called when its notebook is about to be saved. */
+export function keep(output: object): void {
+  drawn.get(output)?.save();
+}
 
 class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private feed: Feed | null = null;
@@ -31,6 +42,11 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   /** Whether the server's job of this number is the one that the notebook means. */
   private ours = true;
   private released = false;
+  private model: IRenderMime.IMimeModel | null = null;
+  private kept: Kept | null = null;
+  private keptAt = 0;
+  /** Whether the page is the server's, and not the file's. */
+  private fresh = false;
 
   constructor() {
     super();
@@ -41,6 +57,8 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     const saved = model.data[MIME] as unknown as Saved;
+    this.model = model;
+    drawn.set(model, this);
     if (saved.page && (!this.page || !this.ours)) this.page = saved.page;
     const other = this.saved?.job !== saved.job || this.saved?.folder !== saved.folder;
     this.saved = saved;
@@ -67,13 +85,15 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       { jobs: [job] },
       {
         job: page => {
-          if (!same(this.saved, page)) return this.keep(FOREIGN);
+          if (!same(this.saved, page)) return this.stay('');
           this.page = page;
+          this.fresh = true;
+          void this.askWhatToKeep(page);
           this.notice = '';
           this.addClass('je-live');
           this.draw();
         },
-        missing: (_job, message) => this.keep(`${FOREIGN} Here ${message}.`),
+        missing: (_job, message) => this.stay(`Here ${message}.`),
         waiting: (_job, message) => {
           this.notice = message;
           this.draw();
@@ -90,11 +110,30 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     );
   }
 
+  private async askWhatToKeep(page: JobPage): Promise<void> {
+    const phase = this.kept?.page.screen.phase;
+    if (phase === page.screen.phase && (ENDED.includes(phase) || Date.now() - this.keptAt < KEPT_MS)) return;
+    if (Date.now() - this.keptAt < 1000) return; // on its way, or changing fast: the next news asks again
+    this.keptAt = Date.now();
+    this.kept = (await new Server(this.home!).kept(this.job).catch(() => null)) ?? this.kept;
+  }
+
+  /** Put into the notebook what is so now, where that is newer than what it has: no kernel need be there for that. */
+  save(): void {
+    if (!this.kept || !this.model || !this.saved || !this.fresh || !this.ours) return;
+    const known = this.saved.page?.screen;
+    if (known && (ENDED.includes(known.phase) || known.now >= this.kept.page.screen.now)) return;
+    this.saved = { ...this.saved, page: { ...(this.page ?? this.kept.page), notice: '' } };
+    this.model.setData({ data: { ...this.model.data, ...this.kept.forms, [MIME]: this.saved as never } });
+  }
+
   /** Show what was saved: the server knows nothing of this job. */
-  private keep(notice: string): void {
+  private stay(why: string): void {
     this.ours = false;
     this.page = this.saved?.page ?? this.page;
-    this.notice = notice;
+    const screen = this.page?.screen;
+    const when = screen && !ENDED.includes(screen.phase) ? `, as of ${clock(screen.now)}, ${new Date(screen.now * 1000).toLocaleDateString()}` : '';
+    this.notice = `${FOREIGN}${when}. ${why}`.trim();
     this.feed?.close();
     this.feed = null;
     this.draw();

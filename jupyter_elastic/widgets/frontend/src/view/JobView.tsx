@@ -23,7 +23,7 @@ export type Line = [string, string] | [string, string, string];
 /** Rank (as text) to its last lines. */
 export type Outputs = Record<string, Line[]>;
 
-const ENDED = ['completed', 'failed', 'cancelled'];
+export const ENDED = ['completed', 'failed', 'cancelled'];
 
 function Progress({ screen }: { screen: JobScreen }) {
   if (ENDED.includes(screen.phase) && screen.fraction === null) return null;
