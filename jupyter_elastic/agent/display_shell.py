@@ -6,7 +6,9 @@ Not a whole shell: it would put itself into `__main__`, keep a history and read 
 from __future__ import annotations
 
 import base64
+import sys
 import traceback
+import uuid
 from typing import Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -17,6 +19,10 @@ from traitlets.config import SingletonConfigurable
 
 from jupyter_elastic.agent import display
 from jupyter_elastic.displays import Display
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_widgets: dict[str, str] = {}
+"""Display id -> model id of the widgets that were displayed."""
 
 
 class _Publisher(DisplayPublisher):
@@ -36,6 +42,9 @@ class _Publisher(DisplayPublisher):
         del source
         kind = "update_display_data" if update else "display_data"
         name = str((transient or {}).get("display_id") or "")
+        if _WIDGET in data and not update:
+            name = name or uuid.uuid4().hex
+            _widgets[name] = str(data[_WIDGET].get("model_id"))
         display.show_bundle(kind, sendable(data), metadata, name)  # type: ignore[arg-type]
 
     def clear_output(self, wait: bool = False) -> None:
@@ -73,8 +82,16 @@ def shell() -> WorkerShell:
 
 
 def end_of_cell() -> None:
-    """Let figures and others that wait for the end of a cell do what they do then."""
+    """Let figures and others that wait for the end of a cell do what they do then.
+
+    A widget's text is made anew, for pages and files that can't draw it: a bar is not at its beginning any more.
+    """
     shell().events.trigger("post_execute")
+    widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
+    for name, model in _widgets.items():
+        if model in widgets:
+            data, metadata = shell().display_formatter.format(widgets[model])
+            display.show_bundle("update_display_data", data, metadata, name)
 
 
 def sendable(data: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ kernel's way out and the records; must not know jobs.
 from __future__ import annotations
 
 import contextlib
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,47 @@ from jupyter_elastic.displays import Display
 from jupyter_elastic.widgets.output import RELAYED, relayed
 
 _EMPTY = Display(kind="display_data", data={displays.PLAIN: ""})
+
+
+class _Twin:
+    """A worker's widget as this kernel knows it: a page that is loaded again finds it among the kernel's own."""
+
+    def __init__(self, name: str) -> None:
+        self.model_id = name
+        self._state: dict[str, Any] = {}
+
+    def take(self, record: Display) -> None:
+        """Keep up with what the widget says of itself."""
+        self._state |= record.data.get("state", {})
+        twins = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", None)
+        if twins is None:
+            return
+        if record.kind == "comm_close":
+            twins.pop(self.model_id, None)
+        elif record.kind == "comm_open" and not record.buffers and "_model_name" in self._state:
+            twins[self.model_id] = self
+
+    def __getattr__(self, name: str) -> Any:
+        """`_model_name`, `_model_module` and the like are part of the state."""
+        try:
+            return self._state[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def get_state(self, *_arguments: Any, **_options: Any) -> dict[str, Any]:
+        """What a page is told of it."""
+        return dict(self._state)
+
+    def _get_embed_state(self, *_arguments: Any, **_options: Any) -> dict[str, Any]:
+        return {
+            "model_name": self._state["_model_name"],
+            "model_module": self._state["_model_module"],
+            "model_module_version": self._state["_model_module_version"],
+            "state": self.get_state(),
+        }
+
+    def close(self) -> None:
+        """It belongs to a worker; here it is only forgotten, by whoever asks all widgets to close."""
 
 
 class Relay:
@@ -36,7 +78,7 @@ class Relay:
         self._names: dict[str, str] = {}
         """The cell's own display ids -> ours."""
         self._clears = False
-        self._comms: set[str] = set()
+        self._comms: dict[str, _Twin] = {}
 
     @property
     def waiting(self) -> bool:
@@ -99,9 +141,11 @@ class Relay:
     def _speak(self, record: Display) -> None:
         """A word of a widget; of one whose beginning was not seen there is nothing to be shown."""
         if record.kind == "comm_open":
-            self._comms.add(record.id)
-        if record.id not in self._comms:
+            self._comms[record.id] = _Twin(record.id)
+        twin = self._comms.get(record.id)
+        if twin is None:
             return
+        twin.take(record)
         content: dict[str, Any] = {"comm_id": record.id, "data": record.data}
         if record.target:
             content |= {"target_name": record.target, "target_module": None}

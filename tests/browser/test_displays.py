@@ -45,6 +45,7 @@ def test_displays_below_the_view_and_in_the_tabs(notebook: Any, page: Page) -> N
     book.open()
     expect(cell.locator(".jp-RenderedImage img")).to_have_count(1)
     expect(cell.locator(".jp-OutputArea-executeResult")).to_contain_text("from 0")
+    expect(cell.locator(".jupyter-widgets")).to_contain_text(["20/20"])
     tab.click()
     expect(view.locator(".je-output img")).to_be_visible()
     view.scroll_into_view_if_needed()

@@ -15,13 +15,12 @@ class Table:
 """
 
 
+VIEW, JOB = "application/vnd.jupyter.widget-view+json", "application/vnd.jupyter-elastic.job+json"
+
+
 def own(cell: Cell) -> list[dict[str, Any]]:
-    """What the cell displays beside the job's view."""
-    return [
-        bundle
-        for bundle in cell.shown.values()
-        if not {"application/vnd.jupyter-elastic.job+json", "application/vnd.jupyter.widget-view+json"} & set(bundle)
-    ]
+    """What the cell displays beside the job's view: of widgets those that have a text, which the view has not."""
+    return [data for data in cell.shown.values() if JOB not in data and (VIEW not in data or data["text/plain"])]
 
 
 def test_the_last_value_is_the_cells(notebook: Notebook) -> None:
@@ -90,9 +89,16 @@ def test_widgets_of_a_worker_are_drawn(notebook: Notebook) -> None:
     assert not cell.error
     bars = [state for state in notebook.comms.values() if state.get("_model_name") == "FloatProgressModel"]
     assert [(bar["value"], bar["max"], bar["bar_style"]) for bar in bars] == [(5.0, 5.0, "success")]
-    views = [data["application/vnd.jupyter.widget-view+json"]["model_id"] for data in cell.shown.values()
-             if "application/vnd.jupyter.widget-view+json" in data]  # fmt: skip
+    views = [data[VIEW]["model_id"] for data in cell.shown.values()
+             if VIEW in data]  # fmt: skip
     assert any(notebook.comms[name].get("_model_name") == "HBoxModel" for name in views)
+    assert "steps: 100%" in own(cell)[0]["text/plain"]
+    assert "steps: 100%" in cell.html  # rank 1's, in its tab
+    restored = notebook.run(
+        "from ipywidgets import Widget\nstates = Widget.get_manager_state()['state'].values()\n"
+        "[s['state']['value'] for s in states if s['model_name'] == 'FloatProgressModel']"
+    )
+    assert restored.result == "[5.0]"
 
 
 def test_displays_of_a_detached_job_are_in_its_view_and_those_of_another_cell_are_shown_again(
