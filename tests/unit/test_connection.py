@@ -24,6 +24,39 @@ def test_folders_are_closed_to_others(pool_dir: Path) -> None:
     assert len(str(connection.socket_path())) < 60
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder in which Jupyter was never started; nothing says where the pool is."""
+    for name in ("JUPYTER_ELASTIC_DIR", "JUPYTER_DATA_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.xfail(reason="it has a place of its own")
+def test_a_pool_lies_in_jupyters_data_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_core.paths import jupyter_data_dir
+
+    assert connection.state_dir() == Path(jupyter_data_dir(), "elastic")
+    assert connection.state_dir().is_relative_to(home)
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "xdg"))
+    assert connection.state_dir() == Path(jupyter_data_dir(), "elastic")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(home / "data"))
+    assert connection.state_dir() == home / "data" / "elastic"
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", "~/pool")
+    assert connection.state_dir() == home / "pool"
+
+
+def test_a_pool_in_the_old_place_stays_there(home: Path) -> None:
+    old = home / ".local/share/jupyter-elastic"
+    old.mkdir(parents=True)
+    assert connection.state_dir() == old
+    old.rmdir()
+    new = connection.state_dir()
+    old.mkdir(parents=True, exist_ok=True)
+    assert connection.state_dir() == new  # there was one before
+
+
 def test_a_file_where_a_folder_should_be_is_named(pool_dir: Path) -> None:
     pool_dir.parent.mkdir(exist_ok=True)
     pool_dir.write_text("")
