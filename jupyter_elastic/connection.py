@@ -25,7 +25,8 @@ ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 """Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - `private_dir` and `tempfile` see to owner and mode
-_STATE = "~/.local/share/jupyter-elastic"
+_OLD_STATE = "~/.local/share/jupyter-elastic"
+"""Where pools lay at first: one that is there stays there."""
 _ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
 
 
@@ -43,12 +44,27 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def state_dir() -> Path:
-    """The pool's lasting folder (journal, jobs, logs): `$JUPYTER_ELASTIC_DIR`, else `~/.local/share/jupyter-elastic`.
+    """The pool's lasting folder (journal, jobs, logs): `$JUPYTER_ELASTIC_DIR`, else `elastic` in Jupyter's data folder.
 
     Created with mode 0700 when absent.
     """
     given = os.environ.get(DIR_VARIABLE)
-    return private_dir(Path(given or _STATE).expanduser().absolute())
+    return private_dir(Path(given).expanduser().absolute() if given else _in_jupyters_folder())
+
+
+def _in_jupyters_folder() -> Path:
+    """Where Jupyter keeps a user's data; a pool in the old place is found if none is there."""
+    named = os.environ.get("JUPYTER_DATA_DIR")
+    path, old = _places(named, os.environ.get("HOME"), os.environ.get("XDG_DATA_HOME"))
+    return old if not named and not path.exists() and old.is_dir() else path
+
+
+@functools.cache
+def _places(*_environment: str | None) -> tuple[Path, Path]:
+    """The folder by Jupyter's own rules, and the old one; to find them takes half a millisecond."""
+    from jupyter_core.paths import jupyter_data_dir  # daemon, agent and workers are told their folder
+
+    return Path(jupyter_data_dir(), "elastic").absolute(), Path(_OLD_STATE).expanduser()
 
 
 def runtime_dir() -> Path:

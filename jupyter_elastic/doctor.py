@@ -73,14 +73,15 @@ def check_extension() -> Finding:
 
 def check_daemon() -> Finding:
     """The pool's daemon answers, or would be started."""
-    from jupyter_elastic import keeper, wire
+    from jupyter_elastic import connection, keeper, wire
     from jupyter_elastic.client import Client
 
     try:
         endpoint = keeper.ensure(start=False)
         client = Client()
     except ElasticError:
-        return Finding(check="daemon", status="ok", found="not running; it is started by the first job")
+        found = f"not running; it is started by the first job; the pool is {connection.state_dir()}"
+        return Finding(check="daemon", status="ok", found=found)
     try:
         welcome = client.ask(wire.Hello(version=wire.VERSION))
     except ElasticError as problem:
@@ -93,7 +94,10 @@ def check_daemon() -> Finding:
     finally:
         client.close()
     assert isinstance(welcome, wire.Welcome)
-    found = f"answers at {endpoint}, version {welcome.package}, policy {welcome.policy}, you are {welcome.user}"
+    found = (
+        f"answers at {endpoint}, version {welcome.package}, policy {welcome.policy}, you are {welcome.user}; your jobs "
+        f"are in {connection.state_dir()}"
+    )
     if welcome.package != importlib.metadata.version("jupyter-elastic"):
         advice = "the daemon is of another version than this package: restart it when its jobs are over"
         return Finding(check="daemon", status="warning", found=found, advice=advice)

@@ -33,7 +33,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.xfail(reason="it has a place of its own")
 def test_a_pool_lies_in_jupyters_data_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_core.paths import jupyter_data_dir
 
