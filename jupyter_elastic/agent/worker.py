@@ -297,10 +297,12 @@ class Worker:
 
 
 def _is_echo(problem: BaseException) -> bool:
-    """Whether torch says that another rank is gone: why, that one's own end says."""
-    torch = sys.modules.get("torch.distributed")
-    kinds = tuple(kind for name in ("DistNetworkError", "DistStoreError") if (kind := getattr(torch, name, None)))
-    return isinstance(problem, kinds) or (type(problem) is RuntimeError and "gloo/transport" in _said(problem))
+    """Whether a framework says that another rank is gone: why, that one's own end says."""
+    torch, tensorflow = sys.modules.get("torch.distributed"), sys.modules.get("tensorflow.python.framework.errors")
+    kinds = [getattr(torch, name, None) for name in ("DistNetworkError", "DistStoreError")]
+    kinds += [getattr(tensorflow, name, None) for name in ("UnavailableError", "AbortedError")]
+    known = tuple(kind for kind in kinds if kind is not None)
+    return isinstance(problem, known) or (type(problem) is RuntimeError and "gloo/transport" in _said(problem))
 
 
 def _keep_value(tree: ast.Module, source: str) -> None:

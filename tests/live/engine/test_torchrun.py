@@ -138,21 +138,6 @@ async def test_a_local_rank_is_a_workers_own_for_its_life(folder: Path) -> None:
         assert together() == {(0, 1), (1, 0)}
 
 
-@needs("torch")
-@asynchronous
-async def test_a_killed_rank_ends_the_job(folder: Path) -> None:
-    source = torch_cells.DDP.replace("range(2)", "range(10**9)") + "\n"
-    source = source.replace("    sampler.set_epoch(epoch)\n", "    sampler.set_epoch(epoch)\n    print(epoch)\n")
-    async with Bench(Horovod, folder, source) as bench:
-        await bench.launch("h:0", "h:1")
-        await bench.until(lambda: "3" in bench.text(0).split() and "3" in bench.text(1).split())
-        bench.kill(1)
-        seen = await bench.ended()
-        assert seen.outcome == "failed"
-        assert "rank 1" in seen.reason
-        assert "SIGKILL" in seen.reason
-
-
 @framework("lightning")
 @needs("torch")
 @asynchronous
