@@ -216,7 +216,6 @@ class Agent:
             try:
                 await self.client.ask(Ping(), timeout_s=self.look_s)
                 answered = time.monotonic()
-                self._insist()
                 if answered - swept > SWEEP_S:
                     swept = answered
                     await self._sweep()
@@ -225,6 +224,7 @@ class Agent:
                 if not self._attempts and (alone_s > self.alone_s or not _is_ours()):
                     log.info("no daemon for %.0f s and nothing runs: leaving", alone_s)
                     return
+            self._insist()
             self._let_nurseries_go()
             await asyncio.sleep(self.look_s)
 
