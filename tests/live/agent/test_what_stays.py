@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +113,21 @@ def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatc
         assert f"{pool.folder}: ended agent" in said
         pool.until(lambda: not pool.members(), "nothing of the first one lives")
         assert other.info(job).phase == "running"
+
+
+def test_a_parent_is_kept_for_whoever_packaged_the_cell(warm):
+    (parent, *_) = has_a_warm_parent(warm)
+    assert warm.ended(warm.submit("print(rank)")).outcome == "completed"
+
+    def waits_for():
+        """The processes whose ends a process waits for, by its handles of them (pidfd)."""
+        lines = []
+        for path in Path(f"/proc/{parent[0]}/fdinfo").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it has just closed that one
+                lines += path.read_text().splitlines()
+        return {int(line.split()[1]) for line in lines if line.startswith("Pid:")}
+
+    warm.until(lambda: {os.getpid(), warm.agent.pid} <= waits_for(), "it waits for us and for the agent")
 
 
 LEAVE_BEHIND = """
