@@ -24,6 +24,12 @@ for step in range(4 if hvd.rank() == 1 else 6):
     hvd.allreduce(torch.ones(1), name="loss")
 """
 )
+TORCHRUN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(4 if rank == 1 else 6):
+    dist.all_reduce(torch.ones(1))
+"""
 
 
 def leaving(source, decision):
@@ -77,7 +83,8 @@ def test_native_elastic_code_is_told_too(warm_workers, tmp_path):
     assert "training.agree(" in exit_.reason
 
 
-def test_a_plain_loop_says_who_had_ended(warm_workers, tmp_path):
-    exit_, bench = ended(PLAIN, tmp_path)
+@pytest.mark.parametrize("source", [PLAIN, TORCHRUN], ids=["horovod", "torch.distributed"])
+def test_a_plain_loop_says_who_had_ended(source, warm_workers, tmp_path):
+    exit_, bench = ended(source, tmp_path)
     assert exit_.outcome == "failed", bench.story()
     assert "rank 1 had come to the end of its cell" in exit_.reason
