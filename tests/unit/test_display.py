@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint
-from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs
+from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs, without
 
 NASTY = "<script>alert('x')</script> & 🚀 \"q\""
 
@@ -143,3 +143,17 @@ def test_a_bar_without_end_stays_small(tmp_path: Any) -> None:
     (line,) = outputs.snapshot()["0"]
     assert line[1].startswith(" 299|")
     assert len(outputs.ranks[0]._open["stderr"]) < 1000
+
+
+def test_a_traceback_that_is_told_is_not_shown_again() -> None:
+    told = "Traceback (most recent call last):\n  1 / 0\nZeroDivisionError: x\nrank 1: the same"
+    printed = [["stdout", "a"], ["stderr", "w"], *[["stderr", line] for line in told.splitlines()[:3]], ["stdout", "b"]]
+    once = ["note", "[its traceback is shown with the failure]"]
+    assert without({"0": printed, "1": [["stdout", "a"]]}, told) == {
+        "0": [["stdout", "a"], ["stderr", "w"], ["stdout", "b"], once],
+        "1": [["stdout", "a"]],
+    }
+    assert without({"0": printed}, "") == {"0": printed}
+    assert without({"0": printed}, told.replace("1 / 0", "2 / 0")) == {"0": printed}
+    crash = [["stderr", "w"], ["stderr", "Fatal Python error: Aborted"], ["stderr", ""], ["stderr", '  File "ours"']]
+    assert without({"0": crash}, "rank 0: killed\nFatal Python error: Aborted\n") == {"0": [["stderr", "w"], once]}

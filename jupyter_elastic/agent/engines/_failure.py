@@ -30,6 +30,10 @@ class Failure:
         plain = not self.traceback or self.type == DIED
         return self.message if plain else f"rank {self.rank}: {self.type}: {self.message}"
 
+    def bare(self, words: str) -> str:
+        """These words without the rank that they begin with."""
+        return words.removeprefix(f"rank {self.rank}: ")
+
     def beside(self, others: Iterable[Failure]) -> list[str]:
         """A line for each other rank that failed; ranks of which the same is to be said share one."""
         told: dict[str, list[int]] = {}
@@ -37,8 +41,8 @@ class Failure:
         for other in others:
             if other.rank not in seen:
                 seen.add(other.rank)
-                same = (other.type, other.message) == (self.type, self.message)
-                said = "the same" if same else other.reason.removeprefix(f"rank {other.rank}: ").partition("\n")[0]
+                same = other.type == self.type and other.bare(other.message) == self.bare(self.message)
+                said = "the same" if same else other.bare(other.reason).partition("\n")[0]
                 told.setdefault(said[:LINE], []).append(other.rank)
         return [
             f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}: {said}"
