@@ -32,7 +32,9 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
     remaining: float | None = None
     """Samples to go; None when the job does not say how many there are."""
     rescale_cost_s: float = 0.5
-    """Mean measured pause of this job's rescales. Before the first, what rescales cost here: 0.2 to 0.5 s (Horovod)."""
+    """What is lost by the next change of its size. Of a job that can't regroup all that it has done in this attempt: it
+    would begin anew. Else the mean measured pause of this job's rescales; before the first, what rescales cost here:
+    0.2 to 0.5 s (Horovod)."""
     noise_scale: float | None = None
 
     def rate(self, workers: int, servers: int = 0) -> float | None:

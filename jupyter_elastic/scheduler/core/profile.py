@@ -77,6 +77,11 @@ class Learned(Struct):
                 return
         self.points.append(Measured(workers, servers, [rate]))
 
+    @property
+    def rescale_cost_s(self) -> float:
+        """Mean pause of the rescales so far."""
+        return self.paused_s / self.pauses if self.pauses else _NOTHING.rescale_cost_s
+
     def profile(self, progress: Progress | None) -> Profile:
         """What a policy is told."""
         if progress is None and not self.pauses:
@@ -90,7 +95,7 @@ class Learned(Struct):
             fit=fit({speed.workers: 1 / speed.samples_per_s for speed in speeds if not speed.servers}),
             done=progress.samples if progress else None,
             remaining=remaining(progress),
-            rescale_cost_s=self.paused_s / self.pauses if self.pauses else _NOTHING.rescale_cost_s,
+            rescale_cost_s=self.rescale_cost_s,
             noise_scale=self.noise_scale,
         )
 

@@ -84,10 +84,16 @@ class Views:
             job = state.jobs[job_id]
             if job.slots:
                 passed = max(now - job.accounted_at, 0.0)
+                draft = self._jobs[job_id]
+                profile = draft.profile
+                if job.rigid and job.changed_at is not None:  # whoever takes its slots takes what it has done
+                    lost = max(now - job.changed_at, 0.0)
+                    profile = replace(profile, rescale_cost_s=job.learned.rescale_cost_s + lost)
                 self._jobs[job_id] = replace(
-                    self._jobs[job_id],
+                    draft,
                     attained_s=job.attained_s + passed * len(job.slots),
                     run_s=job.run_s + passed,
+                    profile=profile,
                 )
 
 

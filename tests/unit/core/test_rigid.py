@@ -5,15 +5,20 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler.policies import DEFAULT
+from jupyter_elastic.scheduler.sim import shelf
 from jupyter_elastic.types import (
     ExitSeen,
     HostsChanged,
     HostsSeen,
     JobRunning,
     PlanRejected,
+    Profile,
+    Propose,
     RescaleRequested,
     Resize,
     StopRequested,
+    UsePolicy,
 )
 from tests.support.books import Books, host
 
@@ -78,3 +83,31 @@ def test_the_owner_is_told_that_a_running_cell_cannot_be_resized() -> None:
     with pytest.raises(BadRequest, match="keeps its 2 slots until its end, because its cell has no elastic loop"):
         books.step(Resize, job=job, min_slots=1, max_slots=1)
     assert books.step(Resize, job=job, min_slots=2, max_slots=2), "that is what it has"
+
+
+def test_what_a_job_that_begins_anew_would_lose_is_told_to_policies() -> None:
+    books = Books(host("a", 2))
+    job = books.submit(1, 2)
+    books.plan({job: 2})
+    books.settle(job, elastic=False)
+    since = books.job(job).changed_at
+    for later in (10.0, 1000.0, 1000.0):
+        (view,) = books.core.view(since + later).jobs
+        assert view.profile.rescale_cost_s == Profile().rescale_cost_s + later
+    books.settle(job)
+    assert books.core.view(since + 2000.0).jobs[0].profile.rescale_cost_s == Profile().rescale_cost_s
+
+
+def test_the_default_policy_does_not_restart_a_plain_cell_for_a_colleague() -> None:
+    policy = shelf.create(DEFAULT, {})
+    books = Books(host("a", 2))
+    books.step(UsePolicy, name=DEFAULT)
+    job = books.submit(1, 2)
+    books.step(Propose, policy=DEFAULT, plan=policy.plan(books.core.view(books.now)))
+    books.settle(job, elastic=False)
+    books.now += 20
+    books.submit(1, 1, by="bob")
+    for _ in range(1000):
+        books.now += 20
+        books.step(Propose, policy=DEFAULT, plan=policy.plan(books.core.view(books.now)))
+        assert books.job(job).size.workers == 2
