@@ -96,12 +96,15 @@ def batches(
             collate = framework.collate
     _data.length(data)
     if not train:
-        return _evaluation(data, micro_batch or batch_size, collate)
+        return _evaluation(data, batch_size, micro_batch, collate)
     return _walk(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
 
 
-def _evaluation(data: Any, batch_size: int, collate: Callable[[list[Any]], Any] | None) -> Iterator[Any]:
-    for indices in _data.evaluation(_data.length(data), batch_size, rank(), size()):
+def _evaluation(
+    data: Any, batch_size: int, micro_batch: int | None, collate: Callable[[list[Any]], Any] | None
+) -> Iterator[Any]:
+    most = batch_size if micro_batch is None else min(batch_size, micro_batch * size())
+    for indices in _data.evaluation(_data.length(data), most, rank(), size()):
         yield _data.take(data, indices, collate)
 
 

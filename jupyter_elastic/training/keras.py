@@ -18,7 +18,7 @@ from jupyter_elastic.training.state import Part
 if TYPE_CHECKING:
     from jupyter_elastic.training.keras_gradients import TrainStep
 
-__all__ = ["apart", "complete", "distributed", "is_dataset", "part", "random_state", "set_random_state", "train_step"]
+__all__ = ["apart", "distributed", "train_step"]
 
 
 def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:

@@ -394,6 +394,8 @@ def _callbacks(kind: Any, ring: Ring) -> tuple[Any, Any]:
             if ring.size() > 1:
                 _means(logs, ring)
                 _same_statistics(self.model, ring)
+            if here.state is not None:
+                here.state.passed(self.params.get("steps") or 0)
             where = {} if here.state is not None else {"epoch": epoch + 1, "epochs": self.params.get("epochs")}
             report(**{name: value for name, value in {**logs, **where}.items() if value is not None})
 

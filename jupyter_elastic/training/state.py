@@ -176,6 +176,12 @@ class State:
             self._samples, self._in_epoch = self._samples + self._unproven, self._in_epoch + self._unproven
             self._unproven = 0
 
+    def passed(self, steps: int) -> None:
+        """A whole pass over some data was trained by other means than `batches` (Keras' `fit`)."""
+        self._step += steps
+        self._calls += 1
+        self._pass, self._done = max(self._pass, self._calls), 0
+
     def _leave(self) -> None:
         self._done = 0
         self._pass += self._in_epochs is not None

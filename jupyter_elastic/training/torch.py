@@ -18,6 +18,8 @@ from jupyter_elastic.training.loop import here
 from jupyter_elastic.training.ring import Array, Horovod, in_horovod_job
 from jupyter_elastic.training.state import Part
 
+__all__ = ["synchronize"]
+
 _NUMPY = {
     torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.bool, torch.complex64, torch.complex128,

@@ -109,7 +109,7 @@ def run(job, story, *slots):
     asyncio.run(live())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["tensorflow", "legacy"])  # on torch the same lines of ours, and 10 s more
 def test_a_plain_fit_on_two_workers_is_refused(warm_workers, tmp_path, kind):
     job = bench(tmp_path, kind, PLAIN)
 
@@ -197,9 +197,8 @@ def test_different_numbers_of_steps_are_refused(warm_workers, tmp_path):
     run(job, story)
 
 
-@pytest.mark.parametrize("kind", ["tensorflow", "torch"])
-def test_a_death_in_fit_ends_the_job_at_once(warm_workers, tmp_path, kind):
-    job = bench(tmp_path, kind, LONG)
+def test_a_death_in_fit_ends_the_job_at_once(warm_workers, tmp_path):
+    job = bench(tmp_path, "tensorflow", LONG)
 
     async def story():
         await job.until((job.folder / "epoch.1.3").exists, 240)

@@ -13,12 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import cli, magic_options
+from jupyter_elastic import cli, magic_options, training
 from jupyter_elastic.job import Job
 from jupyter_elastic.scheduler import __main__ as daemon
 
 ROOT = Path(__file__).resolve().parents[3]
-CELLS, POOL = ROOT / "docs" / "cells.md", ROOT / "docs" / "running-a-pool.md"
+CELLS, POOL, TRAINING = (ROOT / "docs" / f"{name}.md" for name in ("cells", "running-a-pool", "training"))
+OF_A_STATE = {"epoch", "epochs", "step", "samples", "seen", "log", "history", "commit", "save", "restore"}
+"""What a cell uses of a `training.State`."""
+CALLED_BY_OTHERS = {
+    "begin", "check_host_updates", "decode", "encoded", "framework", "on_hosts_updated", "on_reset", "passed", "sync",
+    "wanted",
+}  # fmt: skip
+"""What Horovod's elastic loop and the rest of `training` use of it."""
 
 
 def options(parser: argparse.ArgumentParser) -> list[str]:
@@ -108,6 +115,16 @@ def test_every_option_of_the_daemon_is_listed() -> None:
     listed = {re.findall(r"`(--[\w-]+)", row)[0] for row in rows_below(POOL, "## All options of the daemon")}
     known = {word for action in daemon._parser()._actions for word in action.option_strings if word.startswith("--")}
     assert listed == known - {"--help"}
+
+
+def test_every_function_of_training_is_listed_with_what_it_promises() -> None:
+    rows = rows_below(TRAINING, "## Every function")
+    listed = {word for row in rows for word in re.findall(r"`((?:training|state)\.[\w.]+)", row.split(" | ")[0])}
+    parts = {"training": training, "training.keras": training.keras, "training.torch": training.torch}
+    known = {f"{part}.{name}" for part, module in parts.items() for name in module.__all__ if name != "session"}
+    assert listed == known | {f"state.{name}" for name in OF_A_STATE}
+    others = {name for name in vars(training.State) if not name.startswith("_")} - OF_A_STATE
+    assert others == CALLED_BY_OTHERS
 
 
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)

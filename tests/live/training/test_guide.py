@@ -1,0 +1,85 @@
+"""The cells of docs/training.md, as they stand there, through a growth and a killed worker to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.types import ProgressSeen
+from tests.live.engine.bench import Bench
+from tests.live.training.test_accuracy import digits  # noqa: F401  a fixture
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "training.md").read_text()
+CELLS = dict(re.findall(r"```python\n%%distribute [^\n]*--name (\S+)[^\n]*\n(.*?)```", PAGE, re.DOTALL))
+GATE = """
+import os as _os
+from jupyter_elastic import training as _training
+from jupyter_elastic.training.loop import here as _here
+
+def _commit(state, *args, own=_training.State.commit, **kwargs):
+    own(state, *args, **kwargs)
+    while not _training.agree(_os.path.exists(f"{FOLDER}/open")):
+        _here.change = None
+        own(state, *args, **kwargs)
+
+_training.State.commit = _commit
+"""
+"""At its first commit the job stands and lets workers come and go, until the test has done what it does to it."""
+
+
+def job(tmp_path, name, digits):  # noqa: F811
+    pytest.importorskip("torch" if name == "digits" else "keras")
+    names = {key: values[:400] for key, values in digits.items()}  # a part, for speed
+    source = re.sub(r"(EPOCHS = |epochs=|epochs\()30", r"\g<1>6", CELLS[name])
+    return Bench(Horovod, tmp_path / "job", GATE + source, names=names, out=("history",))
+
+
+def sizes(bench, after=0):
+    """The world sizes that were reported, from the report number `after` on."""
+    return [seen.progress.world_size for seen in bench.reports[after:] if isinstance(seen, ProgressSeen)]
+
+
+def test_these_are_all_cells_of_the_page():
+    assert set(CELLS) == {"digits", "fit", "fit-elastic", "keras"}
+    assert PAGE.count("%%distribute --") == len(CELLS)
+
+
+@pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras"])
+def test_an_elastic_cell_of_the_page_goes_through_a_growth_and_a_death(warm_workers, tmp_path, digits, name):  # noqa: F811
+    async def live():
+        async with job(tmp_path, name, digits) as bench:
+            await bench.launch("h:0")
+            await bench.until(lambda: 1 in sizes(bench), 240)
+            await bench.rescale("h:0", "h:1")
+            await bench.until(lambda: 2 in sizes(bench))
+            so_far = len(bench.reports)
+            bench.kill(0)
+            await bench.until(lambda: 2 in sizes(bench, so_far))
+            (bench.folder / "open").touch()
+            assert (await bench.ended(240)).outcome == "completed", bench.story()
+            one, other = (bench.results()[rank]["history"] for rank in (0, 1))
+            assert [row["epoch"] for row in one] == [row["epoch"] for row in other] == list(range(len(one)))
+            assert {row["workers"] for row in one} >= {2}
+            first, last = one[0], one[-1]
+            assert last.get("validation", last.get("val_loss", 0.5)) < first.get("validation", first.get("val_loss", 1))
+            assert last.get("accuracy", 1) > 0.6
+            assert list(bench.folder.glob("best.*"))
+
+    asyncio.run(live())
+
+
+def test_the_cell_with_fit_trains_one_model(warm_workers, tmp_path, digits):  # noqa: F811
+    async def live():
+        async with job(tmp_path, "fit", digits) as bench:
+            await bench.launch("h:0", "h:1")
+            assert (await bench.ended(240)).outcome == "completed", bench.story()
+            one, other = (bench.results()[rank]["history"] for rank in (0, 1))
+            assert {name: one[name] for name in other} == other
+            assert one["val_accuracy"][-1] > 0.6
+            assert (bench.folder / "best.keras").exists()
+
+    asyncio.run(live())
