@@ -141,27 +141,12 @@ async def test_a_local_rank_is_a_workers_own_for_its_life(folder: Path) -> None:
 @framework("lightning")
 @needs("torch")
 @asynchronous
-async def test_a_lightning_trainer_that_would_train_apart_is_refused(folder: Path) -> None:
-    async with Bench(Horovod, folder, torch_cells.LIGHTNING_BY_DEFAULT) as bench:
+async def test_what_would_train_apart_in_lightning_is_refused_unless_it_is_meant(folder: Path) -> None:
+    async with Bench(Horovod, folder, torch_cells.LIGHTNING_BY_DEFAULT, out=("said", "size")) as bench:
         await bench.launch("h:0", "h:1")
-        seen = await bench.ended(TRAINED_S)
-        assert seen.outcome == "failed"
-        assert 'Trainer(strategy="ddp", devices=world_size)' in seen.reason
-        assert "lightning/" not in bench.text(0, "stderr")  # its line in the cell, and none of the framework's
-
-
-@pytest.mark.parametrize(
-    ("arguments", "slots"),
-    [("", ("h:0",)), ('strategy=lightning.pytorch.strategies.SingleDeviceStrategy("cpu"), ', ("h:0", "h:1"))],
-)
-@framework("lightning")
-@needs("torch")
-@asynchronous
-async def test_a_lightning_trainer_on_one_worker_or_alone_on_purpose_trains(
-    folder: Path, arguments: str, slots: tuple[str, ...]
-) -> None:
-    source = torch_cells.LIGHTNING_BY_DEFAULT.replace('accelerator="cpu", ', f'accelerator="cpu", {arguments}')
-    async with Bench(Horovod, folder, source, out=("size",)) as bench:
-        await bench.launch(*slots)
         assert (await bench.ended(TRAINED_S)).outcome == "completed", bench.story()
-        assert [result["size"] for result in bench.results().values()] == [1] * len(slots)
+        for result in bench.results().values():
+            trainer, fabric = result["said"]
+            assert 'Trainer(strategy="ddp", devices=world_size)' in trainer
+            assert 'Fabric(strategy="ddp", devices=world_size)' in fabric
+            assert result["size"] == 1

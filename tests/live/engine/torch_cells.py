@@ -123,11 +123,21 @@ weights = digest(model.parameters())
 LIGHTNING_BY_DEFAULT = (
     _LIGHTNING
     + """
-trainer = lightning.Trainer(accelerator="cpu", **quiet)
-model = Line()
-trainer.fit(model, DataLoader(Numbers(), batch_size=4, shuffle=True))
-size = trainer.world_size
-weights = digest(model.parameters())
+def fit(**more):
+    trainer = lightning.Trainer(accelerator="cpu", **quiet, **more)
+    trainer.fit(Line(), DataLoader(Numbers(), batch_size=4))
+    return trainer.world_size
+said = []
+try:
+    fit()
+except Exception as problem:
+    said.append(str(problem))
+try:
+    layer = torch.nn.Linear(4, 1)
+    lightning.Fabric(accelerator="cpu").setup(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+except Exception as problem:
+    said.append(str(problem))
+size = fit(strategy=lightning.pytorch.strategies.SingleDeviceStrategy("cpu"))
 """
 )
 
