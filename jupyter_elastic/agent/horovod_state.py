@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -69,9 +69,9 @@ class StateKeeper:
             # Horovod knows TensorFlow's form of a broken ring in the training function alone.
             if self._restore and not ours:
                 translated(lambda: self._come_back(state, ordinal))
-            translated(sync)
+            with contextlib.nullcontext() if ours else _options_too(state):
+                translated(sync)
             if not ours:
-                translated(lambda: _sync_options(state))
                 # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
                 # before its first commit would go back to untrained weights.
                 save()
@@ -148,19 +148,39 @@ def _kept(blob: bytes | None, ordinal: int) -> dict[str, Any] | None:
     return kept if kept["ordinal"] == ordinal else None
 
 
-def _sync_options(state: Any) -> None:
-    """Give all the options of rank 0's optimizers, such as the learning rate.
+@contextlib.contextmanager
+def _options_too(state: Any) -> Iterator[None]:
+    """Within `state.sync()`, give all the options of rank 0's optimizers too, such as the learning rate.
 
-    Horovod's TorchState does so only for optimizers that have a state: SGD without momentum has none.
+    Horovod's TorchState does so only for optimizers that have a state: SGD without momentum has none. They travel with
+    the state's plain values, for each collective more is a pause of the ring.
     """
     handlers = getattr(state, "_handlers", {}).values()
     optimizers = [handler.value for handler in handlers if hasattr(handler.value, "param_groups")]
     if not optimizers:
+        yield
         return
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
-    for group, chosen in zip(groups, state._bcast_object(options), strict=True):
-        group.update(chosen)
+    plain, given = state._bcast_object, False
+
+    def broadcast(value: Any) -> Any:
+        nonlocal given
+        if given:
+            return plain(value)
+        value, chosen = plain((value, options))
+        given = True
+        for group, received in zip(groups, chosen, strict=True):
+            group.update(received)
+        return value
+
+    state._bcast_object = broadcast
+    try:
+        yield
+        if not given:  # there are no plain values
+            broadcast(None)
+    finally:
+        state._bcast_object = plain
 
 
 def _restore(state: Any, kept: dict[str, Any]) -> None:
