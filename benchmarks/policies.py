@@ -215,7 +215,7 @@ def acknowledgements(rounds: int) -> dict[str, Any]:
     """The 99th percentile of both, round by round."""
     with pools() as (thinks, idle):
         thinks.fill(QUEUED)
-        time.sleep(2.0)  # the first plans start and shrink a thousand jobs
+        time.sleep(2.0)  # the first plans start what there is room for
         tails: tuple[list[float], list[float]] = ([], [])
         for _ in range(rounds):
             for at, one in enumerate((thinks, idle)):
