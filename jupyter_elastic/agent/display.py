@@ -6,14 +6,11 @@ Knows the records; must not know the kernel that shows them.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +18,12 @@ import msgspec
 
 from jupyter_elastic import displays
 from jupyter_elastic.displays import Display
+from jupyter_elastic.imports import after_import
 
 PAUSE_S = 0.2
 """Records are written at most so often; of what is shown and replaced in between only the last is."""
 GROWTH = 4 * 1024**2
 """Bytes of the file for which the pause is a second: bars and figures that are renewed for days stay small."""
-_SHELL, _COMM = "IPython.core.interactiveshell", "comm"
 
 
 class Recorder:
@@ -174,51 +171,18 @@ def end_of_cell() -> None:
 
 
 def install() -> None:
-    """Be what `display`, figures and widgets of this process reach, should it come to that."""
-    for name, prepare in _PREPARE.items():
-        if name in sys.modules:
-            prepare()
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Be what `display`, figures and widgets of this process reach, should it come to that. To be called once."""
+    after_import("IPython.core.interactiveshell", _prepare_shell)
+    after_import("comm", _prepare_comm)
 
 
-def _prepare_shell() -> None:
+def _prepare_shell(_: types.ModuleType) -> None:
     from jupyter_elastic.agent.display_shell import shell
 
     shell()
 
 
-def _prepare_comm() -> None:
+def _prepare_comm(_: types.ModuleType) -> None:
     from jupyter_elastic.agent import display_comm
 
     display_comm.install()
-
-
-_PREPARE: dict[str, Callable[[], None]] = {_SHELL: _prepare_shell, _COMM: _prepare_comm}
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Prepares IPython and comm right after they were loaded, by whomever."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in _PREPARE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, _PREPARE[name])
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, inner: Any, prepare: Callable[[], None]) -> None:
-        self._inner, self._prepare = inner, prepare
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        module: types.ModuleType | None = self._inner.create_module(spec)
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        self._inner.exec_module(module)
-        self._prepare()
