@@ -206,6 +206,18 @@ def test_what_a_policy_would_change_is_said_once(panel: Locator, pool: Pool) -> 
     panel.book.picture("panel-what-if-difference")  # type: ignore[attr-defined]
 
 
+def test_a_view_says_once_when_its_job_starts(notebook: Any, page: Page, pool: Pool) -> None:
+    holder = pool.submit(WAITS, slots=2, max_time_s=300)  # which tells the forecast something, and the books nothing
+    pool.running(holder)
+    book = notebook(LOAD, PLAIN)
+    book.run_all()
+    view = page.locator(VIEW)
+    expect(view.locator(".je-state")).to_contain_text("starts in")
+    expect(view).to_contain_text("Policy fifo says: needs 2 slots and too few are free.")
+    expect(view).not_to_contain_text("can't be told")
+    book.picture("actions-waits")
+
+
 def test_what_is_saved_in_mid_run_says_what_was_and_when(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     """Without its kernel, which can't renew anything then; as nbconvert shows it to readers who have no pool."""
     book = notebook(LOAD, PLAIN)
