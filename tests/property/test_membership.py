@@ -33,7 +33,6 @@ class Worker:
         self.place = "cell"  # cell, init, private, collective, run, joining, ring, door, leaving, dead
         self.promise: tuple[int, int] | None = None
         self.alone = False
-        self.early = False
         self.entered = False
         self.seasoned = False
         self.round = 0
@@ -52,6 +51,8 @@ class Rings(RuleBasedStateMachine):
         self.wanted: tuple[str, ...] = ()
         self.generation = 0
         self.rounds: list[Go] = []
+        self.early: list[set[str]] = []
+        """Who came into each round by a collective before elastic.run."""
         self.gave_up = False
         self.settled: list[Settled] = []
         self.collectives = self.callbacks = self.meets = False
@@ -82,7 +83,7 @@ class Rings(RuleBasedStateMachine):
                     assert self.workers[name].place not in {"door", "ring"}, "members are removed at the door"
                     self.workers[name].place = "leaving"
                 case Update(name):
-                    assert self.workers[name].place in {"ring", "joining", "cell"}
+                    assert self.workers[name].place in {"ring", "joining", "cell", "leaving"}
                     assert len(self.could_go()) >= min(self.machine.min_slots, len(self.wanted)), "called for nothing"
                     self.workers[name].updated = True
                 case Release(slot):
@@ -113,9 +114,10 @@ class Rings(RuleBasedStateMachine):
         assert "init" not in doors or doors == {"init"}, "some are before elastic.run and some in it"
         assert go.collective == ("collective" in doors)
         self.rounds.append(go)
+        self.early.append({n for n in go.members if self.workers[n].place == "collective"})
         for name in go.members:
             worker = self.workers[name]
-            worker.early, worker.promise = worker.place == "collective", None
+            worker.promise = None
             worker.place, worker.round = "joining", go.round
             worker.updated = False
 
@@ -184,9 +186,9 @@ class Rings(RuleBasedStateMachine):
     def step(self, worker: Worker) -> None:
         """A worker goes on to where it is heard of next."""
         if worker.place == "cell" and worker.round:  # between a common hvd.init() and elastic.run
-            if worker.early and not self.meets:
+            if self.stuck(worker):
                 return  # its collective never ends
-            worker.place, worker.entered, worker.early = "ring", True, False
+            worker.place, worker.entered = "ring", True
             self.do(self.machine.entered(worker.name, callbacks=self.callbacks))
         elif worker.place == "cell":
             worker.place = "init"
@@ -210,10 +212,16 @@ class Rings(RuleBasedStateMachine):
             worker.place = "door"
             self.do(self.machine.ready(worker.name, "init", seasoned=worker.seasoned))
 
+    def stuck(self, worker: Worker) -> bool:
+        """Whether it waits in a collective before elastic.run that nobody meets: those who came by one meet there."""
+        early = self.early[worker.round - 1]
+        members = set(self.rounds[worker.round - 1].members)
+        return worker.place == "cell" and worker.name in early and early != members and not self.meets
+
     def unmet(self, worker: Worker) -> bool:
         """Whether a member's callbacks are through, and somebody waits for a collective in them in vain."""
         members = self.rounds[worker.round - 1].members
-        return not self.meets and any(self.workers[n].early and self.workers[n].place == "cell" for n in members)
+        return worker.name not in self.early[worker.round - 1] and any(self.stuck(self.workers[n]) for n in members)
 
     def whole(self, worker: Worker) -> bool:
         """Whether all members of the worker's round live in it."""
