@@ -131,3 +131,31 @@ def test_the_help_lists_every_option() -> None:
 )
 def test_a_policy_line(line: str, expected: tuple[str, bool, dict[str, Any]]) -> None:
     assert policy_line(line) == expected
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+def test_a_script_has_the_options_of_a_cell() -> None:
+    from jupyter_elastic.magic_options import script_line
+
+    given = script_line(["train.py", "--sizes", "2,1", "--no-preempt", "-a", "--env", "K=a b", "--", "--name", "x"])
+    assert given == ("train.py", ("--name", "x"), parse("--sizes 1,2 --no-preempt -a --no-capture --env 'K=a b'"))
+    with pytest.raises(BadRequest, match="outside --gpus"):
+        script_line(["train.py", "--gpus", "1", "--sizes", "2"])
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "FILE"),
+        (["train.py", "--out", "x"], "unrecognized arguments: --out x; what the script is to get goes behind --"),
+        (["train.py", "0.1"], "goes behind --"),
+    ],
+)
+def test_what_a_script_line_cannot_say(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from jupyter_elastic.magic_options import script_line
+
+    with pytest.raises(SystemExit) as ended:
+        script_line(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,89 @@ def test_top_shows_one_picture(shared_pool: Pool) -> None:
     assert json.loads(ask(shared_pool, "pool", "--json").stdout)["total_jobs"] == 1
     shared_pool.cancel(job)
     shared_pool.ended(job)
+
+
+SCRIPT = """\
+import os
+import sys
+
+import helper
+
+
+def main():
+    print(sys.argv, os.environ["WORLD_SIZE"], helper.WORD)
+    print("said", file=sys.stderr)
+    if "fail" in sys.argv:
+        raise ValueError("enough")
+    if "wait" in sys.argv:
+        print("waits", flush=True)
+        helper.wait()
+    return 7
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A script, with a module beside it, in another folder than the one it is started in."""
+    (tmp_path / "helper.py").write_text("import time\nWORD = 'beside'\ndef wait(): time.sleep(600)\n")
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+def test_a_script_runs_like_under_torchrun(shared_pool: Pool, script: Path) -> None:
+    words = ["run", str(script), "--gpus", "2", "--sizes", "2", "--engine", "process", "--no-preempt"]
+    done = ask(shared_pool, *words, "--", "--lr", "0.1", "a b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{[str(script), '--lr', '0.1', 'a b']} 2 beside\n"
+    assert "said" in done.stderr.splitlines()
+    (info,) = [info for info in shared_pool.client.jobs(all=True) if info.spec.name == "train.py"]
+    assert (info.spec.sizes, info.spec.preemptible, info.phase) == ((2,), False, "completed")
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+def test_a_script_that_fails_has_its_own_lines_once(shared_pool: Pool, script: Path) -> None:
+    done = ask(shared_pool, "run", str(script), "--engine", "process", "--", "fail")
+    assert done.returncode == 1
+    assert done.stderr.count("ValueError: enough") == 1
+    line = SCRIPT.splitlines().index('        raise ValueError("enough")') + 1
+    assert f'File "{script}", line {line}, in main' in done.stderr
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+def test_a_script_that_is_not_waited_for_goes_on(shared_pool: Pool, script: Path) -> None:
+    done = ask(shared_pool, "run", str(script), "--engine", "process", "--detach", "--deadline", "2h", "--", "wait")
+    job = int(done.stdout)
+    shared_pool.printed(job, "waits")
+    assert shared_pool.info(job).spec.deadline_at is not None
+    shared_pool.cancel(job)
+    shared_pool.ended(job)
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+def test_an_interrupt_cancels_what_is_waited_for(shared_pool: Pool, script: Path) -> None:
+    words = [sys.executable, "-m", "jupyter_elastic.cli", "run", str(script), "--engine", "process", "--", "wait"]
+    with subprocess.Popen(words, env=shared_pool.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+        try:
+            assert one.stdout is not None
+            assert any(line == "waits\n" for line in one.stdout)
+            one.send_signal(signal.SIGINT)
+            _, said = one.communicate(timeout=LIMIT_S)
+        finally:
+            one.kill()
+    assert one.returncode == 130
+    assert "is cancelled; its slot is free again" in said
+    assert not shared_pool.active()
+
+
+@pytest.mark.xfail(reason="no script can be run from a terminal")
+def test_a_dry_run_queues_nothing(shared_pool: Pool, script: Path) -> None:
+    before = len(shared_pool.client.jobs(all=True))
+    done = ask(shared_pool, "run", "--dry-run", "--gpus", "1:2", str(script))
+    assert (done.returncode, "1 to 2 slot(s)" in done.stdout) == (0, True), done.stderr
+    assert len(shared_pool.client.jobs(all=True)) == before
