@@ -28,7 +28,7 @@ from rich.table import Table
 from jupyter_elastic import __version__, describe, keeper, wire
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed
-from jupyter_elastic.job import Job, find
+from jupyter_elastic.job import Job, Tail, find
 from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.live_pool import live_pool
@@ -46,6 +46,7 @@ _PHASE_STYLE = {
     "completed": "green", "failed": "red", "cancelled": "dim",
 }  # fmt: skip
 _PROGRAMS = {
+    "run": ("jupyter_elastic.cli_run", "run a script on slots of the pool, and show what it prints"),
     "doctor": ("jupyter_elastic.doctor", "check this installation and say what to do"),
     "build-horovod": ("jupyter_elastic.build_horovod", "build Horovod for the installed torch and TensorFlow"),
     "stop": ("jupyter_elastic.stop", "end this user's processes of the pool: daemon, agent, warm parents"),
@@ -63,8 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in _PROCESSES:
         _become(_PROCESSES[words[0]][0], words[1:])
-    if words and words[0] in _PROGRAMS:
-        return int(import_module(_PROGRAMS[words[0]][0]).main(words[1:]) or 0)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     client: list[Client] = []
 
@@ -74,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return client[0]
 
     try:
+        if words and words[0] in _PROGRAMS:
+            return int(import_module(_PROGRAMS[words[0]][0]).main(words[1:]) or 0)
         given = _parser("jupyter elastic", notebook=False).parse_args(words)
         return int(given.do(given, connect, console) or 0)
     except ElasticError as problem:
@@ -245,16 +246,10 @@ def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None
     if not given.follow:
         sys.stdout.write(job.logs(given.rank, given.stream))
         return
-    shown = 0
+    tail = Tail(path)
     while True:
         ended = job.status in ENDED
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(shown)
-                data = file.read()
-            shown += len(data)
-            sys.stdout.write(data.decode(errors="replace"))
-            sys.stdout.flush()
+        tail.copy(sys.stdout)
         if ended:
             return
         time.sleep(TAIL_S)

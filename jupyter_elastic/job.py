@@ -10,7 +10,7 @@ import pickle
 import re
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import msgspec
 from msgspec import Struct
@@ -45,6 +45,22 @@ class Failure(Struct, frozen=True, kw_only=True):
         """The traceback, or what there is instead, and the other ranks."""
         told = self.traceback.rstrip() or f"{self.type}: {self.message}"
         return "\n".join([told, *self.others])
+
+
+class Tail:
+    """Copies what a rank prints as it is printed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._copied = 0
+
+    def copy(self, into: TextIO) -> None:
+        """What has come since."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._copied)
+                self._copied += into.buffer.write(file.read())
+            into.flush()
 
 
 class Job:

@@ -204,7 +204,8 @@ class ElasticMagics(Magics):
         if surface(self.shell) == "widget":
             bundle.check()
             forecasts.for_live_views()
-        spec = self._spec(options, package, engine)
+        notebook, cell = _place(self.shell)
+        spec = job_spec(options, package, engine, f"cell-{_number(self.shell)}", notebook=notebook, cell=cell)
         view = shown = None
         try:
             number = client.begin_submit(spec, uuid.uuid4().hex)
@@ -232,7 +233,7 @@ class ElasticMagics(Magics):
                     return job
                 view.refresh()
         except KeyboardInterrupt:
-            raise _interrupted(job, shown) from None
+            raise interrupted(job, shown) from None
         view.refresh(last=True)
         job.check()
         values, notes = returned(job.results, options.out)
@@ -240,27 +241,6 @@ class ElasticMagics(Magics):
         for note in notes:
             print(note)  # noqa: T201
         return None
-
-    def _spec(self, options: Options, package: packaging.Package, engine: str) -> JobSpec:
-        """The job as it is to be queued; its folder is written."""
-        folder = packaging.create_folder(package, connection.jobs_dir())
-        notebook, cell = _place(self.shell)
-        return JobSpec(
-            name=options.name or f"cell-{_number(self.shell)}",
-            folder=str(folder),
-            python=sys.executable,
-            min_slots=options.min_slots,
-            max_slots=options.max_slots,
-            engine=engine,
-            priority=options.priority,
-            sizes=options.sizes,
-            preemptible=options.preemptible,
-            deadline_at=options.deadline_at,
-            max_time_s=options.max_time_s,
-            estimate_s=options.estimate_s,
-            notebook=notebook,
-            cell=cell,
-        )
 
     @staticmethod
     def _queued(client: Client, spec: JobSpec, number: int) -> Job:
@@ -288,10 +268,33 @@ class ElasticMagics(Magics):
         return job
 
 
-def _interrupted(job: Job, view: Any) -> JobCancelled:
-    """The kernel's interrupt cancels the job that the cell waits for, waits until it is gone, and says so."""
+def job_spec(
+    options: Options, package: packaging.Package, engine: str, name: str, *, notebook: str = "", cell: str = ""
+) -> JobSpec:
+    """The job as it is to be queued, with this name if it was given none; its folder is written."""
+    folder = packaging.create_folder(package, connection.jobs_dir())
+    return JobSpec(
+        name=options.name or name,
+        folder=str(folder),
+        python=sys.executable,
+        min_slots=options.min_slots,
+        max_slots=options.max_slots,
+        engine=engine,
+        priority=options.priority,
+        sizes=options.sizes,
+        preemptible=options.preemptible,
+        deadline_at=options.deadline_at,
+        max_time_s=options.max_time_s,
+        estimate_s=options.estimate_s,
+        notebook=notebook,
+        cell=cell,
+    )
+
+
+def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> JobCancelled:
+    """An interrupt cancels the job that is waited for, waits until it is gone, and says so."""
     held = len(job.info.slots)
-    job.cancel("interrupted in the notebook")
+    job.cancel(f"interrupted {where}")
     try:
         job.wait(CANCEL_S)
     except (TimeoutError, KeyboardInterrupt):
@@ -363,7 +366,7 @@ def report(package: packaging.Package, options: Options, engine: str) -> list[st
     stay = packaging.staying(package.payload, os.environ)
     if stay:
         lines.append(
-            f"note: variables of the kernel that stay here: {', '.join(stay)}; send one by --env {stay[0]}, several by "
+            f"note: variables that stay here: {', '.join(stay)}; send one by --env {stay[0]}, several by "
             "pattern, as in --env 'LAB_*'"
         )
     if options.deadline_at is not None:

@@ -1,16 +1,17 @@
-"""The options of `%%distribute`: their help, their parsing, what is wrong with them.
+"""The options of `%%distribute` and `jupyter elastic run`: their help, their parsing, what is wrong with them.
 
 Knows IPython's magic_arguments; decides nothing about jobs.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import keyword
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -26,6 +27,8 @@ from jupyter_elastic.job import slot_range
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
 MOST_SIZES = 1_000
 """As many as the daemon takes."""
+_OF_NOTEBOOKS = {"only": None, "out": None, "no_capture": True, "handle": "", "block": False}
+"""Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and the rank is added."""
 
@@ -120,7 +123,42 @@ def long_options() -> list[str]:
 
 def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> Options:
     """The options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
-    given = _given(line)
+    return _checked(_given(line), environ or {}, time.time() if now is None else now)
+
+
+def script_line(words: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
+    """The script, its arguments, and the options of `jupyter elastic run`; exits with 2 when they can't be read."""
+    own = list(words)
+    arguments: list[str] = []
+    if "--" in own:
+        cut = own.index("--")
+        own, arguments = own[:cut], own[cut + 1 :]
+    parser = _script_parser()
+    given, strange = parser.parse_known_args(own)
+    if strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}; what the script is to get goes behind --")
+    return given.file, tuple(arguments), _checked(given, environ or {}, time.time())
+
+
+def _script_parser() -> argparse.ArgumentParser:
+    """A cell's options, but for those that speak of a notebook."""
+    parser = argparse.ArgumentParser(
+        prog="jupyter elastic run",
+        usage="jupyter elastic run FILE [OPTIONS] [-- ARGUMENTS]",
+        description="Run a Python script on leased slots of the shared pool, as torchrun would: each worker has a rank "
+        "and its own device. What rank 0 prints is shown; Ctrl-C cancels the job.",
+        epilog="What stands behind -- is the script's own (sys.argv). The exit code is 0 when the job was completed.",
+    )
+    parser.add_argument("file", metavar="FILE", help="The script.")
+    for action in distribute_line.parser._actions:
+        if action.dest not in _OF_NOTEBOOKS:
+            parser._add_action(action)
+    parser.set_defaults(**_OF_NOTEBOOKS)
+    return parser
+
+
+def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
+    """The options from their words."""
     sizes = _sizes(_plain(given.sizes))
     gpus = _plain(given.gpus) or (f"{sizes[0]}:{sizes[-1]}" if sizes else "1")
     low, high = slot_range(gpus)
@@ -157,11 +195,11 @@ def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None
         handle=handle,
         max_time_s=_seconds("--max-time", _plain(given.max_time)),
         estimate_s=_seconds("--estimate", _plain(given.estimate)),
-        env=_environment(given.env or [], environ or {}),
+        env=_environment(given.env or [], environ),
         priority=given.priority,
         sizes=sizes,
         preemptible=not given.no_preempt,
-        deadline_at=_deadline(_plain(given.deadline), time.time() if now is None else now),
+        deadline_at=_deadline(_plain(given.deadline), now),
         dry_run=given.dry_run,
         seed=given.seed,
     )
@@ -278,12 +316,12 @@ def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]
         if "*" in name and not equals:
             named = {one: environ[one] for one in environ if fnmatchcase(one, name)}
             if not named:
-                raise BadRequest(f"--env {name}: the kernel has no variable like {name}; %env lists those it has")
+                raise BadRequest(f"--env {name}: no variable like {name} is set here")
             found |= named
             continue
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise BadRequest(f"--env {word}: write NAME=VALUE")
         if not equals and name not in environ:
-            raise BadRequest(f"--env {name}: the kernel has no such variable; write {name}=VALUE")
+            raise BadRequest(f"--env {name}: no such variable is set here; write {name}=VALUE")
         found[name] = _plain(value) if equals else environ[name]
     return found

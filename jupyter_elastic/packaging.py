@@ -96,6 +96,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
     sources: dict[str, tuple[str, str]] = {}
     """File name of functions that travel -> how people call it, and its text: their lines, for tracebacks."""
+    argv: tuple[str, ...] = ()
+    """Of a script, its `sys.argv`; empty for a cell."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):

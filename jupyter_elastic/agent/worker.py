@@ -175,7 +175,7 @@ class Worker:
         _limit_threads()
         self._say_place(port=self._order["port"], job=self._order["job"], attempt=self._order["attempt"])
         sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
-        sys.argv = [payload.filename]
+        sys.argv = [*payload.argv] or [payload.filename]
         if payload.workdir:
             try:
                 os.chdir(payload.workdir)
@@ -198,6 +198,8 @@ class Worker:
             local_rank=self._local_rank,
             device=self._order["device"],
         )
+        if payload.argv:
+            self._namespace["__file__"] = payload.filename
         sys.modules["__main__"] = _main_module(self._namespace)
         late_variables.watch()
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
@@ -234,7 +236,8 @@ class Worker:
         self._owned = frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         )
-        _keep_value(tree, source)
+        if not payload.argv:
+            _keep_value(tree, source)
         # Not with this module's own `from __future__ import annotations`.
         code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         try:

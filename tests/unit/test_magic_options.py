@@ -133,7 +133,6 @@ def test_a_policy_line(line: str, expected: tuple[str, bool, dict[str, Any]]) ->
     assert policy_line(line) == expected
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 def test_a_script_has_the_options_of_a_cell() -> None:
     from jupyter_elastic.magic_options import script_line
 
@@ -143,7 +142,6 @@ def test_a_script_has_the_options_of_a_cell() -> None:
         script_line(["train.py", "--gpus", "1", "--sizes", "2"])
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 @pytest.mark.parametrize(
     ("words", "said"),
     [

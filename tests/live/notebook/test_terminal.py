@@ -122,7 +122,6 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 def test_a_script_runs_like_under_torchrun(shared_pool: Pool, script: Path) -> None:
     words = ["run", str(script), "--gpus", "2", "--sizes", "2", "--engine", "process", "--no-preempt"]
     done = ask(shared_pool, *words, "--", "--lr", "0.1", "a b")
@@ -133,7 +132,6 @@ def test_a_script_runs_like_under_torchrun(shared_pool: Pool, script: Path) -> N
     assert (info.spec.sizes, info.spec.preemptible, info.phase) == ((2,), False, "completed")
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 def test_a_script_that_fails_has_its_own_lines_once(shared_pool: Pool, script: Path) -> None:
     done = ask(shared_pool, "run", str(script), "--engine", "process", "--", "fail")
     assert done.returncode == 1
@@ -142,7 +140,6 @@ def test_a_script_that_fails_has_its_own_lines_once(shared_pool: Pool, script: P
     assert f'File "{script}", line {line}, in main' in done.stderr
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 def test_a_script_that_is_not_waited_for_goes_on(shared_pool: Pool, script: Path) -> None:
     done = ask(shared_pool, "run", str(script), "--engine", "process", "--detach", "--deadline", "2h", "--", "wait")
     job = int(done.stdout)
@@ -152,7 +149,6 @@ def test_a_script_that_is_not_waited_for_goes_on(shared_pool: Pool, script: Path
     shared_pool.ended(job)
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 def test_an_interrupt_cancels_what_is_waited_for(shared_pool: Pool, script: Path) -> None:
     words = [sys.executable, "-m", "jupyter_elastic.cli", "run", str(script), "--engine", "process", "--", "wait"]
     with subprocess.Popen(words, env=shared_pool.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
@@ -168,7 +164,6 @@ def test_an_interrupt_cancels_what_is_waited_for(shared_pool: Pool, script: Path
     assert not shared_pool.active()
 
 
-@pytest.mark.xfail(reason="no script can be run from a terminal")
 def test_a_dry_run_queues_nothing(shared_pool: Pool, script: Path) -> None:
     before = len(shared_pool.client.jobs(all=True))
     done = ask(shared_pool, "run", "--dry-run", "--gpus", "1:2", str(script))
