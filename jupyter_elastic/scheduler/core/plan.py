@@ -70,13 +70,13 @@ def _judge_size(job: Job, size: Size) -> str | None:
         return None
     if size.workers == 0:
         return "servers without workers" if size.servers else None
-    if job.rigid:
-        return f"its size stays {job.size.workers}, its cell has not come to an elastic loop; only all can be taken"
     if not job.allows(size.workers):
         allowed = f"one of {', '.join(map(str, spec.sizes))}" if spec.sizes else f"{spec.min_slots} to {spec.max_slots}"
         return f"{size.workers} workers are not allowed, it takes {allowed}"
     if not spec.min_servers <= size.servers <= spec.max_servers:
         return f"{size.servers} servers are not allowed, it takes {spec.min_servers} to {spec.max_servers}"
+    if job.rigid:
+        return f"its size stays {job.size.workers}, its cell has not come to an elastic loop; only all can be taken"
     return None
 
 
