@@ -29,6 +29,7 @@ with Pool(folder / "pool", slots=2) as pool:
     job = pool.submit(TORCH, slots=2, engine="horovod", names={"FOLDER": str(folder)})
     steps = folder / "steps"
     pool.until(lambda: steps.exists() and '"size": 2' in steps.read_text(), "the ring trains")
+    pool.until(lambda: len(pool.pids(job)) == 3, "the driver has noted its workers")
     sockets = [c for pid, _ in pool.pids(job)[1:] for c in psutil.Process(pid).net_connections("inet")]
     (folder / "stop").touch()
     assert pool.ended(job).outcome == "completed"
