@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any, NoReturn, cast
 
 import msgspec
+from msgspec import UNSET
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -147,6 +148,16 @@ def _parser(prog: str, *, notebook: bool) -> argparse.ArgumentParser:
     cancel = command("cancel", _cancel, "end jobs")
     cancel.add_argument("job", nargs="+", help=_JOB)
     cancel.add_argument("--reason", default="")
+    resize = command("resize", _resize, "change how many slots a job may hold, or what else it asked for")
+    resize.add_argument("job", help=_JOB)
+    resize.add_argument("slots", nargs="?", metavar="N | MIN:MAX")
+    resize.add_argument("--sizes", metavar="N,N", help="only these numbers of slots; `any` for all of the range")
+    resize.add_argument("--deadline", metavar="TIME", help="be done by then, as for a cell; `none` for no deadline")
+    preempt = resize.add_mutually_exclusive_group()
+    preempt.add_argument(
+        "--no-preempt", dest="preemptible", action="store_false", default=None, help="it may not be paused"
+    )
+    preempt.add_argument("--preempt", dest="preemptible", action="store_true", default=None, help="it may be paused")
     explain = command("explain", _explain, "why a job waits, or holds what it holds")
     explain.add_argument("job", help=_JOB)
     if notebook:
@@ -264,6 +275,35 @@ def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> No
         _print_json({"cancelled": [job.id for job in jobs]})
     else:
         console.print(f"told to end: {', '.join(str(job.id) for job in jobs)}")
+
+
+def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    from jupyter_elastic import magic_options
+
+    if (given.slots, given.sizes, given.deadline, given.preemptible) == (None, None, None, None):
+        raise BadRequest("say what to change: `resize JOB 1:4`, --sizes, --deadline or --no-preempt")
+    sizes: Any = UNSET if given.sizes is None else ()
+    if given.sizes not in {None, "any"}:
+        sizes = magic_options.sizes_from(given.sizes)
+    due: Any = UNSET if given.deadline is None else None
+    if given.deadline not in {None, "none"}:
+        due = magic_options.deadline_from(given.deadline, time.time())
+    client = connect()
+    job = find(client, given.job, one=True)[0]
+    preemptible = UNSET if given.preemptible is None else given.preemptible
+    job.resize(given.slots, sizes=sizes, deadline_at=due, preemptible=preemptible)
+    spec = job.info.spec
+    if given.json:
+        _print_json(spec)
+        return
+    wants = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots} to {spec.max_slots}"
+    wants = " or ".join(map(str, spec.sizes)) or wants
+    told = [f"job {job.id} may hold {wants} slot{'' if wants == '1' else 's'}"]
+    if spec.deadline_at is not None:
+        told.append(f"is to be done by {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(spec.deadline_at))}")
+    if not spec.preemptible:
+        told.append("is not to be paused")
+    console.print(", ".join(told))
 
 
 def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from jupyter_elastic import wire
 from jupyter_elastic.client import Client
@@ -183,11 +183,31 @@ class Job:
         """End the job. Returns when the wish is on the daemon's disk; `wait()` for the end."""
         self._client.ask(wire.CancelJob(job=self.id, reason=reason))
 
-    def resize(self, slots: int | str | tuple[int, int]) -> None:
-        """Let the job hold another number of slots from now on: `2`, `"1:4"` or `(1, 4)`."""
-        low, high = slot_range(slots)
-        check_size(self._client, low)
-        self._client.ask(wire.ResizeJob(job=self.id, min_slots=low, max_slots=high))
+    def resize(
+        self,
+        slots: int | str | tuple[int, int] | None = None,
+        *,
+        sizes: tuple[int, ...] | UnsetType = UNSET,
+        preemptible: bool | UnsetType = UNSET,
+        deadline_at: float | UnsetType | None = UNSET,
+    ) -> None:
+        """Let the job hold another number of slots from now on: `2`, `"1:4"` or `(1, 4)`; or change what else it asked.
+
+        `sizes` is `()` for all of the range, `deadline_at` seconds since the epoch or None for no deadline.
+        """
+        low, high = (UNSET, UNSET) if slots is None else slot_range(slots)
+        if low is not UNSET:
+            check_size(self._client, low)
+        self._client.ask(
+            wire.ResizeJob(
+                job=self.id,
+                min_slots=low,
+                max_slots=high,
+                sizes=sizes,
+                preemptible=preemptible,
+                deadline_at=deadline_at,
+            )
+        )
 
     def explain(self) -> str:
         """Why the job waits, or holds what it holds."""

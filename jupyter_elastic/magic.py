@@ -67,7 +67,7 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 
 
 def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
-    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "pool", "status"]
+    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "pool", "resize", "status"]
 
 
 def _warm() -> None:

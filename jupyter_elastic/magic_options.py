@@ -159,7 +159,7 @@ def _script_parser() -> argparse.ArgumentParser:
 
 def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
     """The options from their words."""
-    sizes = _sizes(_plain(given.sizes))
+    sizes = sizes_from(_plain(given.sizes))
     gpus = _plain(given.gpus) or (f"{sizes[0]}:{sizes[-1]}" if sizes else "1")
     low, high = slot_range(gpus)
     for size in sizes:
@@ -199,7 +199,7 @@ def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
         priority=given.priority,
         sizes=sizes,
         preemptible=not given.no_preempt,
-        deadline_at=_deadline(_plain(given.deadline), now),
+        deadline_at=deadline_from(_plain(given.deadline), now),
         dry_run=given.dry_run,
         seed=given.seed,
     )
@@ -276,7 +276,8 @@ def _seconds(option: str, text: str) -> float | None:
     return seconds
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def sizes_from(text: str) -> tuple[int, ...]:
+    """`4,1,2` -> (1, 2, 4); BadRequest says what is wrong."""
     if not text:
         return ()
     words = [word.strip() for word in text.split(",")]
@@ -285,7 +286,7 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def _deadline(text: str, now: float) -> float | None:
+def deadline_from(text: str, now: float) -> float | None:
     """A duration from now, the next such time of day here, or a date (its end) with or without a time."""
     if not text:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.types import (
@@ -75,11 +75,14 @@ class CancelJob(Ask, frozen=True, kw_only=True):
 
 
 class ResizeJob(Ask, frozen=True, kw_only=True):
-    """Change a job's range. Answer: `Done`."""
+    """Change a job's range, or what else it asked for; what is not set stays (`Resize`). Answer: `Done`."""
 
     job: JobId
-    min_slots: int
-    max_slots: int
+    min_slots: int | UnsetType = UNSET
+    max_slots: int | UnsetType = UNSET
+    sizes: tuple[int, ...] | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    deadline_at: float | UnsetType | None = UNSET
 
 
 class ListJobs(Ask, frozen=True, kw_only=True):

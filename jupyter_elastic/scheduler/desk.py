@@ -10,6 +10,7 @@ import os
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from jupyter_elastic import __version__, wire
@@ -132,7 +133,11 @@ def _submit(house: House, peer: Peer, ask: wire.SubmitJob) -> wire.AnyAnswer:
 def _check_spec(spec: JobSpec) -> None:
     if not spec.folder.startswith("/") or "\0" in spec.folder:
         raise BadRequest(f"the job's folder must be an absolute path, not {spec.folder[:200]!r}")
-    if len(spec.sizes) > SIZES:
+    _check_sizes(spec.sizes)
+
+
+def _check_sizes(sizes: tuple[int, ...]) -> None:
+    if len(sizes) > SIZES:
         raise BadRequest(f"a job may name {SIZES} sizes at most; leave them out to allow all")
 
 
@@ -145,8 +150,12 @@ def _cancel(house: House, peer: Peer, ask: wire.CancelJob) -> wire.AnyAnswer:
 
 def _resize(house: House, peer: Peer, ask: wire.ResizeJob) -> wire.AnyAnswer:
     house.rights.change_job(peer.user, house.core.state.owner_of(ask.job), ask.job)
-    if not 1 <= ask.min_slots <= ask.max_slots <= 100_000:
-        raise BadRequest(f"{ask.min_slots}:{ask.max_slots} is no range of slots; write min:max with 1 <= min <= max")
+    numbers = [number for number in (ask.min_slots, ask.max_slots) if number is not UNSET]
+    if ask.sizes is not UNSET:
+        _check_sizes(ask.sizes)
+        numbers += ask.sizes
+    if any(not 1 <= number <= 100_000 for number in numbers):
+        raise BadRequest("a job can hold 1 to 100000 slots; write min:max with 1 <= min <= max")
     house.wish(
         Resize(
             at=house.now(),
@@ -155,6 +164,9 @@ def _resize(house: House, peer: Peer, ask: wire.ResizeJob) -> wire.AnyAnswer:
             job=ask.job,
             min_slots=ask.min_slots,
             max_slots=ask.max_slots,
+            sizes=ask.sizes,
+            preemptible=ask.preemptible,
+            deadline_at=ask.deadline_at,
         )
     )
     return wire.Done()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.extension.handler import ExtensionHandlerMixin
+from msgspec import UNSET, UnsetType
 from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
@@ -128,9 +129,17 @@ class JobsHandler(_Api):
         self.answer(found.jobs)
 
 
+YEAR_9999 = 253_402_300_799
+"""The last second that every calendar knows."""
+_Slots = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+
+
 class _Resize(msgspec.Struct, forbid_unknown_fields=True):
-    min_slots: int
-    max_slots: int
+    min_slots: _Slots | UnsetType = UNSET
+    max_slots: _Slots | UnsetType = UNSET
+    sizes: Annotated[tuple[_Slots, ...], msgspec.Meta(max_length=1000)] | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    deadline_at: Annotated[float, msgspec.Meta(ge=0, le=YEAR_9999)] | UnsetType | None = UNSET
 
 
 class JobHandler(_Api):
@@ -146,12 +155,11 @@ class JobHandler(_Api):
     @web.authenticated
     @authorized("write", "jupyter_elastic:jobs")
     async def patch(self, job: str) -> None:
-        """Let the job hold between `min_slots` and `max_slots` from now on."""
-        wish = self.body(_Resize)
-        if not 1 <= wish.min_slots <= wish.max_slots <= 100_000:
-            raise BadRequest("ask for 1 <= min_slots <= max_slots <= 100000")
-        number = job_number(job)
-        await self.feed.ask(wire.ResizeJob(job=number, min_slots=wish.min_slots, max_slots=wish.max_slots))
+        """Change the job's range, or what else it asked for; what is left out stays."""
+        given = msgspec.structs.asdict(self.body(_Resize))
+        if all(value is UNSET for value in given.values()):
+            raise BadRequest(f"give at least one of {', '.join(given)}")
+        await self.feed.ask(wire.ResizeJob(job=job_number(job), **given))
         self.set_status(204)
         self.finish()
 

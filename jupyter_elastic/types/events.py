@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
 from jupyter_elastic.types.vocabulary import (
     AgentPlace,
     Count,
@@ -136,13 +139,22 @@ class JobRequeued(Fact, frozen=True, kw_only=True):
 
 
 class JobResized(Fact, frozen=True, kw_only=True):
-    """The owner changed the job's range."""
+    """The job's range was changed, or what else it asked for; what is not set stays."""
 
     job: JobId
     min_slots: Count
     max_slots: Count
     by: Text = ""
     """Who asked for it; empty in old journals."""
+    sizes: tuple[int, ...] | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    deadline_at: float | UnsetType | None = UNSET
+
+    def applied(self, spec: JobSpec) -> JobSpec:
+        """What the job asks for from now on."""
+        others = {name: getattr(self, name) for name in ("sizes", "preemptible", "deadline_at")}
+        told = {name: value for name, value in others.items() if value is not UNSET}
+        return replace(spec, min_slots=self.min_slots, max_slots=self.max_slots, **told)
 
 
 class JobEnded(Fact, frozen=True, kw_only=True):

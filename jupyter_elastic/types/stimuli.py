@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from jupyter_elastic.types.policy import Plan
 from jupyter_elastic.types.vocabulary import (
@@ -44,11 +44,17 @@ class Cancel(Stimulus, frozen=True, kw_only=True):
 
 
 class Resize(Stimulus, frozen=True, kw_only=True):
-    """Wish: let the job hold between `min_slots` and `max_slots` from now on."""
+    """Wish: let the job hold between `min_slots` and `max_slots` from now on, or change what else it asked for.
+
+    What is not set stays; with `sizes` alone the range becomes theirs.
+    """
 
     job: JobId
-    min_slots: Annotated[int, Meta(ge=1, le=100_000)]
-    max_slots: Annotated[int, Meta(ge=1, le=100_000)]
+    min_slots: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType = UNSET
+    max_slots: Annotated[int, Meta(ge=1, le=100_000)] | UnsetType = UNSET
+    sizes: tuple[int, ...] | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    deadline_at: float | UnsetType | None = UNSET
 
 
 class UsePolicy(Stimulus, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ import math
 from collections import deque
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.types import (
@@ -188,7 +187,7 @@ class JobModel:
                 self.preemptions += fact.cause == "preempted"
                 self._size(event.at, 0, f"{fact.cause}: {fact.reason}" if fact.reason else fact.cause)
             case JobResized():
-                self._resize(fact)
+                self.spec = fact.applied(self.spec) if self.spec is not None else None
             case JobEnded():
                 self.phase, self.reason, self.ended_at, self.slots = fact.outcome, fact.reason, event.at, ()
                 self._size(event.at, 0, fact.outcome)
@@ -260,10 +259,6 @@ class JobModel:
         if len(fact.slots) != (self.sizes[-1].slots if self.sizes else 0):
             words = "grew" if len(fact.slots) > before else "shrank"
             self._size(at, len(fact.slots), self._why or words, fact.pause_s)
-
-    def _resize(self, fact: JobResized) -> None:
-        if self.spec is not None:
-            self.spec = msgspec.structs.replace(self.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
 
     def _size(self, at: float, slots: int, reason: str, pause_s: float = 0.0) -> None:
         if self.sizes and self.sizes[-1].slots == slots == 0:

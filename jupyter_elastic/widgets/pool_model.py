@@ -125,8 +125,7 @@ class PoolModel:
             case JobResized():
                 info = self.jobs.get(fact.job)
                 if info is not None:
-                    spec = msgspec.structs.replace(info.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
-                    self._change(fact.job, spec=spec)
+                    self._change(fact.job, spec=fact.applied(info.spec))
             case JobEnded():
                 gone = self.jobs.pop(fact.job, None)
                 self.queued -= gone is not None and gone.phase == "queued"

@@ -138,7 +138,6 @@ def test_a_resize_and_a_late_description() -> None:
     assert model.screen(2).state == "running on 1 CPU slot"
 
 
-@pytest.mark.xfail(reason="only the range of a job can be changed")
 def test_a_deadline_that_is_changed_is_the_views_too() -> None:
     story = Story().submitted().tell(t.JobResized(job=7, min_slots=2, max_slots=3, deadline_at=1e9, sizes=(2, 3)))
     assert story.model.spec is not None

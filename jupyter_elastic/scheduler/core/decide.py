@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from jupyter_elastic.errors import BadRequest, NotFound
@@ -155,19 +156,48 @@ def _resize(state: State, wish: Resize) -> Facts:
     if job.job in state.ended:
         msg = f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"
         raise BadRequest(msg)
-    spec = replace(job.spec, min_slots=wish.min_slots, max_slots=wish.max_slots)
+    fact = _resized(job.spec, wish)
+    spec = fact.applied(job.spec)
     _check_spec(spec)
+    if isinstance(wish.deadline_at, float) and wish.deadline_at <= wish.at:
+        msg = "the deadline lies in the past; give a later one"
+        raise BadRequest(msg)
     _check_fits(state, min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers)
     if spec == job.spec:
         return []
-    if job.rigid and job.elastic is False and not wish.min_slots == wish.max_slots == job.size.workers:
+    changed = (spec.min_slots, spec.max_slots, spec.sizes) != (job.spec.min_slots, job.spec.max_slots, job.spec.sizes)
+    kept = spec.min_slots == spec.max_slots == job.size.workers
+    if changed and not kept and job.rigid and job.elastic is False:
         slots = "slot" if job.size.workers == 1 else "slots"
         msg = (
             f"job {job.job} keeps its {job.size.workers} {slots} until its end, because its cell has no elastic loop; "
             "cancel it and run the cell again with another --gpus, or make its loop elastic (@training.run)"
         )
         raise BadRequest(msg)
-    return [JobResized(job=job.job, min_slots=wish.min_slots, max_slots=wish.max_slots, by=plan.plain(wish.by))]
+    return [fact]
+
+
+def _resized(spec: JobSpec, wish: Resize) -> JobResized:
+    """The wish with what it leaves out."""
+    sizes = () if wish.sizes is UNSET else tuple(sorted(set(wish.sizes)))
+    low, high = spec.min_slots, spec.max_slots
+    if sizes and wish.min_slots is UNSET and wish.max_slots is UNSET:
+        low, high = sizes[0], sizes[-1]
+    low = low if wish.min_slots is UNSET else wish.min_slots
+    high = high if wish.max_slots is UNSET else wish.max_slots
+    outside = [size for size in sizes if not low <= size <= high]
+    if outside:
+        msg = f"the size {outside[0]} lies outside {low}:{high}; change one of them"
+        raise BadRequest(msg)
+    return JobResized(
+        job=wish.job,
+        min_slots=low,
+        max_slots=high,
+        by=plan.plain(wish.by),
+        sizes=UNSET if wish.sizes is UNSET else sizes,
+        preemptible=wish.preemptible,
+        deadline_at=wish.deadline_at,
+    )
 
 
 def _use_policy(state: State, wish: UsePolicy) -> Facts:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.core.transitions import HOLDING, after
@@ -376,8 +375,9 @@ def _requeued(state: State, job: Job, at: float, fact: JobRequeued) -> None:
 
 
 def _resized(_state: State, job: Job, _at: float, fact: JobResized) -> None:
-    job.spec = replace(job.spec, min_slots=fact.min_slots, max_slots=fact.max_slots)
-    job.resized_by = fact.by
+    before, job.spec = job.spec, fact.applied(job.spec)
+    if (before.min_slots, before.max_slots) != (fact.min_slots, fact.max_slots):
+        job.resized_by = fact.by
 
 
 def _ended(state: State, job: Job, at: float, fact: JobEnded) -> None:

@@ -145,7 +145,6 @@ def test_resize() -> None:
         books.step(Resize, job=9, min_slots=1, max_slots=3)
 
 
-@pytest.mark.xfail(reason="only the range of a job can be changed")
 def test_what_was_asked_for_can_be_changed_too() -> None:
     books = Books(host("a", 8))
     job = books.submit(1, 4)
@@ -168,7 +167,6 @@ def test_what_was_asked_for_can_be_changed_too() -> None:
     assert books.core.jobs(job=job)[0].spec == books.job(job).spec
 
 
-@pytest.mark.xfail(reason="only the range of a job can be changed")
 def test_a_job_that_keeps_its_size_takes_what_does_not_change_it() -> None:
     books = Books(host("a", 4))
     job = books.submit(1, 2)
