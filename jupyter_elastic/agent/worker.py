@@ -41,7 +41,7 @@ from jupyter_elastic.agent.pipe import Pipe, WorkerSession
 from jupyter_elastic.agent.stacks import Watch
 from jupyter_elastic.connection import passing_dir
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.training import guards, lightning
+from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 
 FAILED = 1
@@ -188,6 +188,7 @@ class Worker:
         guards.install()
         if self._size > 1:
             lightning.guard()
+            accelerate.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._namespace = packaging.restore(payload)

@@ -138,6 +138,19 @@ async def test_a_local_rank_is_a_workers_own_for_its_life(folder: Path) -> None:
         assert together() == {(0, 1), (1, 0)}
 
 
+@framework("accelerate")
+@needs("torch")
+@asynchronous
+async def test_notebook_launcher_trains_with_the_workers_that_are_there(folder: Path) -> None:
+    async with Bench(Horovod, folder, torch_cells.NOTEBOOK_LAUNCHER, out=("weights", "size", "said")) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended(TRAINED_S)).outcome == "completed", bench.story()
+        first, second = bench.results()[0], bench.results()[1]
+        assert first["size"] == 2
+        assert first == second
+        assert "--gpus 8" in first["said"]
+
+
 @framework("lightning")
 @needs("torch")
 @asynchronous

@@ -87,6 +87,28 @@ accelerator.end_training()
 """
 )
 
+NOTEBOOK_LAUNCHER = """
+from accelerate import Accelerator, notebook_launcher
+def train(scale):
+    global weights, size
+    import torch
+    accelerator = Accelerator(cpu=True)
+    size = accelerator.num_processes
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for step in range(3):
+        optimizer.zero_grad()
+        accelerator.backward(model(scale * torch.randn(4, 4)).pow(2).mean())
+        optimizer.step()
+    weights = [round(float(p.double().sum()), 9) for p in accelerator.unwrap_model(model).parameters()]
+try:
+    notebook_launcher(train, (1.0,), num_processes=8)
+except Exception as problem:
+    said = str(problem)
+notebook_launcher(train, args=(1.0,), num_processes=2)
+"""
+
 _LIGHTNING = (
     _DATA
     + """
