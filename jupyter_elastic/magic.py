@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -330,15 +330,14 @@ def choose_engine(asked: str) -> str:
 
 
 @functools.cache
-def _engines() -> frozenset[str]:
+def _engines() -> dict[str, EntryPoint]:
     """The installed engines; reading the metadata of every installed package takes a while."""
-    return frozenset(entry.name for entry in entry_points(group="jupyter_elastic.engines"))
+    return {entry.name: entry for entry in entry_points(group="jupyter_elastic.engines")}
 
 
 def _missing(engine: str) -> str:
     """Why the workers, which run this kernel's interpreter, can't have this engine; empty when they can."""
-    (entry,) = entry_points(group="jupyter_elastic.engines", name=engine)
-    return str(entry.load().missing())
+    return str(_engines()[engine].load().missing())
 
 
 def _has_horovod() -> bool:
