@@ -59,7 +59,7 @@ class Options(Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
-@magic_arguments("%%distribute")
+@magic_arguments("%distribute")  # IPython puts another % before it
 @argument(
     "--gpus",
     "-n",
