@@ -181,7 +181,7 @@ class Doors:
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
         self._keeper.begin(go["rank"], restore=bool(go["restore"]), watch=self._watch if go["collective"] else None)
-        self._session.company.joined(go["round"])
+        self._session.collective_count.joined(go["round"])
         self._follow(go["rank"], go["size"])
         before = _sockets()
         try:

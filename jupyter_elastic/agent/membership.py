@@ -187,9 +187,9 @@ class Membership:
     """Ticks since a member of the present round died, or came back to the door, before all had joined."""
     _first_done: str = ""
     """The first member of the present round that is through with its cell."""
-    _mourning: bool = False
+    _member_died: bool = False
     """A member of the present round has died: the others may come back to the door for that."""
-    _forsaken: int = 0
+    _left_behind_ticks: int = 0
     """Ticks since a member came back to the door and no reason is known but that another is through."""
     _settled: int = 0
     """The last round that all its members have joined."""
@@ -270,7 +270,7 @@ class Membership:
         if worker.round == self.round and self._settled < self.round:
             self._broken = 0
         self.deaths += 1
-        self._mourning |= worker.round == self.round
+        self._member_died |= worker.round == self.round
         if worker.slot in self.wanted and not self.finishing:
             if not self.elastic:
                 return [GiveUp(name, "not elastic"), *self.end()]
@@ -293,8 +293,8 @@ class Membership:
         """A moment has passed (the shell says which): calls that were not answered are repeated."""
         self._called.clear()
         if self._left_behind():
-            self._forsaken += 1
-            if self._forsaken > PATIENCE:
+            self._left_behind_ticks += 1
+            if self._left_behind_ticks > PATIENCE:
                 return [GiveUp(self._first_done, "left early"), *self.end()]
         actions = self._decide()
         if self._broken is not None and self._settled < self.round:
@@ -452,7 +452,7 @@ class Membership:
         actions = self._remove(left, keep=not any(w.seasoned for w in coming))
         self.round += 1
         self._broken = None
-        self._first_done, self._mourning, self._forsaken = "", False, 0
+        self._first_done, self._member_died, self._left_behind_ticks = "", False, 0
         restore = not any(w.seasoned for w in coming)
         early = any(w.place == "collective" for w in coming)
         names = tuple(w.name for w in _in_order(coming))
@@ -464,7 +464,7 @@ class Membership:
 
     def _left_behind(self) -> bool:
         """Whether a ring broke because a member is through with its cell: no death is known that broke it."""
-        return bool(self._first_done) and not self._mourning and any(w.at_door for w in self._members())
+        return bool(self._first_done) and not self._member_died and any(w.at_door for w in self._members())
 
     def _remove(self, workers: list[_Worker], *, keep: bool) -> list[Action]:
         """Send workers away from the door; with `keep`, the first of them that has the state saves it."""

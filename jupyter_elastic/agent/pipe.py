@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.agent import processes
+from jupyter_elastic.agent.collective_count import CollectiveCount, Leave
 from jupyter_elastic.agent.commits import Commits
-from jupyter_elastic.agent.company import Company, Leave
 from jupyter_elastic.types import Progress
 
 ORPHANED = 77
@@ -118,7 +118,7 @@ class WorkerSession:
         self.rank = 0
         self._pipe = pipe
         self._commits = Commits(folder)
-        self.company = Company()
+        self.collective_count = CollectiveCount()
         self._newest: Progress | None = None
         self._news = threading.Event()
         self._reporter: threading.Thread | None = None
@@ -157,19 +157,19 @@ class WorkerSession:
 
     def collective(self, step: int) -> None:
         """The ring is to begin something together: the driver is told when a member has left before."""
-        self._apart(self.company.begin(step))
+        self._apart(self.collective_count.begin(step))
 
     def leave(self) -> None:
         """The training function has returned: the others are told."""
-        self._pipe.send("left", **dataclasses.asdict(self.company.leave()))
+        self._pipe.send("left", **dataclasses.asdict(self.collective_count.leave()))
 
     def heard_of(self, words: dict[str, Any]) -> None:
         """Another member's training function has returned."""
-        self._apart(self.company.heard(Leave(**words)))
+        self._apart(self.collective_count.heard(Leave(**words)))
 
     def _apart(self, left: Leave | None) -> None:
         if left is not None:
-            self._pipe.send("apart", rank=left.rank, step=left.step, own=self.company.step)
+            self._pipe.send("apart", rank=left.rank, step=left.step, own=self.collective_count.step)
 
     def _tell(self) -> None:
         while True:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from jupyter_elastic.agent.company import Company
+from jupyter_elastic.agent.collective_count import CollectiveCount
 
 
-def trained(steps: int, round_: int = 1) -> Company:
-    company = Company()
-    company.joined(round_)
+def trained(steps: int, round_: int = 1) -> CollectiveCount:
+    count = CollectiveCount()
+    count.joined(round_)
     for step in range(1, steps + 1):
-        assert company.begin(step) is None
-    return company
+        assert count.begin(step) is None
+    return count
 
 
 def test_all_leave_after_the_same_step_whoever_hears_of_it_when() -> None:
@@ -25,11 +25,11 @@ def test_all_leave_after_the_same_step_whoever_hears_of_it_when() -> None:
 
 
 def test_who_goes_on_knows_it_when_it_begins_the_next_step() -> None:
-    company = trained(5)
-    assert company.heard(trained(5).leave()) is None
-    found = company.begin(6)
+    count = trained(5)
+    assert count.heard(trained(5).leave()) is None
+    found = count.begin(6)
     assert found is not None
-    assert (found.step, company.step) == (5, 6)
+    assert (found.step, count.step) == (5, 6)
 
 
 def test_who_waits_already_knows_it_when_it_hears() -> None:
@@ -47,8 +47,8 @@ def test_a_second_training_in_the_cell_is_no_part_of_the_first() -> None:
 
 
 def test_another_ring_counts_anew() -> None:
-    company = trained(9)
+    count = trained(9)
     left = trained(5).leave()
-    company.joined(2)
-    assert company.heard(left) is None
-    assert company.begin(10) is None
+    count.joined(2)
+    assert count.heard(left) is None
+    assert count.begin(10) is None

@@ -23,7 +23,7 @@ class Leave:
     rank: int = 0
 
 
-class Company:
+class CollectiveCount:
     """One worker's count. `begin` and `leave` are called by the cell's thread, `heard` by the pipe's."""
 
     def __init__(self) -> None:
