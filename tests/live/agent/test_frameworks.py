@@ -72,6 +72,7 @@ def test_wishes_to_resize_leave_it_alone(shared_pool: Pool, source: str, number:
         assert results[0] == results[1]
         assert results[0]["size"] == 2
         assert not [fact for fact in pool.facts(job) if isinstance(fact, RescaleRequested)]
-        assert all(pool.ended(other).outcome == "completed" for other in others)
+        for other in others:
+            assert pool.ended(other).outcome == "completed", pool.facts(other)
     finally:
         pool.client.ask(SwitchPolicy(name="fifo"))
