@@ -218,6 +218,19 @@ def test_a_view_says_once_when_its_job_starts(notebook: Any, page: Page, pool: P
     book.picture("actions-waits")
 
 
+def test_the_wait_is_told_from_the_progress_of_independent_workers(notebook: Any, page: Page, pool: Pool) -> None:
+    counting = (
+        "import time\nfrom jupyter_elastic import training\n"
+        "for step in range(100_000):\n"
+        "    training.report(step=step, samples=step, total_samples=100_000)\n    time.sleep(0.1)\n"
+    )
+    holder = pool.submit(counting, slots=2)
+    pool.until(lambda: pool.info(holder).progress is not None, "the pool hears of its progress")
+    book = notebook(LOAD, PLAIN)
+    book.run_all()
+    expect(page.locator(VIEW).locator(".je-state")).to_contain_text(re.compile(r"starts in about \d.* h"))
+
+
 def test_what_is_saved_in_mid_run_says_what_was_and_when(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     """Without its kernel, which can't renew anything then; as nbconvert shows it to readers who have no pool."""
     book = notebook(LOAD, PLAIN)

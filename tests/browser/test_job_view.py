@@ -164,6 +164,9 @@ def test_a_failure_is_shown_once_by_the_cell_or_else_by_the_view(notebook: Any, 
         expect(views.nth(1).locator(".je-state")).to_contain_text("failed")
         expect(views.nth(1).locator(".je-traceback")).to_have_count(0)
         expect(views.nth(1)).not_to_contain_text("Traceback")
+        handle = page.locator(".jp-OutputArea-executeResult").first  # below the view: it must not contradict it
+        expect(handle).to_contain_text("<Job ")
+        expect(handle).not_to_contain_text("queued")
         views.nth(0).scroll_into_view_if_needed()
         book.picture("job-failed")
         book.wait_idle()

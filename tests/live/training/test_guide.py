@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import re
 from pathlib import Path
 
 import pytest
 
 from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.types import ProgressSeen
+from jupyter_elastic.types import ProgressSeen, RunningSeen
 from tests.live.engine.bench import Bench
 from tests.live.training.test_accuracy import digits  # noqa: F401  a fixture
 
@@ -29,13 +31,19 @@ def _commit(state, *args, own=_training.State.commit, **kwargs):
 _training.State.commit = _commit
 """
 """At its first commit the job stands and lets workers come and go, until the test has done what it does to it."""
+DIGEST = """
+_parts = model.get_weights() if hasattr(model, "get_weights") else [p.detach().numpy() for p in model.parameters()]
+digest = [float(abs(part).sum()) for part in _parts]
+"""
+EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+often = pytest.mark.skipif(not EVERYTHING, reason="minutes long: set JUPYTER_ELASTIC_TEST_EVERYTHING")
 
 
-def job(tmp_path, name, digits):  # noqa: F811
+def job(tmp_path, name, digits, epochs=6):  # noqa: F811
     pytest.importorskip("torch" if name == "digits" else "keras")
     names = {key: values[:400] for key, values in digits.items()}  # a part, for speed
-    source = re.sub(r"(EPOCHS = |epochs=|epochs\()30", r"\g<1>6", CELLS[name])
-    return Bench(Horovod, tmp_path / "job", GATE + source, names=names, out=("history",))
+    source = re.sub(r"(EPOCHS = |epochs=|epochs\()30", rf"\g<1>{epochs}", CELLS[name])
+    return Bench(Horovod, tmp_path / "job", GATE + source + DIGEST, names=names, out=("history", "digest"))
 
 
 def sizes(bench, after=0):
@@ -81,5 +89,58 @@ def test_the_cell_with_fit_trains_one_model(warm_workers, tmp_path, digits):  # 
             assert {name: one[name] for name in other} == other
             assert one["val_accuracy"][-1] > 0.6
             assert (bench.folder / "best.keras").exists()
+
+    asyncio.run(live())
+
+
+@often
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras"])
+def test_an_elastic_cell_of_the_page_goes_through_random_changes(warm_workers, tmp_path, digits, name, seed):  # noqa: F811
+    chance = random.Random(seed)
+
+    async def live():
+        async with job(tmp_path, name, digits, 20) as bench:
+
+            def runs_on(slots, since):
+                return lambda: any(
+                    isinstance(seen, RunningSeen) and set(seen.slots) == set(slots) for seen in bench.reports[since:]
+                )
+
+            slots = ["h:0", "h:1"][: chance.randint(1, 2)]
+            await bench.launch(*slots)
+            await bench.until(lambda: len(slots) in sizes(bench), 240)
+            for _ in range(4):
+                await asyncio.sleep(chance.random())
+                so_far = len(bench.reports)
+                others = [some for some in (["h:0"], ["h:1"], ["h:0", "h:1"], ["h:1", "h:2"]) if some != slots]
+                if chance.random() < 0.5:
+                    slots = chance.choice(others)
+                    await bench.rescale(*slots)
+                else:
+                    bench.kill(chance.randrange(len(slots)))
+                await bench.until(runs_on(slots, so_far), 120)
+            (bench.folder / "open").touch()
+            assert (await bench.ended(240)).outcome == "completed", bench.story()
+            assert len({str(result) for result in bench.results().values()}) == 1
+
+    asyncio.run(live())
+
+
+@often
+@pytest.mark.parametrize("seed", range(10))
+def test_a_death_ends_the_cell_with_fit(warm_workers, tmp_path, digits, seed):  # noqa: F811
+    chance = random.Random(seed)
+
+    async def live():
+        async with job(tmp_path, "fit", digits) as bench:
+            await bench.launch("h:0", "h:1")
+            await bench.until(lambda: "Epoch 1" in bench.text(0), 240)
+            await asyncio.sleep(chance.random() * 0.3)
+            victim = chance.randrange(2)
+            bench.kill(victim)
+            seen = await bench.ended()
+            assert seen.outcome == "failed", bench.story()
+            assert f"rank {victim}: the worker was killed by SIGKILL" in seen.reason
 
     asyncio.run(live())
