@@ -100,6 +100,7 @@ def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page:
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text(f"ipykernel {version}")
     (info,) = pool.client.jobs()
     view.get_by_role("button", name="Resize…").click()
+    expect(view.get_by_role("textbox", name="slots")).to_be_focused()
     page.keyboard.type("99")
     page.keyboard.press("Enter")
     expect(view.get_by_role("alert").filter(has_text="ask for at most 2")).to_be_visible()
