@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
@@ -27,6 +28,10 @@ OLDER = "ipykernel-7.3"
 """The release before: in a folder of its own, used by a kernel of its own."""
 IDLE = """() => { const w = window.jupyterapp?.shell?.currentWidget;
   return w?.sessionContext?.session?.kernel?.status === 'idle'; }"""
+TAKEN = """() => { const panel = document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden)');
+  const waits = [...panel.querySelectorAll('.jp-InputPrompt')].some(prompt => prompt.textContent.includes('*'));
+  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel;
+  return !waits || kernel?.status === 'busy'; }"""
 ANSWERS = """async () => {
   const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   const late = new Promise(resolve => setTimeout(resolve, 10000, false));
@@ -90,17 +95,28 @@ class Notebook:
         self.page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
 
     def wait_idle(self) -> None:
-        """Wait until the kernel is idle, and hears.
-
-        ipykernel before 7.4 can overlook a young connection's first request until the next client connects
-        (ipython/ipykernel#1554); so it is connected to again, as a person would by "Reconnect to Kernel".
-        """
-        self.page.wait_for_function(IDLE)
+        """Wait until the kernel is idle, and hears."""
+        self._wait_heard(IDLE)
         for _ in range(6):
             if self.page.evaluate(ANSWERS):
                 return
             self.wait_command("kernelmenu:reconnect-to-kernel")
         pytest.fail("the kernel says that it is idle and answers nothing")
+
+    def _wait_heard(self, condition: str) -> None:
+        """Wait for what a kernel that hears brings about.
+
+        ipykernel before 7.4 can overlook a young connection's requests until the next client connects
+        (ipython/ipykernel#1554); so it is connected to again, as a person would by "Reconnect to Kernel".
+        """
+        for _ in range(5):
+            try:
+                self.page.wait_for_function(condition, timeout=15_000)
+            except PlaywrightTimeoutError:
+                self.wait_command("kernelmenu:reconnect-to-kernel")
+            else:
+                return
+        pytest.fail(f"the kernel takes no request: {condition}")
 
     def command(self, name: str, **arguments: Any) -> None:
         """Execute a command of JupyterLab; does not wait for what it starts."""
@@ -111,8 +127,9 @@ class Notebook:
         self.page.evaluate("([c, a]) => window.jupyterapp.commands.execute(c, a).then(() => null)", [name, arguments])
 
     def run_all(self) -> None:
-        """Run every cell; does not wait."""
+        """Run every cell; does not wait for more than that the kernel has begun."""
         self.command("notebook:run-all-cells")
+        self._wait_heard(TAKEN)
 
     def save(self) -> None:
         """Save the file."""
