@@ -135,7 +135,7 @@ def _pidfd(process: Known) -> Iterator[int | None]:
         os.close(handle)
 
 
-def send(process: Known, what: signal.Signals) -> bool:
+def send(process: Known, what: int) -> bool:
     """Signal exactly this process; whether it was there to get it."""
     with _pidfd(process) as handle:
         if handle is None:

@@ -156,7 +156,7 @@ class Worker:
         payload = packaging.read(self._folder)
         self._prepare(payload)
         self._pipe.listen()
-        self._pipe.send("hello", pid=os.getpid(), at=time.time())
+        self._pipe.send("hello", pid=os.getpid(), at=time.time(), stack=_watch.dump)
         try:
             self._execute(payload)
         except SystemExit as wish:

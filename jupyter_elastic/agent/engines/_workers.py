@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from jupyter_elastic import packaging
-from jupyter_elastic.agent import apart, environment, membership, processes
+from jupyter_elastic.agent import apart, environment, membership, processes, stacks
 from jupyter_elastic.agent.commits import Commits
 from jupyter_elastic.agent.engines import _reading
 from jupyter_elastic.agent.engines._failure import DIED, Failure, ended_early
@@ -60,6 +60,7 @@ waited for, but not longer."""
 LADDER = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 """How a cancelled worker is ended: what, and how long it has then."""
 MAX_LINE = 1024 * 1024
+LOCKED = "(something there does not let go of Python's lock)"
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Member:
     """Where it was when it was last asked."""
     unanswered: int = 0
     """Times that it was asked since it last answered."""
+    stack: int = -1
+    """Its file descriptor into which `stacks.DUMP` has its stack written."""
 
 
 class WorkersEngine:
@@ -131,6 +134,8 @@ class WorkersEngine:
         self._releasing: set[asyncio.Task[Any]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._environment: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+        """Names of other cells' lines -> how people call them."""
         self._oom_kills: float = math.inf
         """Before this attempt."""
         self.looks = 0
@@ -157,6 +162,7 @@ class WorkersEngine:
             self._end("failed", f"the job's folder {self.task.folder} can't be read: {problem}")
             return
         self._cell = _reading.read_cell(payload)
+        self._labels = {name: label for name, (label, _) in payload.sources.items()}
         self._environment = payload.env
         self._patience_s = patience_s(payload.env)
         self._port = environment.reserve()
@@ -313,7 +319,7 @@ class WorkersEngine:
         self._heard_at, self._waits = time.monotonic(), ""
         match words["k"]:
             case "hello":
-                member.running = True
+                member.running, member.stack = True, words["stack"]
                 self._maybe_running()
             case "progress":
                 progress = msgspec.convert(words["progress"], Progress)
@@ -570,7 +576,10 @@ class WorkersEngine:
         self._judge(asked)
         self._looked_at = now
         self.looks += 1
+        waited_for = any(member.look and member.look.held for member in asked)
         for member in asked:
+            if member.unanswered and waited_for and member.process:
+                processes.send(member.process.known, stacks.DUMP)
             member.unanswered += 1
             self.tell(member.name, "look")
 
@@ -590,13 +599,27 @@ class WorkersEngine:
         for member in asked:
             look = dataclasses.replace(member.look or Look(0, "an unknown place"), rank=member.rank)
             if member.unanswered > 1:
-                where = f"{look.where} when it last answered (something there does not let go of Python's lock)"
-                look = dataclasses.replace(look, held=False, where=where)
+                look = self._look_from_outside(member, look)
             looks.append(look)
         before, self._waits = self._waits, sentence(looks, list(self._through.values()), self._patience_s)
         if self._waits and not before:
             stacks = "".join(f"\nrank {look.rank}:\n  " + "\n  ".join(look.stack) for look in looks)
             log.warning("%s%s", self._waits, stacks)
+
+    def _look_from_outside(self, member: Member, last: Look) -> Look:
+        """Where a worker is that can't answer, by the stack that it was made to write; else where it last was."""
+        found = None
+        if member.process:
+            with contextlib.suppress(OSError):
+                found = stacks.dumped(member.process.pid, member.stack, self._labels)
+        if found:
+            where = f"{found['where']} (something there does not let go of Python's lock)"
+            member.look = dataclasses.replace(last, where=where, held=False, stack=tuple(found["stack"]))
+            return member.look
+        if LOCKED in last.where:
+            return last
+        where = f"{last.where} when it last answered {LOCKED}"
+        return dataclasses.replace(last, held=False, where=where)
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)

@@ -53,6 +53,19 @@ async def test_who_waits_for_whom_and_where_that_one_is(engine: type, ring: str,
 
 
 @asynchronous
+async def test_a_rank_that_holds_pythons_lock_in_c(folder: Path) -> None:
+    """It can't answer; where it is, is known all the same: an expression that backtracks never comes back to Python."""
+    held = "if rank:\n    import re\n    re.match(r'(a+)+$', 'a' * 60 + 'b')  # here it is\ntogether()\n"
+    source = NOTE + HOROVOD + "together()\n" + held
+    line = 1 + next(n for n, text in enumerate(source.splitlines(), 1) if "here it is" in text)
+    async with Bench(Horovod, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        said = await bench.until(lambda: f"<In[1]>:{line}" in bench.engine.waits() and bench.engine.waits())
+        assert said.startswith("rank 0 waits for rank 1 since ")
+        assert said.endswith(f"which is at <In[1]>:{line} (something there does not let go of Python's lock)")
+
+
+@asynchronous
 async def test_two_that_wait_in_different_places(folder: Path) -> None:
     source = NOTE + HOROVOD + "together()\nif rank: hvd.allreduce(torch.ones(1), name='b')\nelse: together()\n"
     async with Bench(Horovod, folder, source) as bench:
