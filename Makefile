@@ -60,7 +60,7 @@ $(DONE)/package: $(DONE)/frameworks pyproject.toml $(SOURCES)
 	$(BIN)/python -c "import jupyter_elastic, ipykernel, jupyterlab, matplotlib, nbclient, sklearn"
 	@touch $@
 
-$(DONE)/horovod: $(DONE)/package jupyter_elastic/build_horovod/hvd-cxx
+$(DONE)/horovod: $(DONE)/package jupyter_elastic/engines/horovod/build/hvd-cxx
 	$(FORGET_HALVES)
 	$(BIN)/jupyter elastic build-horovod
 	@touch $@

@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.cells import PEERS
 from benchmarks.harness import row
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from tests.support.pool import Pool
 
 TORCH = """

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import row
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.sim import loop, recorded
 from jupyter_elastic.scheduler.sim.loop import Costs
 from jupyter_elastic.scheduler.sim.metrics import Run, summary

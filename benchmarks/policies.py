@@ -33,7 +33,8 @@ from msgspec.structs import replace
 
 from benchmarks import submits
 from benchmarks.harness import row
-from jupyter_elastic import connection, wire
+from jupyter_elastic.platform import connection
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import HostView, JobView, Profile, Size, View
 
 NOW = 1_000_000.0

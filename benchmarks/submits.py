@@ -24,7 +24,8 @@ from typing import Any
 import zmq
 
 from benchmarks.harness import row
-from jupyter_elastic import connection, wire
+from jupyter_elastic.platform import connection
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 
 WINDOW = 256

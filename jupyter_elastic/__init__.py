@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
+from jupyter_elastic._version import __version__
+
+__all__ = ["__version__", "load_ipython_extension"]
 
 
 def load_ipython_extension(ipython: Any) -> None:
     """`%load_ext jupyter_elastic`: the magics `%%distribute`, `%elastic` and `%%policy`."""
-    from jupyter_elastic.magic import load
+    from jupyter_elastic.cli import line_magic
+    from jupyter_elastic.kernel import magic
 
-    load(ipython)
+    line_magic.load(ipython, magic.load(ipython))

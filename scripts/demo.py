@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "01_first_cell.ipynb"
 def main() -> int:
     """Run the notebook; print accuracy, engine and world size."""
     from jupyter_elastic.client import Client
-    from jupyter_elastic.keeper import ensure
+    from jupyter_elastic.client.services import ensure
 
     print(f"Running {EXAMPLE.relative_to(ROOT)} through a real kernel: about half a minute.", flush=True)
     begun = time.time()

@@ -26,7 +26,7 @@ from playwright.sync_api import Browser, FloatRect, Locator, Page, ViewportSize,
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from jupyter_elastic import wire  # noqa: E402
+from jupyter_elastic.protocol import wire  # noqa: E402
 from jupyter_elastic.types import ENDED  # noqa: E402
 from tests.browser.conftest import CHROMIUM, FLAGS, Notebook  # noqa: E402
 from tests.support.guests import environment, guest, invite, tcp_options  # noqa: E402

@@ -11,10 +11,10 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-from jupyter_elastic import connection
 from jupyter_elastic.agent import agent
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.lock import Lock
+from jupyter_elastic.platform import connection
+from jupyter_elastic.platform.lock import Lock
 
 LOG_BYTES = 5_000_000
 

@@ -19,16 +19,19 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic import __version__, captures, connection
-from jupyter_elastic.agent import parents, place, processes
+from jupyter_elastic._version import __version__
+from jupyter_elastic.agent import place
 from jupyter_elastic.agent.attempt import Attempt
-from jupyter_elastic.agent.folder import AttemptFolder, attempts
-from jupyter_elastic.agent.nursery import Newborn, Nursery
-from jupyter_elastic.agent.spawn import warm_up
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.forkserver import parents
+from jupyter_elastic.forkserver.drivers import Newborn, Nursery
+from jupyter_elastic.forkserver.workers import warm_up
+from jupyter_elastic.jobfiles import captures
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
+from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportSeen
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
-from jupyter_elastic.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportSeen
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent leaves when no daemon has answered for so long."""

@@ -18,12 +18,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jupyter_elastic.agent import link, processes, spawn
-from jupyter_elastic.agent.driver import ended_by
-from jupyter_elastic.agent.folder import AttemptFolder
-from jupyter_elastic.agent.nursery import Newborn
 from jupyter_elastic.agent.outbox import Ask, Outbox
+from jupyter_elastic.driver import channel
+from jupyter_elastic.driver.driver import ended_by
 from jupyter_elastic.errors import ElasticError, EngineError
+from jupyter_elastic.forkserver import workers
+from jupyter_elastic.forkserver.drivers import Newborn
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.platform import processes
 from jupyter_elastic.types import AnyEffect, ExitSeen, Launch, Rescale, Stop
 
 Birth: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[Newborn | None]]
@@ -58,7 +60,7 @@ class Attempt:
         elif self._rescale is None or effect.generation > self._rescale.generation:
             self._rescale = effect
         if self._driver is not None:
-            self._driver.write(link.frame(effect))
+            self._driver.write(channel.frame(effect))
 
     async def live(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitSeen:
         """See the attempt through; comes back when the daemon has acknowledged its end.
@@ -122,7 +124,7 @@ class Attempt:
         try:
             while True:
                 try:
-                    path = str(folder.runtime / link.SOCKET_NAME)
+                    path = str(folder.runtime / channel.SOCKET_NAME)
                     reader, self._driver = newborn[1:] if newborn else await asyncio.open_unix_connection(path)
                     newborn = None
                     if (seen := await self._listen(reader)) is not None:
@@ -146,8 +148,8 @@ class Attempt:
         orders: list[AnyEffect | None] = [self._rescale, self._stop]
         for effect in orders:
             if effect is not None:
-                self._driver.write(link.frame(effect))
-        while (seen := await link.read_observation(reader)) is not None:
+                self._driver.write(channel.frame(effect))
+        while (seen := await channel.read_observation(reader)) is not None:
             if isinstance(seen, ExitSeen):
                 return seen
             self._outbox.put(seen)
@@ -168,7 +170,7 @@ class Attempt:
             await processes.end(left)
         if driver is None:
             return self._ended("lost", "the attempt was not started")
-        await spawn.cleared()
+        await workers.cleared()
         words = folder.last_words()
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + words if words else ''}")
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from jupyter_elastic.errors import BadRequest, ElasticError, NotAllowed, NotFound
+from jupyter_elastic.protocol.wire import ReportSeen
 from jupyter_elastic.types import Observation, ProgressSeen
-from jupyter_elastic.wire import ReportSeen
 
 Ask: TypeAlias = Callable[[ReportSeen], Awaitable[Any]]
 """Brings one report to the daemon; returns when it is acknowledged, raises ElasticError."""

@@ -11,8 +11,8 @@ import socket
 import uuid
 from pathlib import Path
 
-from jupyter_elastic import connection
-from jupyter_elastic.agent.folder import attempts
+from jupyter_elastic.jobfiles.attempt_folder import attempts
+from jupyter_elastic.platform import connection
 from jupyter_elastic.types import AgentPlace
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import zmq
 
-from jupyter_elastic import __version__, connection
+from jupyter_elastic._version import __version__
 from jupyter_elastic.errors import BadRequest, ElasticError
-from jupyter_elastic.lock import Lock
+from jupyter_elastic.platform import connection
+from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
 from jupyter_elastic.scheduler.daemon import Daemon

@@ -15,19 +15,19 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jupyter_elastic import wire
 from jupyter_elastic.errors import BadRequest, ElasticError, JournalError, NotAllowed, ProtocolError
-from jupyter_elastic.scheduler import desk, policies
-from jupyter_elastic.scheduler.adviser import Adviser
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler import policies, requests
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.hosts import one_machine, without_own
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.planner import Planner
+from jupyter_elastic.scheduler.policy_runner import Adviser
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
 from jupyter_elastic.scheduler.settings import FORGET_S, Settings
-from jupyter_elastic.scheduler.streams import Streams
+from jupyter_elastic.scheduler.subscriptions import Streams
 from jupyter_elastic.scheduler.transport import Peer, Received, Transport
 from jupyter_elastic.types import (
     AgentSeen,
@@ -173,7 +173,7 @@ class Daemon:
             return
         self._asking, self._deferred = _Ask(peer, request.id), False
         try:
-            answer = desk.answer(self, peer, request.ask)
+            answer = requests.answer(self, peer, request.ask)
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))
         except Exception:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from jupyter_elastic.errors import JournalError
-from jupyter_elastic.lock import Lock
+from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types import AnyFact, Event
 
 FORMAT = 1

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jupyter_elastic.errors import ElasticError, JournalError
-from jupyter_elastic.scheduler.adviser import Adviser, checked
 from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.policy_runner import Adviser, checked
 from jupyter_elastic.types import PolicyFailed, Propose, Stimulus
 
 PAUSE_S = 0.02

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from jupyter_elastic.scheduler.adviser import DEADLINE_S
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.hosts import Source
+from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
 from jupyter_elastic.scheduler.shares import EQUAL, Shares
 from jupyter_elastic.scheduler.transport import Curve
 

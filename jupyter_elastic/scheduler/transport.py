@@ -21,9 +21,9 @@ import zmq
 import zmq.backend
 from zmq.utils import z85
 
+from jupyter_elastic.protocol.wire import MAX_FRAME
 from jupyter_elastic.scheduler.auth import Keys, user_of_peer
 from jupyter_elastic.types import AgentPlace
-from jupyter_elastic.wire import MAX_FRAME
 
 BATCH = 512
 """Frames handled before the next look at the clock."""

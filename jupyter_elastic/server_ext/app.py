@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Unicode
 
-import jupyter_elastic
+from jupyter_elastic._version import __version__
 from jupyter_elastic.server_ext.feed import Feed
 from jupyter_elastic.server_ext.handlers import ROUTES
 
@@ -39,7 +39,7 @@ class ElasticApp(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, _serverapp: Any) -> None:
         self.feed.begin()
-        self.log.info("jupyter_elastic %s: REST under %selastic/api", jupyter_elastic.__version__, "/")
+        self.log.info("jupyter_elastic %s: REST under %selastic/api", __version__, "/")
 
     async def stop_extension(self) -> None:
         """End the feed. The daemon and all jobs go on: they belong to the user, not to this server."""

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
-from jupyter_elastic import forecasts, keeper, shadow, wire
-from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.errors import DaemonUnreachable, ElasticError, NotFound
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo
-from jupyter_elastic.widgets import pool_feed
+from jupyter_elastic.widgets import forecasts, pool_feed, shadow
 from jupyter_elastic.widgets.model import JobModel
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
@@ -145,7 +145,7 @@ class Feed:
 
     async def _follow(self) -> None:
         if not self.endpoint:
-            await asyncio.to_thread(keeper.ensure, start=self.start)
+            await asyncio.to_thread(services.ensure, start=self.start)
         if self.client is None:
             self.client = AsyncClient(self.endpoint).start()  # which finds the daemon's keys beside its address
         async with aclosing(cast("Any", pool_feed.follow(self.client, self.pool))) as models:

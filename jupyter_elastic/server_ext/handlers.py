@@ -19,11 +19,12 @@ from msgspec import UNSET, UnsetType
 from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-import jupyter_elastic
-from jupyter_elastic import forecasts, wire
+from jupyter_elastic._version import __version__
 from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext import pages
 from jupyter_elastic.server_ext.feed import Feed
+from jupyter_elastic.widgets import forecasts
 
 STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
 MAX_WINDOW = 500
@@ -96,7 +97,7 @@ class HealthHandler(_Api):
         feed = self.feed
         self.answer(
             {
-                "version": jupyter_elastic.__version__,
+                "version": __version__,
                 "down_since": feed.down_since,
                 "user": feed.pool.user,
                 "policy": feed.pool.policy,

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic import use
+from jupyter_elastic.client.job import BACKGROUND, Failure
 from jupyter_elastic.errors import NotFound
-from jupyter_elastic.job import BACKGROUND, Failure
+from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.server_ext.feed import JobFeed
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import JobScreen
@@ -34,7 +34,7 @@ class JobPage(Struct, frozen=True, kw_only=True):
 def job_page(feed: JobFeed, down_since: float | None) -> JobPage:
     """The page now."""
     feed.outputs.poll()
-    feed.model.use = use.read(feed.folder)
+    feed.model.use = usage.read(feed.folder)
     notice = ""
     if down_since is not None:
         since = time.strftime("%H:%M:%S", time.localtime(down_since))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.imports import after_import
+from jupyter_elastic.platform.imports import after_import
 
 
 def guard() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 
-from jupyter_elastic.imports import Patch, after_import
+from jupyter_elastic.platform.imports import Patch, after_import
 
 _installed: set[str] = set()
 

@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.imports import after_import
+from jupyter_elastic.platform.imports import after_import
 
 _BEGIN = {"Trainer": "fit", "Fabric": "setup"}
 _MODULES = {

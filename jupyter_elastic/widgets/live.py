@@ -16,15 +16,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jupyter_elastic import use, wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.jobfiles import usage
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.widgets.model import JobModel, JobScreen
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_screen import ShadowRow
 
 if TYPE_CHECKING:
-    from jupyter_elastic.job import Job
+    from jupyter_elastic.client.job import Job
 
 PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
@@ -132,7 +133,7 @@ class Watched:
             self._next_output = now + size / BYTES_PER_S
             self.changed = False
         self._ticked = now
-        self.model.use = use.read(self.outputs.folder)
+        self.model.use = usage.read(self.outputs.folder)
         screen = self.screen()
         for sink in list(self.sinks):
             with contextlib.suppress(Exception):  # a closed view must not stop the others
@@ -359,9 +360,9 @@ class Live:
 
 async def _revive() -> None:
     """Start daemon and agent again where one is gone."""
-    from jupyter_elastic import keeper
+    from jupyter_elastic.client import services
 
-    await asyncio.to_thread(keeper.ensure)
+    await asyncio.to_thread(services.ensure)
 
 
 _live: Live | None = None

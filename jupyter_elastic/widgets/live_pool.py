@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, cast
 
-from jupyter_elastic import wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.widgets import pool_feed
 from jupyter_elastic.widgets.live import Live, live
 from jupyter_elastic.widgets.pool_model import PoolModel

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from jupyter_elastic.jobfiles.usage import FRESH_S, JobUse
 from jupyter_elastic.types import (
     ENDED,
     Event,
@@ -35,7 +36,6 @@ from jupyter_elastic.types import (
     WorkerReplaced,
     size_stays,
 )
-from jupyter_elastic.use import FRESH_S, JobUse
 
 MAX_POINTS = 240
 """Of a metric's curve; when it is full every second point goes."""

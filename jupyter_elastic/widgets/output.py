@@ -17,8 +17,8 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_elastic import displays
-from jupyter_elastic.displays import Display
+from jupyter_elastic.jobfiles import displays
+from jupyter_elastic.jobfiles.displays import Display
 
 MAX_LINES = 400
 MAX_LINE = 2000

@@ -13,8 +13,8 @@ import anywidget
 import msgspec
 import traitlets
 
-from jupyter_elastic import wire
 from jupyter_elastic.errors import BadRequest, ElasticError
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.widgets import bundle
 from jupyter_elastic.widgets.job import hear_while_busy
 from jupyter_elastic.widgets.live import live

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
-from jupyter_elastic import wire
 from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import SlotInfo
 from jupyter_elastic.widgets.pool_model import PoolModel
 

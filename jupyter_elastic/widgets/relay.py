@@ -12,8 +12,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jupyter_elastic import displays
-from jupyter_elastic.displays import Display
+from jupyter_elastic.jobfiles import displays
+from jupyter_elastic.jobfiles.displays import Display
 from jupyter_elastic.widgets.output import RELAYED, relayed
 
 _EMPTY = Display(kind="display_data", data={displays.PLAIN: ""})

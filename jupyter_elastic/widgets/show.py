@@ -11,13 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import msgspec
 
-from jupyter_elastic import wire
-from jupyter_elastic.job import BACKGROUND, Job
+from jupyter_elastic.client.job import BACKGROUND, Job
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.live import Watched, live
 from jupyter_elastic.widgets.model import JobScreen
@@ -45,7 +44,8 @@ def surface(shell: Any) -> str:
 
 def prepare() -> None:
     """Load what a view needs ahead of the first one: widgets take half a second to import."""
-    import_module("jupyter_elastic.widgets.job")
+    from jupyter_elastic.widgets import job  # noqa: F401
+
     live()
 
 

@@ -11,7 +11,7 @@ import pytest
 from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from tests.live.engine.bench import needs
 from tests.support.lab import Lab
 from tests.support.pool import Pool

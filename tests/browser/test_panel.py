@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from tests.support.pool import Pool
 
 LOAD = "%load_ext jupyter_elastic"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.base import Engine
-from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.agent.engines.process import Process
-from jupyter_elastic.testing import ENGINE_CHECKS, FakeEngine, check_engine
+from jupyter_elastic.driver.engine import Engine
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.process import Process
+from jupyter_elastic.testing.engines import ENGINE_CHECKS, FakeEngine, check_engine
 
 
 @pytest.mark.parametrize("check", ENGINE_CHECKS)

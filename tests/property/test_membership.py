@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from jupyter_elastic.agent.membership import (
+from jupyter_elastic.driver.membership import (
     Action,
     Fork,
     GiveUp,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_elastic import testing_policies
-from jupyter_elastic.testing_policies import (
+from jupyter_elastic.testing import policies
+from jupyter_elastic.testing.policies import (
     Pool,
     check_description,
     check_ends,
@@ -44,7 +44,7 @@ def label(value):
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=label)
 @given(seed=st.integers(0, 2**32))
 def test_plans_are_legal_and_deterministic(name, options, seed):
-    view = testing_policies._view(random.Random(seed))
+    view = policies._view(random.Random(seed))
     check_plan(make(name, options), view, again=make(name, options))
 
 
@@ -59,7 +59,7 @@ def test_every_elastic_policy_claims_work_conservation():
 @given(seed=st.integers(0, 2**32))
 def test_no_slot_is_idle_that_a_job_could_use(name, seed):
     """Without the options that make exceptions it holds for running jobs too; with them, for those that start."""
-    view = testing_policies._view(random.Random(seed))
+    view = policies._view(random.Random(seed))
     check_plan(without_exceptions(SHELF[name].load()), view)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.wire import VERSION, Hello
+from jupyter_elastic.protocol.wire import VERSION, Hello
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 from tests.support.readers import OPTIONS

@@ -17,7 +17,7 @@ from typing import ClassVar
 import msgspec
 import psutil
 
-from jupyter_elastic.agent.engines.base import Task
+from jupyter_elastic.driver.engine import Task
 from jupyter_elastic.types import (
     ExitSeen,
     JobSpec,

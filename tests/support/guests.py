@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic import connection
+from jupyter_elastic.platform import connection
 from tests.support.pool import Pool
 
 

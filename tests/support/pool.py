@@ -28,12 +28,14 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from jupyter_elastic import connection, packaging
-from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.folder import AttemptFolder
 from jupyter_elastic.client import Client
+from jupyter_elastic.client.job import Job
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.job import Job
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.jobfiles.payload import create_job_folder
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.protocol.wire import CancelJob, ListJobs, Ping
 from jupyter_elastic.types import (
     ENDED,
     Event,
@@ -46,7 +48,6 @@ from jupyter_elastic.types import (
     RescaleRequested,
     SlotsReleased,
 )
-from jupyter_elastic.wire import CancelJob, ListJobs, Ping
 
 LIMIT_S = 60.0
 
@@ -208,8 +209,8 @@ class Pool:
         **spec: Any,
     ) -> int:
         """Package a cell of a notebook with these `names` and queue it; the job's number. `spec` goes to JobSpec."""
-        package = packaging.package(source, names or {}, filename="<In[1]>", out=out, env=env)
-        folder = packaging.create_folder(package, self.jobs_dir)
+        package = capture.package(source, names or {}, filename="<In[1]>", out=out, env=env)
+        folder = create_job_folder(package.payload, self.jobs_dir)
         low, high = (slots, slots) if isinstance(slots, int) else slots
         wanted = {"name": "test", "python": sys.executable, **spec}
         return self.client.submit(JobSpec(folder=str(folder), min_slots=low, max_slots=high, engine=engine, **wanted))

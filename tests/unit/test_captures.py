@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic import packaging
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.payload import create_job_folder, read_payload, restore_namespace
+from jupyter_elastic.kernel import capture
 
 DAY = 86_400.0
 BIG = bytes(range(256)) * 4096
@@ -17,7 +19,7 @@ BIG = bytes(range(256)) * 4096
 
 def queue(jobs: Path, source: str = "x = data", **names: Any) -> Path:
     """A job's folder as a cell makes it."""
-    return packaging.create_folder(packaging.package(source, names, filename="<In[1]>"), jobs)
+    return create_job_folder(capture.package(source, names, filename="<In[1]>").payload, jobs)
 
 
 def on_disk(folder: Path) -> int:
@@ -42,19 +44,19 @@ def test_equal_captures_are_stored_once(tmp_path: Path) -> None:
     other = queue(jobs, data=BIG[:-1] + b"!")
     alike = queue(jobs, data=BIG[:5000] + b"!" + BIG[5001:])  # where nobody samples it
     small = queue(jobs, data=b"small")
-    assert packaging.restore(packaging.read(other))["data"][-1:] == b"!"
-    assert packaging.restore(packaging.read(alike))["data"][5000:5001] == b"!"
-    assert packaging.restore(packaging.read(small)) == {"data": b"small"}
+    assert restore_namespace(read_payload(other))["data"][-1:] == b"!"
+    assert restore_namespace(read_payload(alike))["data"][5000:5001] == b"!"
+    assert restore_namespace(read_payload(small)) == {"data": b"small"}
     for number, folder in enumerate(folders):
-        payload = packaging.read(folder)
+        payload = read_payload(folder)
         assert payload.source == f"y = {number}, data"
-        assert packaging.restore(payload)["data"] == BIG
+        assert restore_namespace(payload)["data"] == BIG
     files = [path for path in jobs.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
 def test_captures_go_a_day_after_the_job_and_nothing_else_does(tmp_path: Path) -> None:
-    from jupyter_elastic import captures
+    from jupyter_elastic.jobfiles import captures
 
     now = 1_000_000_000.0
     jobs = tmp_path / "jobs"
@@ -65,14 +67,14 @@ def test_captures_go_a_day_after_the_job_and_nothing_else_does(tmp_path: Path) -
     assert captures.sweep(jobs, [str(waits)], lambda: now) == 1
     assert {path.name for path in old.iterdir()} == {"cell.py", "attempt.1"}
     for folder in (young, waits):
-        assert packaging.restore(packaging.read(folder))["data"] == BIG
+        assert restore_namespace(read_payload(folder))["data"] == BIG
     assert captures.sweep(jobs, [], lambda: now + 120) == 2
     assert not list((jobs / captures.STORE).iterdir())
     assert on_disk(jobs) < len(BIG)
 
 
 def test_beyond_the_quota_the_oldest_go_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jupyter_elastic import captures
+    from jupyter_elastic.jobfiles import captures
 
     monkeypatch.setattr(captures, "MOST", 7 * len(BIG) // 2)
     now = 1_000_000_000.0
@@ -81,7 +83,7 @@ def test_beyond_the_quota_the_oldest_go_sooner(tmp_path: Path, monkeypatch: pyte
     shared = [over(queue(jobs, data=b"\0" + BIG), now - 1000) for _ in range(5)]
     fresh = over(queue(jobs, data=b"fresh" + BIG), now - 60)
     assert captures.sweep(jobs, [], lambda: now) == 2
-    with_captures = [folder for folder in (*kept, *shared, fresh) if (folder / packaging.PAYLOAD).exists()]
+    with_captures = [folder for folder in (*kept, *shared, fresh) if (folder / PAYLOAD).exists()]
     assert with_captures == [*kept[:2], *shared, fresh]
     count, size = captures.on_disk(jobs)
     assert count == 8

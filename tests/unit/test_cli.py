@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import cli
+from jupyter_elastic.cli import main
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable
+from jupyter_elastic.kernel.options import option_values
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
 
 COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
@@ -19,7 +20,7 @@ COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "d
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--help"])
+        main.main(["--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert all(command in said for command in COMMANDS)
@@ -28,7 +29,7 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("words", [[], ["frobnicate"], ["logs"], ["cancel"], ["explain"]])
 def test_what_cannot_be_understood_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(words)
+        main.main(words)
     assert ended.value.code == 2
     assert "usage: jupyter elastic" in capsys.readouterr().err
 
@@ -39,35 +40,35 @@ def test_an_unreachable_daemon_is_a_message_and_not_a_traceback(
     def nobody() -> str:
         raise DaemonUnreachable("no daemon [here]; start one")
 
-    monkeypatch.setattr(cli.keeper, "ensure", nobody)
-    assert cli.main(["jobs"]) == 1
+    monkeypatch.setattr(main.keeper, "ensure", nobody)
+    assert main.main(["jobs"]) == 1
     assert "error: no daemon [here]; start one" in capsys.readouterr().err
 
 
 def test_in_a_notebook_nothing_exits() -> None:
-    def never() -> cli.Client:
+    def never() -> main.Client:
         raise AssertionError
 
     with pytest.raises(BadRequest, match="invalid choice"):
-        cli.notebook("frobnicate", never)
+        main.notebook("frobnicate", never)
     with pytest.raises(BadRequest, match="invalid choice"):
-        cli.notebook("daemon", never)
+        main.notebook("daemon", never)
     with pytest.raises(BadRequest, match="No closing quotation"):
-        cli.notebook("jobs 'x", never)
-    cli.notebook("jobs --help", never)
+        main.notebook("jobs 'x", never)
+    main.notebook("jobs --help", never)
 
 
 def test_options_of_a_policy_are_json_where_they_can_be() -> None:
-    assert cli.option_values(["a=1", "b=true", "c=text", "d=[1,2]", "e=x=y"]) == {
+    assert option_values(["a=1", "b=true", "c=text", "d=[1,2]", "e=x=y"]) == {
         "a": 1, "b": True, "c": "text", "d": [1, 2], "e": "x=y",
     }  # fmt: skip
     with pytest.raises(BadRequest, match="NAME=VALUE"):
-        cli.option_values(["a"])
+        option_values(["a"])
 
 
 def test_a_row_of_the_job_table() -> None:
     spec = JobSpec(name="[red]x", folder="/f", python="/p", min_slots=1, max_slots=4)
-    row = cli._job_row(
+    row = main._job_row(
         JobInfo(job=3, owner="ann", spec=spec, phase="running", slots=("a:0",), submitted_at=0.0,
                 progress=Progress(epoch=1.5, epochs=3))
     )  # fmt: skip

@@ -9,9 +9,9 @@ import pytest
 import zmq
 from zmq.asyncio import Context
 
-from jupyter_elastic import wire
 from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError, NotFound, ProtocolError
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AgentChanged, Event
 from tests.support.books import job_spec
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed
-from jupyter_elastic.lock import Lock
+from jupyter_elastic.platform import connection
+from jupyter_elastic.platform.lock import Lock
 
 
 def test_folders_are_closed_to_others(pool_dir: Path) -> None:
@@ -133,7 +133,10 @@ def test_a_lock_is_held_once_and_ends_with_its_holder(tmp_path: Path) -> None:
     one.release()
     assert two.acquire()
     two.release()
-    code = f"from jupyter_elastic.lock import Lock; l = Lock(__import__('pathlib').Path({str(path)!r})); l.acquire(); "
+    code = (
+        "from pathlib import Path; from jupyter_elastic.platform.lock import Lock; "
+        f"l = Lock(Path({str(path)!r})); l.acquire(); "
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code + "print('held', flush=True); input()"],
         stdin=subprocess.PIPE,

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.magic import choose_engine
+from jupyter_elastic.kernel.submission import choose_engine
 
 
 def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jupyter_elastic.imports import after_import
+from jupyter_elastic.platform.imports import after_import
 
 
 def test_a_patch_comes_after_the_import_however_often_somebody_looked(monkeypatch, tmp_path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.magic_options import Options, distribute_line, parse, policy_line
+from jupyter_elastic.kernel.options import Options, distribute_line, parse, policy_line
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_policy_line(line: str, expected: tuple[str, bool, dict[str, Any]]) ->
 
 
 def test_a_script_has_the_options_of_a_cell() -> None:
-    from jupyter_elastic.magic_options import script_line
+    from jupyter_elastic.kernel.options import script_line
 
     given = script_line(["train.py", "--sizes", "2,1", "--no-preempt", "-a", "--env", "K=a b", "--", "--name", "x"])
     assert given == ("train.py", ("--name", "x"), parse("--sizes 1,2 --no-preempt -a --no-capture --env 'K=a b'"))
@@ -151,7 +151,7 @@ def test_a_script_has_the_options_of_a_cell() -> None:
     ],
 )
 def test_what_a_script_line_cannot_say(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from jupyter_elastic.magic_options import script_line
+    from jupyter_elastic.kernel.options import script_line
 
     with pytest.raises(SystemExit) as ended:
         script_line(words)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic import types as t
-from jupyter_elastic.use import JobUse
+from jupyter_elastic.jobfiles.usage import JobUse
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.model import MAX_POINTS, JobModel, human_time
 

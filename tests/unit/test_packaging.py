@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic import packaging, shell
-from jupyter_elastic.analysis import read
 from jupyter_elastic.errors import PackagingError
+from jupyter_elastic.jobfiles.payload import create_job_folder, decode_payload, encode_payload, restore_namespace
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.kernel.analysis import read
+from jupyter_elastic.worker import shell
 
 
 def needs(source: str) -> set[str]:
@@ -25,14 +27,14 @@ def notebook(source: str) -> dict[str, Any]:
     return namespace
 
 
-def pack(source: str, namespace: dict[str, Any], **how: Any) -> packaging.Package:
-    return packaging.package(source, namespace, filename="<In[1]>", first_line=2, **how)
+def pack(source: str, namespace: dict[str, Any], **how: Any) -> capture.Package:
+    return capture.package(source, namespace, filename="<In[1]>", first_line=2, **how)
 
 
-def run(package: packaging.Package) -> dict[str, Any]:
+def run(package: capture.Package) -> dict[str, Any]:
     """What a worker does: from bytes alone."""
-    payload = packaging.decode(packaging.encode(package.payload))
-    namespace = packaging.restore(payload)
+    payload = decode_payload(encode_payload(package.payload))
+    namespace = restore_namespace(payload)
     exec(compile(payload.source, payload.filename, "exec"), namespace)
     return namespace
 
@@ -70,7 +72,7 @@ def test_names_that_a_cell_needs(source: str, expected: set[str]) -> None:
 
 
 def test_long_texts_of_many_definitions_are_read() -> None:
-    for path in Path(packaging.__file__).parent.glob("*.py"):
+    for path in Path(capture.__file__).parent.glob("*.py"):
         assert read(path.read_text(), filename=path.name, first_line=1).source == path.read_text()
 
 
@@ -126,13 +128,13 @@ def test_an_old_value_that_the_cell_replaces_is_left_out_when_it_cannot_travel()
 
 def test_large_warns_and_huge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ns = {"__name__": "__main__", "data": b"x" * 5000}
-    monkeypatch.setattr(packaging, "LARGE", 1000)
+    monkeypatch.setattr(capture, "LARGE", 1000)
     assert "`data` is large" in pack("len(data)", ns).notes[0]
-    monkeypatch.setattr(packaging, "HUGE", 2000)
+    monkeypatch.setattr(capture, "HUGE", 2000)
     with pytest.raises(PackagingError, match=r"`data` is over .* Load it inside the cell"):
         pack("len(data)", ns)
-    monkeypatch.setattr(packaging, "HUGE", 10**9)
-    monkeypatch.setattr(packaging, "TOTAL", 2000)
+    monkeypatch.setattr(capture, "HUGE", 10**9)
+    monkeypatch.setattr(capture, "TOTAL", 2000)
     with pytest.raises(PackagingError, match="together"):
         pack("len(data)", ns)
 
@@ -190,20 +192,20 @@ def test_a_name_to_bring_back_must_be_set() -> None:
 
 def test_the_folder_is_private(tmp_path: Path) -> None:
     package = pack("x = 1", {})
-    folder = packaging.create_folder(package, tmp_path / "jobs")
+    folder = create_job_folder(package.payload, tmp_path / "jobs")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {p.name: stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()} == {
         "cell.py": 0o600,
         "payload.msgpack": 0o600,
     }
-    assert packaging.decode((folder / "payload.msgpack").read_bytes()) == package.payload
+    assert decode_payload((folder / "payload.msgpack").read_bytes()) == package.payload
     (tmp_path / "file").write_text("")
     with pytest.raises(PackagingError, match="can't be written"):
-        packaging.create_folder(package, tmp_path / "file" / "jobs")
+        create_job_folder(package.payload, tmp_path / "file" / "jobs")
 
 
 def test_environment_keeps_what_changes_behaviour_and_not_secrets_or_devices() -> None:
-    kept = packaging.environment({
+    kept = capture.environment({
         "PATH": "p", "OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "2", "HOROVOD_RANK": "1",
         "CUDA_VISIBLE_DEVICES": "0", "JUPYTERHUB_API_TOKEN": "secret", "MY_PASSWORD": "x",
     })  # fmt: skip
@@ -215,6 +217,6 @@ def test_environment_keeps_what_changes_behaviour_and_not_secrets_or_devices() -
 
 
 def test_sizes_for_people() -> None:
-    assert [packaging.human(n) for n in (0, 999, 1500, 123_456, 5_200_000, 2.5e9)] == [
+    assert [capture.human(n) for n in (0, 999, 1500, 123_456, 5_200_000, 2.5e9)] == [
         "0 B", "999 B", "1.5 kB", "123 kB", "5.2 MB", "2.5 GB",
     ]  # fmt: skip

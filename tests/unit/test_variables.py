@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from jupyter_elastic import packaging
-from jupyter_elastic.agent import late_variables
-from jupyter_elastic.variables import set_before_loading
+from jupyter_elastic.jobfiles.framework_variables import set_before_loading
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.worker import late_variables
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_what_a_cell_sets(source: str, found: dict[str, str]) -> None:
     assert {name: value for name, (value, _) in set_before_loading(ast.parse(source)).items()} == found
 
 
-def pack(source: str, **how: object) -> packaging.Package:
-    return packaging.package(source, {}, filename="<In[1]>", first_line=2, **how)
+def pack(source: str, **how: object) -> capture.Package:
+    return capture.package(source, {}, filename="<In[1]>", first_line=2, **how)
 
 
 def test_it_travels_with_the_cell_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_ipythons_own_line_sets_it_too(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["%env HOME", "%env A={b}", "%env A=$b", "%env"])
 def test_a_line_that_needs_the_notebook_is_refused(line: str) -> None:
-    with pytest.raises(packaging.PackagingError, match="--env"):
+    with pytest.raises(capture.PackagingError, match="--env"):
         pack(f"{line}\nx = 1")
 
 

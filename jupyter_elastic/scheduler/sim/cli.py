@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jupyter_elastic.errors import BadRequest, ElasticError
-from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, shelf
+from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, registry
 from jupyter_elastic.scheduler.sim.advised import Advised
 from jupyter_elastic.scheduler.sim.metrics import Run
 from jupyter_elastic.scheduler.sim.profiles import read_models
@@ -112,7 +112,7 @@ def compare(arguments: argparse.Namespace) -> tuple[list[Run], str]:
     setting = prepare(arguments)
     for name in names:  # complain before the first long run
         if not (setting.anchors and name in ANCHORS):
-            shelf.create(name.removesuffix("@ours"), options[name])
+            registry.create(name.removesuffix("@ours"), options[name])
     runs = []
     with _bar() as bar:
         for name in names:
@@ -163,7 +163,7 @@ def _pollux(arguments: argparse.Namespace, nodes: int, gpus: int) -> Setting:
         jobs = formats.pollux(arguments.trace, models, adapt=arguments.adapt_batch)
         if name in ANCHORS:
             return pollux.simulate(jobs, ANCHORS[name](), name=name, nodes=nodes, gpus=gpus, tick=tick)
-        advised = Advised(shelf.create(name.removesuffix("@ours"), options), rigid=arguments.rigid)
+        advised = Advised(registry.create(name.removesuffix("@ours"), options), rigid=arguments.rigid)
         found = pollux.simulate(jobs, advised, name=name, nodes=nodes, gpus=gpus, tick=tick)
         found.rejected, found.notes = len(advised.rejected), advised.rejected[:10]
         return found
@@ -208,7 +208,7 @@ def _tasks(
         costs = Costs(start=cost, rescale=cost)
 
     def run(name: str, options: dict[str, Any], tick: Tick | None) -> Run:
-        policy = shelf.create(name.removesuffix("@ours"), options)
+        policy = registry.create(name.removesuffix("@ours"), options)
         return Simulation(
             tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace
         ).run()

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.sim import shelf
-from jupyter_elastic.scheduler.sim.courses import Fold
+from jupyter_elastic.scheduler.sim import registry
 from jupyter_elastic.scheduler.sim.metrics import Run, fluid_alone
+from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import Task
 from jupyter_elastic.types import (
     AgentSeen,
@@ -218,7 +218,7 @@ class Simulation:
                 self.run_.notes.append(f"at {event.at:.0f} s: {event.fact.reason}")
             elif isinstance(event.fact, PolicyUsed) and event.fact.name != self._deciding:
                 self._deciding = event.fact.name  # the core fell back, as it would in the daemon
-                self.policy = shelf.create(event.fact.name, dict(event.fact.options))
+                self.policy = registry.create(event.fact.name, dict(event.fact.options))
         for effect in effects:
             self._perform(effect)
 
@@ -379,7 +379,7 @@ def simulate(
     costs: Costs | None = None,
 ) -> Run:
     """Run tasks under an installed policy on equal nodes: the short way for notebooks."""
-    made = shelf.create(policy, options)
+    made = registry.create(policy, options)
     return Simulation(tasks, made, policy, pool(nodes, slots), options=options or {}, costs=costs or Costs()).run()
 
 

@@ -15,9 +15,9 @@ from statistics import median
 
 import msgspec
 
-from jupyter_elastic.scheduler.sim.courses import Fold
 from jupyter_elastic.scheduler.sim.loop import Costs
 from jupyter_elastic.scheduler.sim.tables import TraceError
+from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
 from jupyter_elastic.types import (
     AnyFact,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection
-from jupyter_elastic.agent import processes
 from jupyter_elastic.agent.attempt import Attempt
-from jupyter_elastic.agent.folder import AttemptFolder, attempts
-from jupyter_elastic.agent.nursery import Nursery
+from jupyter_elastic.forkserver.drivers import Nursery
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
+from jupyter_elastic.platform import connection, processes
 from jupyter_elastic.types import ExitSeen
 from tests.support import fake_engine
 from tests.support.pool import lasting_pool, shared_pool

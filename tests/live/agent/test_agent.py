@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from jupyter_elastic import connection
-from jupyter_elastic.agent import agent, processes
-from jupyter_elastic.agent.folder import AttemptFolder
-from jupyter_elastic.agent.nursery import Nursery
-from jupyter_elastic.agent.parents import WARM_VARIABLE
+from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import DaemonUnreachable
+from jupyter_elastic.forkserver.drivers import Nursery
+from jupyter_elastic.forkserver.parents import WARM_VARIABLE
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.platform import connection, processes
 from jupyter_elastic.types import ExitSeen, Launch, Rescale, RunningSeen, Stop
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch

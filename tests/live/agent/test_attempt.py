@@ -13,8 +13,10 @@ import msgspec
 import psutil
 import pytest
 
-from jupyter_elastic.agent import attempt, link, processes
-from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.agent import attempt
+from jupyter_elastic.driver import channel
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitSeen, ProgressSeen, ReleaseSeen, Rescale, RunningSeen, Stop
 from tests.support.fake_engine import Script, calls, launch
 
@@ -221,10 +223,10 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         driver, *_ = await until_recorded(folder, 2)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
-        reader, writer = await asyncio.open_unix_connection(str(folder.runtime / link.SOCKET_NAME))
-        writer.write(link.frame(stop(order, "preempt")))
+        reader, writer = await asyncio.open_unix_connection(str(folder.runtime / channel.SOCKET_NAME))
+        writer.write(channel.frame(stop(order, "preempt")))
         await writer.drain()
-        while not isinstance(await link.read_observation(reader), ExitSeen):
+        while not isinstance(await channel.read_observation(reader), ExitSeen):
             pass
         writer.close()
         await processes.gone(driver)
@@ -339,7 +341,7 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
         await here.until_seen(RunningSeen)
         folder = AttemptFolder.of(job, 1)
         assert await here.nursery.birth(folder.path, folder.runtime, order) is None
-        second = [sys.executable, "-m", "jupyter_elastic.agent.driver", str(folder.path), str(folder.runtime)]
+        second = [sys.executable, "-m", "jupyter_elastic.driver.driver", str(folder.path), str(folder.runtime)]
         assert await asyncio.to_thread(subprocess.call, second) == 3
         assert calls(job) == ["launch 1"]
         assert not life.done()
@@ -353,7 +355,7 @@ def test_a_driver_starts_without_a_nursery_too(world, job):
         folder = AttemptFolder.of(job, 1)
         folder.create(order)
         folder.runtime.mkdir(mode=0o700)
-        program = [sys.executable, "-m", "jupyter_elastic.agent.driver", str(folder.path), str(folder.runtime)]
+        program = [sys.executable, "-m", "jupyter_elastic.driver.driver", str(folder.path), str(folder.runtime)]
         assert await asyncio.to_thread(subprocess.call, program, stderr=subprocess.DEVNULL) == 0
         assert folder.exit().outcome == "completed"
 
@@ -365,7 +367,7 @@ def test_hostile_bytes_do_not_disturb_a_driver(world, job):
         order = launch(job, Script(), python=sys.executable)
         hold, life = here.attempt(order)
         await here.until_seen(RunningSeen)
-        path = str(AttemptFolder.of(job, 1).runtime / link.SOCKET_NAME)
+        path = str(AttemptFolder.of(job, 1).runtime / channel.SOCKET_NAME)
         for junk in (b"\xff" * 64, b"\x00\x00\x00\x05hello", b"\x00\x00", b""):
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(path)
@@ -415,7 +417,7 @@ def test_a_driver_that_cannot_be_spoken_to_is_ended(world, job, monkeypatch):
         order = launch(job, Script(), python=sys.executable)
         _, life = here.attempt(order)
         pids = await until_recorded(AttemptFolder.of(job, 1), 2)
-        await until((AttemptFolder.of(job, 1).runtime / link.SOCKET_NAME).exists)
+        await until((AttemptFolder.of(job, 1).runtime / channel.SOCKET_NAME).exists)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         AttemptFolder.of(job, 1).clear_runtime()

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.agent import processes
+from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import ENDED, JobEnded, JobStarted
-from jupyter_elastic.wire import SwitchPolicy
 from tests.live.engine.bench import needs
 from tests.support.pool import Pool
 

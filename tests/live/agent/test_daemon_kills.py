@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic import packaging, wire
 from jupyter_elastic.client import Client
+from jupyter_elastic.jobfiles.payload import create_job_folder
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobEnded, JobRequeued, JobRunning, JobSpec, JobStarted, JobSubmitted
 from tests.live.daemon.test_kills import replayed_is_live
 from tests.live.engine.bench import needs
@@ -56,7 +58,7 @@ while not (folder / "go").exists():
 
 def short(pool: Pool) -> JobSpec:
     """A job of one line, in a folder of its own."""
-    folder = packaging.create_folder(packaging.package("print('through')\n", {}, filename="<In[1]>"), pool.jobs_dir)
+    folder = create_job_folder(capture.package("print('through')\n", {}, filename="<In[1]>").payload, pool.jobs_dir)
     return JobSpec(name="short", folder=str(folder), python=sys.executable, min_slots=1, max_slots=1, engine="process")
 
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from jupyter_elastic.agent import processes
+from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.wire import ReadView, SwitchPolicy
 from jupyter_elastic.types import JobProgressed, JobStarted, SlotsReleased
-from jupyter_elastic.wire import ReadView, SwitchPolicy
 from tests.live.engine.bench import needs
 
 WAIT_FOR_FILE = """

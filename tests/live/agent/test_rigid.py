@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import RescaleRequested
-from jupyter_elastic.wire import SwitchPolicy
 from tests.live.engine.bench import needs
 from tests.support.pool import Pool
 

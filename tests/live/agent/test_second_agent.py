@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection
+from jupyter_elastic.platform import connection
 from tests.support.pool import Pool
 
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"

@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.types import (
     ENDED,

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent import parents, processes
+from jupyter_elastic.forkserver import parents
+from jupyter_elastic.platform import processes
 from jupyter_elastic.types import SlotsReleased
 from tests.support.pool import Pool
 
@@ -99,7 +100,8 @@ def test_stop_without_a_daemon_finds_the_drivers(pool, tmp_path):
 
 
 def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatch, capsys):
-    from jupyter_elastic import connection, stop
+    from jupyter_elastic.cli import stop
+    from jupyter_elastic.platform import connection
 
     assert pool.runtime in connection.runtime_dirs()
     with Pool(tmp_path / "other", slots=1) as other:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic import connection
 from jupyter_elastic.client import Client
+from jupyter_elastic.platform import connection
 from jupyter_elastic.types import JobSpec
 
 WAIT_S = 60.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import policies
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection, wire
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError
+from jupyter_elastic.platform import connection
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ExitSeen, JobEnded, JobStarted, PlanRejected, PolicyUsed
 
 from .test_service import until

@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
-from jupyter_elastic import wire
 from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import check
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.restore import restore, save_snapshot

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from jupyter_elastic import connection, wire
 from jupyter_elastic.errors import NotFound
+from jupyter_elastic.platform import connection
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.types import Cancel, Host, HostsSeen, JobsForgotten, Slot, Submit

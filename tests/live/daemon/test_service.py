@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection, keeper, wire
-from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed, NotFound, ProtocolError
+from jupyter_elastic.platform import connection
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import (
     AgentPlace,
@@ -170,9 +171,9 @@ def _failed(job: int) -> ExitSeen:
 
 def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:
     with ThreadPoolExecutor(6) as many:
-        endpoints = set(many.map(lambda _: keeper.ensure(agent=False), range(6)))
+        endpoints = set(many.map(lambda _: services.ensure(agent=False), range(6)))
     assert len(endpoints) == 1
-    assert keeper.log_file("daemon").read_text().count("INFO jupyter_elastic.scheduler.daemon: pool ") == 1
+    assert services.log_file("daemon").read_text().count("INFO jupyter_elastic.scheduler.daemon: pool ") == 1
     found = connection.living_daemon()
     client = pool.client()
     assert client.ask(wire.Shutdown()) == wire.Done()
@@ -181,7 +182,7 @@ def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:
         assert time.monotonic() < limit
         time.sleep(0.02)
     with pytest.raises(DaemonUnreachable, match="jupyter elastic daemon"):
-        keeper.ensure(start=False)
+        services.ensure(start=False)
 
 
 def test_nobody_there_is_said_in_time(pool_dir: Path, pool) -> None:

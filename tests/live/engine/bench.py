@@ -17,9 +17,10 @@ from typing import Any, Self
 import cloudpickle
 import pytest
 
-from jupyter_elastic import packaging
-from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.engines.base import Engine, Task
+from jupyter_elastic.driver.engine import Engine, Task
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.payload import Payload, encode_payload
+from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitSeen, Observation, ReleaseSeen, RunningSeen
 
 PATIENCE_S = 60.0
@@ -48,7 +49,7 @@ class Bench:
         self.news = asyncio.Event()
         self.generation = 0
         folder.mkdir(mode=0o700, exist_ok=True)
-        payload = packaging.Payload(
+        payload = Payload(
             source=source,
             filename="<In[1]>",
             first_line=2,
@@ -59,7 +60,7 @@ class Bench:
             workdir=str(folder),
             **more,
         )
-        (folder / packaging.PAYLOAD).write_bytes(packaging.encode(payload))
+        (folder / PAYLOAD).write_bytes(encode_payload(payload))
         task = Task(
             job=1, attempt=attempt, owner="me", folder=folder, python=python, runtime=folder,
             min_slots=min_slots, warm=warm,

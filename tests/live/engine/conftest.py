@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection
-from jupyter_elastic.agent import processes
+from jupyter_elastic.platform import connection, processes
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.engines import _reading, _workers
-from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines import _reading, _workers
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.process import Process
+from jupyter_elastic.platform import processes
 from tests.live.engine.bench import Bench, asynchronous, needs
 
 INIT = "import torch, horovod.torch as hvd\nhvd.init()\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent import processes
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.platform import processes
 from tests.live.engine.bench import TENSORFLOW, TORCH, Bench, asynchronous, check_training, needs
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))

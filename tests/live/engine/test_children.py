@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous
 
 SQUARE = "def square(n): return n * n + rank\n"

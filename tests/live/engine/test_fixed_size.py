@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import Bench, asynchronous, needs
 from tests.live.engine.test_multi_worker import FIT

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic import connection
-from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.agent.store import Store
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.platform import connection
 from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
 
 NAMED = "import os\nfound = os.environ.get('TF_CONFIG')\n# MultiWorkerMirroredStrategy\n"

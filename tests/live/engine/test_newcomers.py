@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine import elastic_cells as cells
 from tests.live.engine.bench import Bench, asynchronous, check_training, needs
 from tests.live.engine.test_chaos import chaos

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jupyter_elastic import connection
-from jupyter_elastic.agent import processes, spawn
-from jupyter_elastic.agent.spawn import PoolClient, Spawner, connect, socket_of
 from jupyter_elastic.errors import EngineError
+from jupyter_elastic.forkserver import workers as spawn
+from jupyter_elastic.forkserver.workers import PoolClient, Spawner, connect, socket_of
+from jupyter_elastic.platform import connection, processes
 from tests.live.engine.bench import asynchronous
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -110,7 +110,7 @@ async def test_workers_wait_ahead_and_a_dead_one_is_not_handed_out() -> None:
 def test_ends_when_idle(tmp_path: Path) -> None:
     path = tmp_path / "pool.sock"
     done = subprocess.run(
-        [sys.executable, "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--idle", "0.1"],
+        [sys.executable, "-m", "jupyter_elastic.forkserver.server", "--socket", str(path), "--idle", "0.1"],
         timeout=60, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert "1 thread(s)" in done.stderr
@@ -122,7 +122,7 @@ async def test_ends_some_time_after_the_last_kernel_it_is_kept_for(tmp_path: Pat
     path = tmp_path / "pool.sock"
     kernels = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]  # noqa: ASYNC220
     known = [processes.known(kernel.pid) for kernel in kernels]
-    command = [sys.executable, "-m", "jupyter_elastic.agent.pool", "--socket", str(path), "--keep", "0.1"]
+    command = [sys.executable, "-m", "jupyter_elastic.forkserver.server", "--socket", str(path), "--keep", "0.1"]
     pool = subprocess.Popen([*command, "--kept-for", *map(str, known[0])], stderr=subprocess.PIPE)  # noqa: ASYNC220
     try:
         client: PoolClient | None = None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine.bench import TENSORFLOW, TORCH, Bench, asynchronous, check_training, needs
 
 ROUNDS = 10 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 1

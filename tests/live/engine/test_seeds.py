@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import Bench, asynchronous, needs
 
 PLAIN = "import random, numpy\nfound = [random.random(), numpy.random.random()]\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine.bench import TENSORFLOW, Bench, asynchronous, check_training, needs
 
 pytestmark = needs("tensorflow")

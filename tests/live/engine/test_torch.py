@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.agent import membership, processes
-from jupyter_elastic.agent.commits import Commits
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.driver import membership
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.platform import processes
 from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
 
 pytestmark = needs("torch")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.process import Process
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import TORCH, Bench, asynchronous, needs
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jupyter_elastic import packaging
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines.process import Process
+from jupyter_elastic.kernel import capture
 from tests.live.engine.bench import Bench, asynchronous, needs
 
 BACKEND = 'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\nfound = keras.backend.backend()\n'
@@ -15,7 +15,7 @@ LATE = 'import os, torch\nos.environ["TORCH_LOGS"] = "+" + "dynamo"\nos.environ[
 @needs("tensorflow")
 @asynchronous
 async def test_keras_has_the_backend_of_the_cell(folder: Path) -> None:
-    package = packaging.package(BACKEND, {}, filename="<In[1]>", first_line=2)
+    package = capture.package(BACKEND, {}, filename="<In[1]>", first_line=2)
     async with Bench(Process, folder, BACKEND, out=("found",), env=package.payload.env) as bench:
         await bench.launch("h:0")
         assert (await bench.ended(150)).outcome == "completed", bench.story()

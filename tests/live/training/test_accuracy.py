@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine.bench import Bench
 
 SEEDS = (0, 1, 2) if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else (0,)

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine.bench import Bench
 from tests.live.training import cells
 

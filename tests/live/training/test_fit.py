@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
-from jupyter_elastic.agent.engines.process import Process
+from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.process import Process
 from tests.live.engine.bench import Bench, check_training
 from tests.live.training import cells
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.types import ProgressSeen, RunningSeen
 from tests.live.engine.bench import Bench
 from tests.live.training.test_accuracy import digits  # noqa: F401  a fixture

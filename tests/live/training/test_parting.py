@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from jupyter_elastic.agent.engines.horovod import Horovod
+from jupyter_elastic.engines.horovod.driver import Horovod
 from tests.live.engine.bench import NOTE, TORCH, Bench
 from tests.live.training import cells
 

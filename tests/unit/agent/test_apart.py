@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jupyter_elastic import displays
-from jupyter_elastic.agent import apart
-from jupyter_elastic.displays import Display
+from jupyter_elastic.jobfiles import displays, newcomer_output
+from jupyter_elastic.jobfiles.displays import Display
 
 
 def keep(job: Path) -> None:
-    kept = apart.folder(job, "w3")
+    kept = newcomer_output.folder(job, "w3")
     kept.mkdir()
     (kept / "stdout").write_text("new\n")
     (kept / "stderr").write_text("oh\n")
@@ -21,8 +20,8 @@ def test_it_follows_what_the_rank_has_printed_before(tmp_path: Path) -> None:
     (tmp_path / "rank.1").mkdir()
     (tmp_path / "rank.1" / "stdout").write_text("before\n")
     keep(tmp_path)
-    apart.put_away(tmp_path, "w3", 1)
-    apart.put_away(tmp_path, "w3", 1)
+    newcomer_output.put_away(tmp_path, "w3", 1)
+    newcomer_output.put_away(tmp_path, "w3", 1)
     assert (tmp_path / "rank.1" / "stdout").read_text() == "before\nnew\n"
     assert (tmp_path / "rank.1" / "stderr").read_text() == "oh\n"
     assert [record.after for record, _ in displays.Reader(tmp_path / "rank.1").more()] == [11]
@@ -31,5 +30,5 @@ def test_it_follows_what_the_rank_has_printed_before(tmp_path: Path) -> None:
 
 def test_of_one_that_starts_over_nothing_is_left(tmp_path: Path) -> None:
     keep(tmp_path)
-    apart.put_away(tmp_path, "w3", None)
+    newcomer_output.put_away(tmp_path, "w3", None)
     assert list(tmp_path.iterdir()) == []

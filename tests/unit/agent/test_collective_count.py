@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jupyter_elastic.agent.collective_count import CollectiveCount
+from jupyter_elastic.worker.collective_count import CollectiveCount
 
 
 def trained(steps: int, round_: int = 1) -> CollectiveCount:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent import commits as commits_module
-from jupyter_elastic.agent.commits import Commits
+from jupyter_elastic.jobfiles import commits as commits_module
+from jupyter_elastic.jobfiles.commits import Commits
 
 
 @pytest.fixture

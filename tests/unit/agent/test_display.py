@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic import displays
-from jupyter_elastic.agent.display import Recorder, fitting, queued
-from jupyter_elastic.displays import Display, Kind
+from jupyter_elastic.jobfiles import displays
+from jupyter_elastic.jobfiles.displays import Display, Kind
 from jupyter_elastic.widgets.output import MAX_DRAWN, RELAYED, Outputs
+from jupyter_elastic.worker.display import Recorder, fitting, queued
 
 
 def shown(kind: Kind, name: str = "", **data: Any) -> Display:

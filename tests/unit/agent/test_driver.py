@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from jupyter_elastic.agent.driver import Driver, load_engine
-from jupyter_elastic.agent.folder import AttemptFolder
+from jupyter_elastic.driver.driver import Driver, load_engine
 from jupyter_elastic.errors import EngineError
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.types import ExitSeen, JobSpec, Launch, ReleaseSeen, Rescale, RunningSeen, Stop
 
 ABOUT = {"at": 5.0, "by": "me", "id": "x", "job": 3, "attempt": 1}

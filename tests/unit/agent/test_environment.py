@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from jupyter_elastic.agent.engines._reading import read_cell
-from jupyter_elastic.agent.environment import reserve, smallest_free, visible
-from jupyter_elastic.packaging import Payload
+from jupyter_elastic.engines._reading import read_cell
+from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.worker.environment import reserve, smallest_free, visible
 
 
 def test_a_local_rank_is_the_smallest_free_one() -> None:

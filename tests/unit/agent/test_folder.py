@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from jupyter_elastic import connection
 from jupyter_elastic.agent.attempt import check_spec
-from jupyter_elastic.agent.folder import AttemptFolder, DriverRecord, attempts
 from jupyter_elastic.errors import EngineError
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord, attempts
+from jupyter_elastic.platform import connection
 from jupyter_elastic.types import ExitSeen, JobSpec, Launch
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from jupyter_elastic.agent.horovod_state import StateKeeper
-from jupyter_elastic.agent.pipe import WorkerSession
+from jupyter_elastic.engines.horovod.state import StateKeeper
+from jupyter_elastic.worker.channel import WorkerSession
 
 
 class UnknownError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.agent.membership import (
+from jupyter_elastic.driver.membership import (
     DEATHS,
     PATIENCE,
     Action,

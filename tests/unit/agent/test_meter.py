@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic import use
-from jupyter_elastic.agent import meter, processes
-from jupyter_elastic.agent.meter import Meter
+from jupyter_elastic.driver import usage_sampler
+from jupyter_elastic.driver.usage_sampler import Meter
+from jupyter_elastic.jobfiles import usage
+from jupyter_elastic.platform import processes
 
 SPINS = """
 import subprocess, sys
@@ -57,7 +58,7 @@ def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, 
 
 
 def _spent(known: processes.Known) -> float:
-    return sum(found[0] for pid, _ in processes.family([known]) if (found := meter._read(pid)) is not None)
+    return sum(found[0] for pid, _ in processes.family([known]) if (found := usage_sampler._read(pid)) is not None)
 
 
 def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.Known) -> None:
@@ -69,23 +70,23 @@ def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.Known
 
 
 def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "EVERY_S", 0.02)
+    monkeypatch.setattr(usage_sampler, "EVERY_S", 0.02)
 
-    async def go() -> use.JobUse:
+    async def go() -> usage.JobUse:
         task = asyncio.create_task(Meter(tmp_path, lambda: [processes.myself()], dict).run())
-        while (found := use.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
+        while (found := usage.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return found
 
     assert asyncio.run(go()).workers == 1
-    assert use.read(tmp_path) is None
+    assert usage.read(tmp_path) is None
 
 
 def test_a_damaged_file_is_nothing(tmp_path: Path) -> None:
-    (tmp_path / use.NAME).write_text('{"at": 1')
-    assert use.read(tmp_path) is None
+    (tmp_path / usage.NAME).write_text('{"at": 1')
+    assert usage.read(tmp_path) is None
 
 
 class _Nvml(types.ModuleType):
@@ -111,8 +112,8 @@ class _Nvml(types.ModuleType):
 
 def test_the_job_s_own_gpus_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", _Nvml("pynvml"))
-    monkeypatch.setattr(meter, "_nvml", None)
-    found = meter.gpu_use({"a:1": "MIG-2", "a:0": "GPU-1", "a:2": ""})
+    monkeypatch.setattr(usage_sampler, "_nvml", None)
+    found = usage_sampler.gpu_use({"a:1": "MIG-2", "a:0": "GPU-1", "a:2": ""})
     assert [(gpu.slot, gpu.busy, gpu.memory, gpu.total) for gpu in found] == [
         ("a:0", 0.93, 3_000_000_000, 80_000_000_000),
         ("a:1", None, 3_000_000_000, 80_000_000_000),
@@ -120,9 +121,9 @@ def test_the_job_s_own_gpus_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_driver_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "_nvml", None)
+    monkeypatch.setattr(usage_sampler, "_nvml", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert meter.gpu_use({"a:0": "GPU-1"}) == []
+    assert usage_sampler.gpu_use({"a:0": "GPU-1"}) == []
 
 
 def test_who_waits_for_whom_goes_with_it(tmp_path: Path) -> None:

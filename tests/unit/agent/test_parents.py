@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.agent import parents, processes
-from jupyter_elastic.agent.parents import Parent, surplus
+from jupyter_elastic.forkserver import parents
+from jupyter_elastic.forkserver.parents import Parent, surplus
+from jupyter_elastic.platform import processes
 
 
 def some(*memories: int) -> list[Parent]:

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from jupyter_elastic.agent import processes
+from jupyter_elastic.platform import processes
 
 STUBBORN = (
     "import signal,sys,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(1000)"

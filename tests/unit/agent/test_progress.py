@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from jupyter_elastic.agent.progress import INTERVAL_S, ProgressWriter, merged
+from jupyter_elastic.driver.progress import INTERVAL_S, ProgressWriter, merged
 from jupyter_elastic.types import JobSpec, Launch, Progress, ProgressSeen
 
 

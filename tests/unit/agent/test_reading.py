@@ -7,8 +7,8 @@ import signal
 import cloudpickle
 import pytest
 
-from jupyter_elastic.agent.engines._reading import death, read_cell
-from jupyter_elastic.packaging import Payload
+from jupyter_elastic.engines._reading import death, read_cell
+from jupyter_elastic.jobfiles.payload import Payload
 
 
 def cell(source: str, **names: object) -> Payload:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import connection
+from jupyter_elastic.platform import connection
 
 NO_DISK = """
 import pathlib, sys, tempfile

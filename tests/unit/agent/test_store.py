@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from jupyter_elastic.agent import store as store_module
-from jupyter_elastic.agent.store import Store, is_own
+from jupyter_elastic.engines.horovod import store as store_module
+from jupyter_elastic.engines.horovod.store import Store, is_own
 
 
 async def ask(store: Store, request: bytes) -> tuple[bytes, bytes]:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from jupyter_elastic.agent.stacks import Watch, describe
-from jupyter_elastic.agent.waits import ENV, WAIT_S, Look, patience_s, sentence
+from jupyter_elastic.driver.waits import ENV, WAIT_S, Look, patience_s, sentence
+from jupyter_elastic.worker.stacks import Watch, describe
 
 
 def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> Look:

@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.policies import DEFAULT
-from jupyter_elastic.scheduler.sim import shelf
+from jupyter_elastic.scheduler.sim import registry
 from jupyter_elastic.types import (
     ExitSeen,
     HostsChanged,
@@ -99,7 +99,7 @@ def test_what_a_job_that_begins_anew_would_lose_is_told_to_policies() -> None:
 
 
 def test_the_default_policy_does_not_restart_a_plain_cell_for_a_colleague() -> None:
-    policy = shelf.create(DEFAULT, {})
+    policy = registry.create(DEFAULT, {})
     books = Books(host("a", 2))
     books.step(UsePolicy, name=DEFAULT)
     job = books.submit(1, 2)

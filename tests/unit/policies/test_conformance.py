@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic.scheduler.policies.fifo import Fifo
-from jupyter_elastic.testing_policies import PolicyBroken, check_policy
+from jupyter_elastic.testing.policies import PolicyBroken, check_policy
 from jupyter_elastic.types import Plan, Size
 
 

@@ -8,8 +8,9 @@ from importlib import metadata
 import msgspec
 import pytest
 
-from jupyter_elastic import cli, describe, wire
+from jupyter_elastic.cli import describe, main
 from jupyter_elastic.errors import BadRequest, NotFound
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 
 NAMES = plugins.names(plugins.POLICIES)
@@ -23,7 +24,7 @@ class Desk:
 
 
 def told(*words):
-    return cli.text(["policy", *words], Desk)
+    return main.text(["policy", *words], Desk)
 
 
 def bad_values(name):

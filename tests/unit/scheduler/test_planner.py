@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.scheduler.adviser import Adviser
 from jupyter_elastic.scheduler.planner import FEW, Planner
+from jupyter_elastic.scheduler.policy_runner import Adviser
 from jupyter_elastic.types import Propose, View
 
 SOURCE = "class Mine:\n    def plan(self, view):\n        return {}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, shelf
+from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, registry
 from jupyter_elastic.scheduler.sim.advised import Advised, gather, illegal, place
 from jupyter_elastic.scheduler.sim.profiles import Model, read_models
 from jupyter_elastic.types import HostView, JobView, Plan, Size, View
@@ -86,7 +86,7 @@ class TestReference:
 class TestOurs:
     def test_an_elastic_policy_uses_the_pool(self, tmp_path: Path, models: dict[str, Model]) -> None:
         rows = [(f"j{i}", 40 * i, 1, 128) for i in range(8)]
-        ours = Advised(shelf.create("elastic_fifo"))
+        ours = Advised(registry.create("elastic_fifo"))
         run = pollux.simulate(jobs(tmp_path, models, *rows), ours, name="elastic_fifo", nodes=2, gpus=4)
         rigid = pollux.simulate(jobs(tmp_path, models, *rows), reference.Tiresias(), name="las", nodes=2, gpus=4)
         assert not ours.rejected
@@ -94,7 +94,7 @@ class TestOurs:
 
     def test_the_view_tells_the_truth(self, tmp_path: Path, models: dict[str, Model]) -> None:
         (job,) = jobs(tmp_path, models, ("a", 0, 1, 64))
-        view = Advised(shelf.create("fifo")).view(60, {"a": job}, {}, 2, 4)
+        view = Advised(registry.create("fifo")).view(60, {"a": job}, {}, 2, 4)
         (seen,) = view.jobs
         assert (seen.min_slots, seen.max_slots, seen.phase) == (1, 8, "queued")
         assert seen.profile.remaining == pytest.approx(64 * 200)
@@ -119,7 +119,7 @@ class TestOurs:
         path = toy.trace(tmp_path / "workload.csv", [("a", 0, 1, 32)])
         ends = []
         for adapt in (False, True):
-            ours = Advised(shelf.create("elastic_fifo"))
+            ours = Advised(registry.create("elastic_fifo"))
             run = pollux.simulate(formats.pollux(path, models, adapt=adapt), ours, name="x", nodes=1, gpus=4)
             ends.append(run.end)
         assert ends[1] < ends[0]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_elastic.scheduler.forecast.backtest import backtest
 from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.sim import recorded, shelf
-from jupyter_elastic.scheduler.sim.backtest import backtest
+from jupyter_elastic.scheduler.sim import recorded, registry
 from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
 from jupyter_elastic.scheduler.sim.tables import TraceError
 from jupyter_elastic.scheduler.sim.workload import synthetic
@@ -17,7 +17,7 @@ from jupyter_elastic.scheduler.sim.workload import synthetic
 
 def simulation(policy: str = "elastic_fifo", jobs: int = 30) -> Simulation:
     made = Simulation(
-        synthetic(jobs, slots=8, mean_s=120, load=1.2, seed=2), shelf.create(policy), policy, pool(2, 4),
+        synthetic(jobs, slots=8, mean_s=120, load=1.2, seed=2), registry.create(policy), policy, pool(2, 4),
         costs=Costs(start=3.0, rescale=1.5, release=0.5, stop=1.0), keep_events=True,
     )  # fmt: skip
     made.run()
@@ -37,7 +37,7 @@ def test_a_journal_predicts_its_own_makespan(tmp_path: Path) -> None:
     assert recorded.capacity_of(events) == {"node0": 4, "node1": 4}
     tasks = recorded.tasks_of(events)
     assert len(tasks) == 30
-    again = Simulation(tasks, shelf.create("elastic_fifo"), "elastic_fifo", pool(2, 4), costs=costs).run()
+    again = Simulation(tasks, registry.create("elastic_fifo"), "elastic_fifo", pool(2, 4), costs=costs).run()
     assert again.end - again.start == pytest.approx(real.run_.end - real.run_.start, rel=0.02)
     courses = recorded.courses_of(events).courses
     assert {course.name: course.ended for course in courses.values()} == {
@@ -47,9 +47,9 @@ def test_a_journal_predicts_its_own_makespan(tmp_path: Path) -> None:
 
 def test_waits_are_predicted_with_a_range_that_mostly_holds() -> None:
     tasks = synthetic(50, slots=8, load=0.4, mean_s=300, seed=5)
-    run = Simulation(tasks, shelf.create("fifo"), "fifo", pool(2, 4), keep_events=True)
+    run = Simulation(tasks, registry.create("fifo"), "fifo", pool(2, 4), keep_events=True)
     run.run()
-    found = backtest(run.events, shelf.create)
+    found = backtest(run.events, registry.create)
     assert len(found.pairs) == 50
     assert found.coverage is not None
     assert found.coverage >= 0.6

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import build_horovod
+from jupyter_elastic.engines.horovod import build
 
 
 def arguments_after_wrapping(tmp_path: Path, *arguments: str) -> list[str]:
@@ -18,7 +18,7 @@ def arguments_after_wrapping(tmp_path: Path, *arguments: str) -> list[str]:
     compiler.chmod(0o700)
     env = {**os.environ, "JUPYTER_ELASTIC_CXX": str(compiler)}
     done = subprocess.run(
-        [str(build_horovod.WRAPPER), *arguments], env=env, capture_output=True, text=True, check=True, timeout=60
+        [str(build.WRAPPER), *arguments], env=env, capture_output=True, text=True, check=True, timeout=60
     )
     return done.stdout.splitlines()
 
@@ -44,7 +44,7 @@ def test_wrapper_lets_gloo_ask_for_its_address(tmp_path: Path) -> None:
         "int main() { char name[64]; return gethostname(name, 64) || !puts(name); }\n"
     )
     program = tmp_path / "program"
-    subprocess.run([str(build_horovod.WRAPPER), "-std=c++11", str(source), "-o", str(program)], check=True, timeout=60)
+    subprocess.run([str(build.WRAPPER), "-std=c++11", str(source), "-o", str(program)], check=True, timeout=60)
 
     def says(**env: str) -> str:
         return subprocess.run([program], env=env, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
@@ -57,25 +57,25 @@ def test_a_missing_compiler_is_named_with_the_way_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert build_horovod.main([]) == 1
+    assert build.main([]) == 1
     said = capsys.readouterr().err
     assert "no c++: apt install g++" in said
     assert "no cmake: apt install cmake" in said
 
 
 def test_the_cache_differs_by_framework_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = build_horovod.cache_key()
-    monkeypatch.setattr(build_horovod, "frameworks", lambda: {"torch": "9.9.9"})
-    assert build_horovod.cache_key() != here
+    here = build.cache_key()
+    monkeypatch.setattr(build, "frameworks", lambda: {"torch": "9.9.9"})
+    assert build.cache_key() != here
 
 
 def test_the_first_error_of_the_log_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text("[ 10%] Building\n/usr/include/x.h:3: fatal error: nccl.h: No such file\nmore\nlast line\n")
-    said = build_horovod._what_went_wrong(log)
+    said = build._what_went_wrong(log)
     assert "nccl.h: No such file" in said
     assert str(log) in said
 
 
 def test_horovod_here_works_with_both_frameworks() -> None:
-    assert build_horovod.check() == ["torch", "tensorflow"]
+    assert build.check() == ["torch", "tensorflow"]

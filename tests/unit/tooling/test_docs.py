@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import cli, magic_options, training
-from jupyter_elastic.job import Job
+from jupyter_elastic import training
+from jupyter_elastic.cli import main
+from jupyter_elastic.client.job import Job
+from jupyter_elastic.kernel import options as magic_options
 from jupyter_elastic.scheduler import __main__ as daemon
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,7 +55,7 @@ def handle() -> list[str]:
 
 def elastic() -> list[str]:
     """A row for each word of `%elastic`."""
-    parser = cli._parser("%elastic", notebook=True)
+    parser = main._parser("%elastic", notebook=True)
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     rows = []
     for choice in commands._choices_actions:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import doctor
+from jupyter_elastic.cli import doctor
 
 
 def test_every_check_finds_something_here(pool_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

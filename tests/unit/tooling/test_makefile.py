@@ -51,7 +51,7 @@ elif words[:1] == ["-c"]:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A checkout with the Makefile and what its stages look at."""
-    for name in ("Makefile", "pyproject.toml", "jupyter_elastic/build_horovod/hvd-cxx"):
+    for name in ("Makefile", "pyproject.toml", "jupyter_elastic/engines/horovod/build/hvd-cxx"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / "python"

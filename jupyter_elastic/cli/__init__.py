@@ -1,0 +1,1 @@
+"""IN A TERMINAL: `jupyter elastic ...`."""

@@ -1,0 +1,258 @@
+"""`jupyter elastic doctor`: looks at everything a job needs on this machine and says for each what to do.
+
+Each check is a small function that returns a `Finding`. Frameworks are imported in fresh interpreters, never here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.engines.horovod import build
+from jupyter_elastic.errors import ElasticError
+
+PROBE_TIMEOUT_S = 120
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """What one check found; `advice` says what to do about a warning or an error."""
+
+    check: str
+    status: Literal["ok", "warning", "error"]
+    found: str
+    advice: str = ""
+
+
+def _version(name: str) -> str | None:
+    return build.installed(name)
+
+
+def check_python() -> Finding:
+    """Which interpreter this is; an unsupported one could not have installed the package."""
+    return Finding(check="Python", status="ok", found=f"{platform.python_version()} at {sys.executable}")
+
+
+def check_jupyter() -> Finding:
+    """The server and a front end are there."""
+    parts = {name: _version(name) for name in ("jupyter_server", "jupyterlab", "ipykernel", "ipywidgets", "anywidget")}
+    found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
+    absent = [name for name, version in parts.items() if version is None]
+    if absent:
+        return Finding(
+            check="Jupyter", status="warning", found=found, advice=f"pip install {' '.join(absent)} for the live view"
+        )
+    return Finding(check="Jupyter", status="ok", found=found)
+
+
+def check_extension() -> Finding:
+    """The server extension is switched on by its configuration file."""
+    name = "jupyter_elastic.json"
+    folders = [Path(sys.prefix, "etc/jupyter/jupyter_server_config.d"), Path("/etc/jupyter/jupyter_server_config.d")]
+    where = next((folder / name for folder in folders if (folder / name).exists()), None)
+    if where is None:
+        return Finding(
+            check="server extension",
+            status="warning",
+            found="not switched on",
+            advice="pip install --force-reinstall --no-deps jupyter-elastic, then restart the Jupyter server",
+        )
+    return Finding(check="server extension", status="ok", found=str(where))
+
+
+def check_daemon() -> Finding:
+    """The pool's daemon answers, or would be started."""
+    from jupyter_elastic.client import Client, services
+    from jupyter_elastic.platform import connection
+    from jupyter_elastic.protocol import wire
+
+    try:
+        endpoint = services.ensure(start=False)
+        client = Client()
+    except ElasticError:
+        found = f"not running; it is started by the first job; the pool is {connection.state_dir()}"
+        return Finding(check="daemon", status="ok", found=found)
+    try:
+        welcome = client.ask(wire.Hello(version=wire.VERSION))
+    except ElasticError as problem:
+        return Finding(
+            check="daemon",
+            status="error",
+            found=str(problem),
+            advice="see its log, or start it: jupyter elastic daemon",
+        )
+    finally:
+        client.close()
+    assert isinstance(welcome, wire.Welcome)
+    found = (
+        f"answers at {endpoint}, version {welcome.package}, policy {welcome.policy}, you are {welcome.user}; your jobs "
+        f"are in {connection.state_dir()}"
+    )
+    if welcome.package != importlib.metadata.version("jupyter-elastic"):
+        advice = "the daemon is of another version than this package: restart it when its jobs are over"
+        return Finding(check="daemon", status="warning", found=found, advice=advice)
+    return Finding(check="daemon", status="ok", found=found)
+
+
+def check_gpus() -> Finding:
+    """What slots this machine has."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        names = {str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in range(count)}
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError as problem:
+        return Finding(check="GPUs", status="ok", found=f"none (NVML: {problem}); slots are CPU cores")
+    return Finding(check="GPUs", status="ok", found=f"{count} x {', '.join(sorted(names))}")
+
+
+def check_horovod() -> Finding:
+    """Horovod loads with the torch and TensorFlow that are installed now."""
+    found = build.frameworks()
+    what = ", ".join(f"{name} {version}" for name, version in found.items()) or "no framework"
+    if importlib.util.find_spec("horovod") is None:
+        advice = "jupyter elastic build-horovod   (until then cells run with the engine `process`, without a ring)"
+        return Finding(check="Horovod", status="warning", found=f"not installed ({what})", advice=advice)
+    try:
+        works = build.check()
+    except ElasticError as problem:
+        return Finding(
+            check="Horovod",
+            status="error",
+            found=str(problem).splitlines()[0],
+            advice="jupyter elastic build-horovod --force",
+        )
+    version = _version("horovod")
+    return Finding(check="Horovod", status="ok", found=f"{version}, works with {', '.join(works)} ({what})")
+
+
+def check_keras() -> Finding:
+    """Which Keras a cell gets, and which of Horovod's interfaces work with it."""
+    keras, legacy = _version("keras"), _version("tf-keras")
+    if keras is None and legacy is None:
+        return Finding(check="Keras", status="ok", found="not installed")
+    found = ", ".join(
+        text for text in (f"Keras {keras}" if keras else "", f"legacy tf-keras {legacy}" if legacy else "") if text
+    )
+    if keras and int(keras.split(".", 1)[0]) >= 3:
+        advice = (
+            "model.fit on several workers: training.keras.distributed(optimizer), or hvd.DistributedOptimizer (a plain "
+            "fit is refused there); a loop of your own: training.keras.train_step, or hvd.DistributedGradientTape"
+        )
+        return Finding(check="Keras", status="ok", found=found, advice=advice)
+    return Finding(check="Keras", status="ok", found=found)
+
+
+def check_engines() -> Finding:
+    """Which engines a job can name."""
+    found: list[str] = []
+    lacking: list[str] = []
+    for entry in sorted(importlib.metadata.entry_points(group="jupyter_elastic.engines"), key=lambda e: e.name):
+        probe = subprocess.run(
+            [sys.executable, "-c", f"from {entry.module} import {entry.attr} as e; print(e.missing())"],
+            capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S,
+        )  # fmt: skip
+        reason = probe.stdout.strip() if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["?"])[-1]
+        (lacking if reason else found).append(f"{entry.name}: {reason}" if reason else entry.name)
+    if not found:
+        return Finding(
+            check="engines", status="error", found="; ".join(lacking) or "none", advice="reinstall the package"
+        )
+    return Finding(
+        check="engines", status="ok", found=", ".join(found) + ("; not: " + "; ".join(lacking) if lacking else "")
+    )
+
+
+def check_hostname() -> Finding:
+    """Other hosts can reach this one by its own name; Horovod asks for it."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        return Finding(
+            check="host name",
+            status="error",
+            found=f"{name} does not resolve",
+            advice=f"add it to /etc/hosts: 127.0.1.1 {name}",
+        )
+    if address.startswith("127."):
+        advice = "fine for one machine; with several, the name must resolve to the address that the others reach"
+        return Finding(check="host name", status="ok", found=f"{name} is {address}", advice=advice)
+    return Finding(check="host name", status="ok", found=f"{name} is {address}")
+
+
+def check_captures() -> Finding:
+    """What captured names take on the disk."""
+    from jupyter_elastic.jobfiles import captures
+    from jupyter_elastic.kernel.capture import human
+    from jupyter_elastic.platform import connection
+
+    jobs = connection.jobs_dir()
+    count, size = captures.on_disk(jobs)
+    found = (
+        f"{human(size)} of {count} jobs in {jobs}; they go a day after their job's end, beyond {human(captures.MOST)} "
+        "sooner (output and results stay)"
+    )
+    if size > 2 * captures.MOST:
+        advice = "jobs that are not over hold most of it, or no agent runs: any cell starts one"
+        return Finding(check="captures", status="warning", found=found, advice=advice)
+    return Finding(check="captures", status="ok", found=found)
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    check_python, check_jupyter, check_extension, check_daemon, check_engines, check_gpus, check_horovod, check_keras,
+    check_hostname, check_captures,
+)  # fmt: skip
+
+
+def examine() -> list[Finding]:
+    """Run every check. A check that breaks is itself a finding."""
+    findings = []
+    for check in CHECKS:
+        try:
+            findings.append(check())
+        except Exception as problem:
+            name = check.__name__.removeprefix("check_")
+            text = f"the check itself failed: {type(problem).__name__}: {problem}"
+            findings.append(Finding(check=name, status="error", found=text, advice="please report this"))
+    return findings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Exit code 1 when something is an error."""
+    parser = argparse.ArgumentParser(prog="jupyter elastic doctor", description="Check all that a job needs here.")
+    parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
+    options = parser.parse_args(argv)
+    findings = examine()
+    if options.json:
+        print(json.dumps(msgspec.to_builtins(findings), indent=2))
+    else:
+        _show(findings)
+    return int(any(finding.status == "error" for finding in findings))
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    colour = {"ok": "green", "warning": "yellow", "error": "red"}
+    table = Table(box=None, pad_edge=False)
+    for title in ("", "check", "found"):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        text = finding.found + (f"\n→ {finding.advice}" if finding.advice else "")
+        table.add_row(f"[{colour[finding.status]}]{finding.status}[/]", finding.check, text)
+    Console().print(table)

@@ -1,0 +1,66 @@
+"""`%elastic`: the commands of `jupyter elastic` in a notebook, with live views where the page has them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.display import display as show
+
+from jupyter_elastic.cli import main
+from jupyter_elastic.kernel.magic import ElasticMagics
+
+
+def load(shell: Any, cells: ElasticMagics) -> None:
+    """Register the line magic, which uses the connection of the cell magics."""
+    shell.register_magics(LineMagics(shell, cells))
+    with contextlib.suppress(Exception):  # an interface of IPython's own; without it there is no completion
+        shell.set_hook("complete_command", _complete_elastic, re_key=re.compile(r"%?elastic"))
+
+
+def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
+    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "pool", "resize", "status"]
+
+
+@magics_class
+class LineMagics(Magics):
+    """`%elastic`."""
+
+    def __init__(self, shell: Any, cells: ElasticMagics) -> None:
+        super().__init__(shell)
+        self._cells = cells
+
+    @line_magic
+    def elastic(self, line: str) -> Any:
+        """Ask the pool, or tell it something.
+
+        %elastic status | pool (who holds what, who waits) | jobs [--all] | logs JOB [--rank N] | cancel JOB |
+        explain JOB | attach JOB (its live view) | hosts | policy (the picker, with its what-if) |
+        policy NAME [--opt k=v]
+        """
+        from jupyter_elastic.widgets.show import surface
+
+        words = line.split()
+        if words in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
+            return self._show_pool(words)
+        if words[:1] == ["attach"] and len(words) == 2 and not words[1].startswith("-"):
+            return self._cells.attach(words[1])
+        main.notebook(line, self._cells.client)
+        return None
+
+    def _show_pool(self, words: list[str]) -> None:
+        """The live pool, with the picker open after `policy`; its plain words where the page has no widgets."""
+        from jupyter_elastic.widgets import forecasts, live_pool
+        from jupyter_elastic.widgets.pool import PoolWidget
+
+        plain = main.text(words or ["status"], self._cells.client)
+        forecasts.for_live_views()
+        show(
+            PoolWidget(
+                picking=words == ["policy"],
+                plain=plain,
+                foresee=lambda names, options: forecasts.forecast(live_pool.ask, names, options),
+            )
+        )

@@ -1,0 +1,104 @@
+"""`jupyter elastic run FILE`: a script as a job, followed in the terminal as torchrun's is.
+
+Packages as `%%distribute` does, but captures nothing. Knows the client, the magic's words and a job's files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tokenize
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from jupyter_elastic.client import Client, services
+from jupyter_elastic.client.job import Job, Tail, check_size
+from jupyter_elastic.errors import BadRequest, JobCancelled, JobFailed
+from jupyter_elastic.jobfiles.payload import remove_job_folder
+from jupyter_elastic.kernel import capture, submission
+from jupyter_elastic.kernel.options import Options, script_line
+from jupyter_elastic.types import JobSpec
+from jupyter_elastic.widgets.live import live
+
+TAIL_S = 0.1
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script to its end; the exit code. An ElasticError says what is wrong."""
+    file, arguments, options = script_line(argv, os.environ)
+    package = _package(file, arguments, options)
+    engine = submission.choose_engine(options.engine)
+    for line in submission.report(package, options, engine):
+        print(line, file=sys.stdout if options.dry_run else sys.stderr)
+    if options.dry_run:
+        return 0
+    services.ensure()
+    with Client() as client:
+        check_size(client, options.min_slots)
+        job = _submit(client, submission.job_spec(options, package, engine, Path(file).name[:200]))
+        if options.detach:
+            print(f"job {job.id} is queued; its output: jupyter elastic logs {job.id} --follow", file=sys.stderr)
+            print(job.id)
+            return 0
+        print(f"job {job.id} is queued; Ctrl-C cancels it", file=sys.stderr)
+        try:
+            _follow(job)
+        except KeyboardInterrupt:
+            print(f"\n{submission.interrupted(job, where='in a terminal')}", file=sys.stderr)
+            return INTERRUPTED
+        return _end(job)
+
+
+def _package(file: str, arguments: Sequence[str], options: Options) -> capture.Package:
+    """The script under its own name and lines, as Python would start it: with its folder to import from."""
+    path = Path(file).absolute()
+    try:
+        with tokenize.open(path) as script:
+            source = script.read()
+    except (OSError, SyntaxError, UnicodeDecodeError) as problem:
+        raise BadRequest(f"{file} can't be read: {problem}") from None
+    package = capture.package(source, {}, filename=str(path), only=(), env=options.env, seed=options.seed)
+    folders = (str(path.resolve().parent), *package.payload.sys_path)
+    return replace(package, payload=replace(package.payload, argv=(file, *arguments), sys_path=folders))
+
+
+def _submit(client: Client, spec: JobSpec) -> Job:
+    try:
+        return Job(client, client.submit(spec, uuid.uuid4().hex))
+    except BadRequest:
+        remove_job_folder(Path(spec.folder))
+        raise
+    except KeyboardInterrupt:
+        raise JobCancelled(submission.UNANSWERED) from None
+
+
+def _follow(job: Job) -> None:
+    """Copy what rank 0 prints until the job is over."""
+    watched = live().watch(job)
+    tails = [(Tail(job.folder / "rank.0" / name), getattr(sys, name)) for name in ("stdout", "stderr")]
+    while True:
+        ended = watched.ended.wait(TAIL_S)
+        for tail, stream in tails:
+            tail.copy(stream)
+        if ended:
+            return
+
+
+def _end(job: Job) -> int:
+    """Say how it ended, unless rank 0 has just said so."""
+    try:
+        job.check()
+    except JobFailed as problem:
+        failure = job.error
+        told = failure is not None and failure.rank == 0 and failure.traceback in job.logs(0, "stderr")
+        files = f"job {job.id} ({job.name}) failed; the ranks' full output is in {job.folder}/rank.*/"
+        print(files if told and failure and failure.traceback else problem, file=sys.stderr)
+        return 1
+    except JobCancelled as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    return 0

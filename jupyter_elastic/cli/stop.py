@@ -1,0 +1,200 @@
+"""`jupyter elastic stop`: ends the processes of a pool, each known by pid and start time.
+
+Daemon, agent and warm parents end by themselves when they have been idle for a while; this is for who wants that now.
+Knows the files in which they say that they live; must not import the daemon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+from jupyter_elastic.agent.agent import AgentRecord
+from jupyter_elastic.client import Client
+from jupyter_elastic.driver import channel
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.forkserver import parents
+from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.protocol import wire
+
+JOBS_S = 90.0
+"""How long jobs that are cancelled may take to end before their processes are ended."""
+DRIVER_S, GRACE_S = 30.0, 10.0
+"""How long a driver may take to end its workers, and every other process to leave."""
+HELP = (
+    "End this user's processes of the pool: daemon, agent and warm parents. Jobs that are not over would be ended too, "
+    "so that it refuses then, unless --force is given. The next cell starts what it needs again, and so does a "
+    "notebook in which a live view of the pool is open."
+)
+_peer = struct.Struct("3i")
+
+
+class Stopped(Struct, frozen=True, kw_only=True):
+    """What became of a pool's processes."""
+
+    pool: str
+    """Its folder, as far as it is known."""
+    jobs: tuple[str, ...] = ()
+    """Those that were not over: ended, or the reason for which nothing was."""
+    refused: bool = False
+    ended: tuple[str, ...] = ()
+    """`daemon`, `agent`, `driver` or `warm parent`, with its pid."""
+
+
+def stop(runtime: Path, *, force: bool) -> Stopped:
+    """End the pool that has this runtime folder; nothing when jobs are not over, unless `force` says so."""
+    endpoint = connection.read_endpoint(runtime / "daemon.json")
+    daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
+    agent = _agent(runtime)
+    pool = _name(runtime, daemon, agent)
+    # In this order: the agent would start drivers again and takes its parents along, drivers have the daemon to tell.
+    steps: tuple[tuple[str, Callable[[], list[processes.Known]], float], ...] = (
+        ("agent", lambda: [agent], GRACE_S),
+        ("driver", lambda: _drivers(runtime), DRIVER_S),
+        ("daemon", lambda: [daemon], GRACE_S),
+        ("warm parent", lambda: [parent.known for parent in parents.found(runtime)], GRACE_S),
+    )
+    there = [(what, known) for what, group, _ in steps for known in processes.living(group())]
+    client = _client(runtime, daemon)
+    try:
+        jobs = _jobs(client, theirs=bool(processes.living([daemon])))
+        names = tuple(jobs.values()) or tuple(f"of driver {pid}" for what, (pid, _) in there if what == "driver")
+        if names and not force:
+            return Stopped(pool=pool, jobs=names, refused=True)
+        if client is not None and jobs:
+            _end_jobs(client, list(jobs))
+    finally:
+        if client is not None:
+            client.close()
+    for _, group, grace_s in steps:
+        asyncio.run(_end(processes.living(group()), grace_s))
+    return Stopped(pool=pool, jobs=names, ended=tuple(f"{what} (pid {pid})" for what, (pid, _) in there))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Exit code 1 when a pool was left alone because of its jobs."""
+    parser = argparse.ArgumentParser(prog="jupyter elastic stop", description=HELP)
+    parser.add_argument("--all", action="store_true", help="every pool of this user, wherever its folder is")
+    parser.add_argument("--force", action="store_true", help="cancel the jobs that are not over")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(argv)
+    try:
+        folders = connection.runtime_dirs() if options.all else [connection.runtime_dir()]
+        results = [stop(folder, force=options.force) for folder in folders]
+    except ElasticError as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return 1
+    if options.json:
+        print(json.dumps(msgspec.to_builtins(results), indent=2))
+    else:
+        for result in results:
+            if result.ended or result.refused or not options.all:
+                print(_said(result))
+        if options.all and not any(result.ended or result.refused for result in results):
+            print("nothing runs")
+    return int(any(result.refused for result in results))
+
+
+def _said(result: Stopped) -> str:
+    if result.refused:
+        return (
+            f"{result.pool}: left alone, {len(result.jobs)} job(s) are not over: {', '.join(result.jobs)}. Let them "
+            "end, or end them too: jupyter elastic stop --force"
+        )
+    if not result.ended:
+        return f"{result.pool}: nothing runs"
+    jobs = f"; jobs: {', '.join(result.jobs)}" if result.jobs else ""
+    return f"{result.pool}: ended {', '.join(result.ended)}{jobs}"
+
+
+def _agent(runtime: Path) -> processes.Known:
+    try:
+        record = msgspec.json.decode((runtime / "agent.json").read_bytes(), type=AgentRecord)
+    except (OSError, msgspec.DecodeError):
+        return (0, 0.0)
+    return (record.pid, record.start_time)
+
+
+def _name(runtime: Path, *known: processes.Known) -> str:
+    """The pool's folder, which its processes have in their environment."""
+    for pid, _ in processes.living(known):
+        with contextlib.suppress(psutil.Error):
+            if folder := psutil.Process(pid).environ().get(connection.DIR_VARIABLE):
+                return folder
+    with contextlib.suppress(ElasticError):
+        if connection.runtime_dir() == runtime:
+            return str(connection.state_dir())
+    return str(runtime)
+
+
+def _client(runtime: Path, daemon: processes.Known) -> Client | None:
+    """A connection to the pool's daemon, this user's own or somebody else's; None when none can be had."""
+    if processes.living([daemon]):
+        return Client(str(runtime / "daemon.json"))
+    if os.environ.get(connection.ENDPOINT_VARIABLE) and connection.runtime_dir() == runtime:
+        return Client()
+    return None
+
+
+def _jobs(client: Client | None, *, theirs: bool) -> dict[int, str]:
+    """The jobs that are not over, `theirs` too: number -> words."""
+    if client is None:
+        return {}
+    try:
+        jobs = client.jobs()
+    except ElasticError:
+        return {}
+    me = client.welcome.user if client.welcome is not None else ""
+    return {info.job: f"{info.job} ({info.phase})" for info in jobs if theirs or info.owner == me}
+
+
+def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
+    """Cancel them and wait until they are over; whoever is not by then is ended by its processes."""
+    with contextlib.suppress(ElasticError):
+        for job in jobs:
+            client.ask(wire.CancelJob(job=job, reason="jupyter elastic stop"))
+        _until(lambda: not {info.job for info in client.jobs()} & set(jobs), JOBS_S)
+
+
+def _drivers(runtime: Path) -> list[processes.Known]:
+    """The drivers that listen in this folder; the kernel says which process that is."""
+    found = []
+    for path in runtime.glob(f"a-*/{channel.SOCKET_NAME}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+            probe.connect(str(path))
+            pid, _, _ = _peer.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _peer.size))
+            found.append(processes.known(pid))
+    return found
+
+
+async def _end(known: Sequence[processes.Known], grace_s: float) -> None:
+    """TERM, and KILL for who has not left in time."""
+    for process in known:
+        processes.send(process, signal.SIGTERM)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            await asyncio.gather(*(processes.gone(process) for process in known))
+    left = processes.living(known)
+    for process in left:
+        processes.send(process, signal.SIGKILL)
+    await asyncio.gather(*(processes.gone(process) for process in left))
+
+
+def _until(condition: Callable[[], bool], limit_s: float) -> None:
+    limit = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.1)

@@ -1,0 +1,7 @@
+"""For programs that use a pool: its client, a job's handle, and starting what is not there."""
+
+from __future__ import annotations
+
+from jupyter_elastic.client.client import AsyncClient, Client
+
+__all__ = ["AsyncClient", "Client"]

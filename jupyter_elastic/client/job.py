@@ -1,0 +1,308 @@
+"""The handle of a job: what a person holds after `%%distribute --detach`, or from `Job(client, number)`.
+
+Knows the client and the job's folder; must not know the daemon's insides or how a screen draws. A result is unpickled
+here, from a folder that belongs to the user who asks.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from jupyter_elastic.client.client import Client
+from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
+from jupyter_elastic.widgets.model import JobModel, SizePoint
+
+BACKGROUND = "background"
+"""File in a job's folder: the cell that waits for the job may go on."""
+MOST_SLOTS = 100_000
+"""Of any pool (`JobSpec`)."""
+MANY = 10_000
+"""So many jobs a pool remembers."""
+_RANK_FILE = re.compile(r"rank\.(\d+)\.pickle")
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """`error.json`: what the first failing rank raised."""
+
+    rank: int = 0
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+    others: tuple[str, ...] = ()
+    """A line for each other rank that failed."""
+
+    @property
+    def text(self) -> str:
+        """The traceback, or what there is instead, and the other ranks."""
+        told = self.traceback.rstrip() or f"{self.type}: {self.message}"
+        return "\n".join([told, *self.others])
+
+
+class Tail:
+    """Copies what a rank prints as it is printed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._copied = 0
+
+    def copy(self, into: TextIO) -> None:
+        """What has come since."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._copied)
+                self._copied += into.buffer.write(file.read())
+            into.flush()
+
+
+class Job:
+    """A job of the pool. Its properties ask the daemon anew each time; logs and results are read from its folder."""
+
+    def __init__(self, client: Client, number: JobId, known: JobInfo | None = None) -> None:
+        """`known` is what is known of it already, so that nobody need be asked."""
+        self._client = client
+        self.id = number
+        self._known = known
+
+    @property
+    def info(self) -> JobInfo:
+        """All that the daemon says of the job."""
+        if self._known is None or self._known.phase not in ENDED:
+            found = self._client.jobs(all=True, job=self.id)
+            if not found:
+                raise NotFound(f"there is no job {self.id}; `%elastic jobs --all` lists them")
+            self._known = found[0]
+        return self._known
+
+    @property
+    def known(self) -> JobInfo:
+        """What was last known of it; the daemon is asked only when nothing is."""
+        return self._known or self.info
+
+    @property
+    def name(self) -> str:
+        """The name given with --name."""
+        return self.known.spec.name
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are: `cell.py`, `rank.N/stdout`, `results/`."""
+        return Path(self.known.spec.folder)
+
+    @property
+    def status(self) -> Phase:
+        """`queued`, `starting`, `running`, `rescaling`, `stopping`, `completed`, `failed` or `cancelled`."""
+        return self.info.phase
+
+    @property
+    def progress(self) -> Progress | None:
+        """What rank 0 last reported; None before that."""
+        return self.info.progress
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that have written output."""
+        return sorted(int(path.name[5:]) for path in self.folder.glob("rank.*") if path.name[5:].isdigit())
+
+    def logs(self, rank: int = 0, stream: str = "stdout") -> str:
+        """All that a rank has printed so far; `stream` is `stdout` or `stderr`."""
+        if stream not in {"stdout", "stderr"}:
+            raise BadRequest(f"there is no stream {stream!r}; ask for 'stdout' or 'stderr'")
+        path = self.folder / f"rank.{rank}" / stream
+        try:
+            return path.read_bytes().decode(errors="replace")  # as bytes: carriage returns stay what they are
+        except FileNotFoundError:
+            ranks = self.ranks
+            if rank in ranks or not ranks:
+                return ""
+            raise NotFound(f"job {self.id} has no rank {rank}; there are {ranks}") from None
+
+    def wait(self, timeout: float | None = None) -> Phase:
+        """Wait for the job's end, at most `timeout` seconds (TimeoutError); how it ended."""
+        from jupyter_elastic.widgets.live import live
+
+        watched = live().watch(self)
+        if not watched.ended.wait(timeout):
+            problem = TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
+            problem._render_traceback_ = lambda *_: [f"TimeoutError: {problem}"]  # type: ignore[attr-defined]
+            raise problem
+        return self._settled()
+
+    @property
+    def results(self) -> dict[int, dict[str, Any]]:
+        """Rank -> {name: value} of the --out names, for every rank that has finished."""
+        found: dict[int, dict[str, Any]] = {}
+        for path in (self.folder / "results").glob("rank.*.pickle"):
+            match = _RANK_FILE.fullmatch(path.name)
+            if match:
+                found[int(match[1])] = _load(path)
+        return dict(sorted(found.items()))
+
+    def result(self, rank: int | None = None) -> Any:
+        """The value of the --out name (a dict when there are several), of `rank` or else the lowest that finished.
+
+        Waits for the job's end. JobFailed, with the first failing rank's traceback, or JobCancelled when it has none.
+        """
+        if self.status not in ENDED:
+            self.wait()
+        self.check()
+        results = self.results
+        if rank is None and not results:
+            return None
+        values = results.get(min(results) if rank is None else rank)
+        if values is None:
+            raise NotFound(f"rank {rank} of job {self.id} left no result; there are {sorted(results)}")
+        return next(iter(values.values())) if len(values) == 1 else values
+
+    @property
+    def error(self) -> Failure | None:
+        """What the first failing rank raised; None when none has."""
+        try:
+            return msgspec.json.decode((self.folder / "error.json").read_bytes(), type=Failure)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def check(self) -> None:
+        """Raise JobFailed or JobCancelled when the job has ended so."""
+        info = self.info
+        if info.phase == "failed":
+            raise JobFailed(self._failure(info))
+        if info.phase == "cancelled":
+            why = f": {info.reason}" if info.reason else ""
+            raise JobCancelled(f"job {self.id} ({info.spec.name}) was cancelled{why}. Its slots are free again.")
+
+    def cancel(self, reason: str = "") -> None:
+        """End the job. Returns when the wish is on the daemon's disk; `wait()` for the end."""
+        self._client.ask(wire.CancelJob(job=self.id, reason=reason))
+
+    def resize(
+        self,
+        slots: int | str | tuple[int, int] | None = None,
+        *,
+        sizes: tuple[int, ...] | UnsetType = UNSET,
+        preemptible: bool | UnsetType = UNSET,
+        deadline_at: float | UnsetType | None = UNSET,
+    ) -> None:
+        """Let the job hold another number of slots from now on: `2`, `"1:4"` or `(1, 4)`; or change what else it asked.
+
+        `sizes` is `()` for all of the range, `deadline_at` seconds since the epoch or None for no deadline.
+        """
+        low, high = (UNSET, UNSET) if slots is None else slot_range(slots)
+        if low is not UNSET:
+            check_size(self._client, low)
+        self._client.ask(
+            wire.ResizeJob(
+                job=self.id,
+                min_slots=low,
+                max_slots=high,
+                sizes=sizes,
+                preemptible=preemptible,
+                deadline_at=deadline_at,
+            )
+        )
+
+    def explain(self) -> str:
+        """Why the job waits, or holds what it holds."""
+        return cast("wire.Explanation", self._client.ask(wire.ExplainJob(job=self.id))).text
+
+    def size_history(self) -> list[SizePoint]:
+        """How many slots it held since when, and why; which workers died and were replaced."""
+        return list(self.model().sizes)
+
+    def model(self) -> JobModel:
+        """Its whole story, folded from the daemon's events."""
+        from jupyter_elastic.widgets.live import live
+
+        return live().watch(self).wait_current()
+
+    def __repr__(self) -> str:
+        try:
+            info = self.info
+        except ElasticError as problem:
+            return f"<Job {self.id}: {problem}>"
+        # Notebooks keep what they show: only an end stays true.
+        ended = f": {info.phase}" if info.phase in ENDED else ""
+        return f"<Job {self.id} {info.spec.name!r}{ended}>"
+
+    def _settled(self) -> Phase:
+        """The phase once the daemon has said that the job is over."""
+        self._known = None
+        return self.status
+
+    def _failure(self, info: JobInfo) -> str:
+        failure = self.error
+        files = f"The ranks' full output is in {info.spec.folder}/rank.*/"
+        if failure is None:
+            return f"job {self.id} ({info.spec.name}) failed: {info.reason or 'no reason was given'}\n{files}"
+        return f"{failure.text}\n\nThat was rank {failure.rank} of job {self.id} ({info.spec.name}). {files}"
+
+
+def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
+    """The job of this number, else the newest of this name, and a word where several have it.
+
+    Unfinished jobs go before ended ones, the user's own before others'. With `one` (for what can't be undone) a name
+    that several unfinished jobs have is a BadRequest; NotFound when no job has it.
+    """
+    if word.isdecimal():
+        return Job(client, int(word)), ""
+    jobs = client.jobs(all=True, limit=MANY)
+    user = client.welcome.user if client.welcome is not None else ""
+    named = [info for info in jobs if info.spec.name == word]
+    if not named:
+        close = get_close_matches(word, {info.spec.name for info in jobs}, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise NotFound(f"there is no job {word!r}; {hint}`%elastic jobs --all` lists them with their numbers")
+    named.sort(key=lambda info: (info.owner == user, info.phase not in ENDED, info.job))
+    chosen = named[-1]
+    unfinished = [info for info in named if info.phase not in ENDED and info.owner == chosen.owner]
+    if one and len(unfinished) > 1:
+        numbers = ", ".join(str(info.job) for info in unfinished)
+        raise BadRequest(f"{len(unfinished)} unfinished jobs are called {word}: give the number, one of {numbers}")
+    others = ", ".join(str(info.job) for info in named[-2::-1][:5])
+    said = f"{len(named)} jobs are called {word}; this is job {chosen.job}, others: {others}" if others else ""
+    return Job(client, chosen.job), said
+
+
+def check_size(client: Client, least: int) -> None:
+    """BadRequest when so many slots are more than any pool can have; the pool itself judges smaller numbers."""
+    if least <= MOST_SLOTS:
+        return
+    hosts = cast("wire.Hosts", client.ask(wire.ListHosts()))
+    many = len(hosts.slots)
+    unit = f"{'CPU ' if hosts.kind == 'cpu' else ''}slot{'' if many == 1 else 's'}"
+    raise BadRequest(f"the pool has {many} {unit}; ask for at most {many} (you asked for {least})")
+
+
+def slot_range(slots: int | str | tuple[int, int]) -> tuple[int, int]:
+    """`2` -> (2, 2); `"1:4"` -> (1, 4). BadRequest says what is wrong."""
+    if isinstance(slots, tuple):
+        slots = ":".join(str(part) for part in slots)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?", str(slots))
+    if match is None:
+        raise BadRequest(f"--gpus {slots}: write a number (--gpus 2) or a range (--gpus 1:4)")
+    low = int(match[1])
+    high = int(match[2]) if match[2] is not None else low
+    if low < 1:
+        raise BadRequest(f"--gpus {slots}: a job needs at least 1 slot")
+    if high < low:
+        raise BadRequest(f"--gpus {slots}: the first number is the least and must not be above the second")
+    return low, high if low > MOST_SLOTS else min(high, MOST_SLOTS)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """A rank's values; a value that can't be read here stands as the exception that says why."""
+    try:
+        values = pickle.loads(path.read_bytes())  # noqa: S301 - written by this user's own worker into a private folder
+    except Exception as problem:
+        raise ElasticError(
+            f"the result {path} can't be read here: {problem}; is a module missing in the kernel?"
+        ) from problem
+    return cast("dict[str, Any]", values)

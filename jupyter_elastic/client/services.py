@@ -1,0 +1,119 @@
+"""Finds a daemon and this user's agent, or starts them as detached processes.
+
+Whoever needs them first calls `ensure()`: Jupyter server, kernel or terminal. Two who call at the same moment start one
+daemon: the starter holds a lock while it looks and starts, and the daemon itself holds another for as long as it lives.
+Knows processes and lock files; must not import the daemon or the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jupyter_elastic.errors import DaemonUnreachable
+from jupyter_elastic.platform import connection
+from jupyter_elastic.platform.lock import Lock
+
+DAEMON = ("-m", "jupyter_elastic.scheduler")
+AGENT = ("-m", "jupyter_elastic.agent")
+WAIT_S = 30.0
+"""How long a starting process may take until it says that it lives."""
+
+
+def ensure(*, start: bool = True, agent: bool = True) -> str:
+    """The daemon's endpoint; daemon and agent are started, detached, when none lives.
+
+    An endpoint in `$JUPYTER_ELASTIC_ENDPOINT` is somebody else's daemon: it is used and never started. Raises
+    DaemonUnreachable when there is none and `start` is False, or when a started process does not come up; the message
+    names its log.
+    """
+    elsewhere = os.environ.get(connection.ENDPOINT_VARIABLE)
+    endpoint = connection.find().endpoint if elsewhere else _daemon(start)
+    if agent and start:
+        _agent()
+    return endpoint
+
+
+def log_file(name: str) -> Path:
+    """Where a detached process writes what it has to say: `daemon` or `agent`."""
+    return connection.state_dir() / f"{name}.log"
+
+
+def _daemon(start: bool) -> str:
+    found = connection.living_daemon()
+    if found is not None:
+        return found.endpoint
+    if not start:
+        raise DaemonUnreachable(
+            f"no daemon runs for the pool {connection.state_dir()}; start one with `jupyter elastic daemon`"
+        )
+    with Lock(connection.runtime_dir() / "start-daemon.lock").held():
+        found = connection.living_daemon()  # somebody else may have been faster
+        if found is None:
+            _spawn("daemon", DAEMON, lambda: connection.living_daemon() is not None)
+            found = connection.living_daemon()
+    if found is None:
+        raise DaemonUnreachable(f"the daemon ended at once; its log is {log_file('daemon')}")
+    return found.endpoint
+
+
+def _agent() -> None:
+    if _agent_lives():
+        return
+    with Lock(connection.runtime_dir() / "start-agent.lock").held():
+        if not _agent_lives():
+            _spawn("agent", AGENT, _agent_lives)
+
+
+def _agent_lives() -> bool:
+    """The agent holds its lock for as long as it lives."""
+    return Lock(connection.agent_lock()).holder() is not None
+
+
+def _spawn(name: str, arguments: tuple[str, ...], lives: Callable[[], bool]) -> None:
+    """Start a detached process and wait until it `lives`."""
+    log = log_file(name)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd="/",
+            env=_environment(),
+        )
+    threading.Thread(target=process.wait, name=f"reaper of the {name}", daemon=True).start()  # no zombie when it ends
+    limit = time.monotonic() + WAIT_S
+    while not lives():
+        if process.poll() is not None and not lives():
+            raise DaemonUnreachable(f"the {name} ended at once (exit code {process.returncode}): {_tail(log)}")
+        if time.monotonic() > limit:
+            raise DaemonUnreachable(f"the {name} (pid {process.pid}) did not come up in {WAIT_S:g} s: {_tail(log)}")
+        time.sleep(0.02)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the pool's folder as a fixed path, and a way to find this very package (a source checkout)."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JPY_")}
+    environment[connection.DIR_VARIABLE] = str(connection.state_dir())
+    source = str(Path(__file__).resolve().parent.parent)
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if not source.endswith("site-packages") and source not in paths:
+        environment["PYTHONPATH"] = os.pathsep.join([source, *paths])
+    return environment
+
+
+def _tail(log: Path) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return "\n".join(lines[-5:]) + f"\n(log: {log})"

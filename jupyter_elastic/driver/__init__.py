@@ -1,0 +1,1 @@
+"""ONE PROCESS FOR EACH ATTEMPT: who belongs to its group, what is reported of it, what it uses."""

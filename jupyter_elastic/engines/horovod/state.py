@@ -1,0 +1,192 @@
+"""Keeps the commits of native Horovod states (`hvd.elastic.TorchState` and its like) so that they outlive the workers.
+
+Horovod keeps a commit in the memory of each worker; when all members die, or the job is preempted, it is lost. Here
+rank 0's `save()` also goes to the driver's keeping, as a pickle that only the same user's workers ever read, and when
+nobody in a new ring holds state, rank 0 restores it before `sync()`. States of `jupyter_elastic.training` keep their
+own commits and are only watched. Knows Horovod's `State` by its methods; imports no framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import cloudpickle
+
+from jupyter_elastic.worker.channel import WorkerSession
+
+MAGIC = b"horovod-state 1\n"
+_INTERNAL = frozenset({
+    "_bcast_object", "_bcast_model", "_bcast_op", "_rank", "_host_messages", "_last_updated_timestamp",
+    "_reset_callbacks", "_handlers", "_eval_fn", "_assign_fn", "model", "optimizer", "backend", "session", "variables",
+    "save", "sync", "restore",
+})  # fmt: skip
+"""Attributes of Horovod's state classes that belong to the process and not to the training."""
+
+
+class StateKeeper:
+    """Watches the states of one worker. `seasoned`: it holds what the ring has learned so far."""
+
+    def __init__(self, session: WorkerSession, reset: Callable[[], None]) -> None:
+        self.seasoned = False
+        self.ring_broke = False
+        """A member died: the state went back to the last commit."""
+        self._session = session
+        self._reset = reset
+        self._watch: Callable[[], AbstractContextManager[None]] | None = None
+        self._rank = 0
+        self._restore = False
+        self._states: list[Any] = []
+        self._ordinals: dict[int, int] = {}
+
+    def begin(
+        self, rank: int, *, restore: bool, watch: Callable[[], AbstractContextManager[None]] | None = None
+    ) -> None:
+        """A new membership; `restore`: nobody in it holds state; `watch` is put around the reset callbacks."""
+        self._rank, self._restore, self._watch = rank, restore, watch
+
+    def hook(self, state: Any) -> None:
+        """Watch `state` from now on."""
+        if id(state) in self._ordinals:
+            return
+        ordinal = len(self._states)
+        self._ordinals[id(state)] = ordinal
+        self._states.append(state)
+        ours = type(state).__module__.startswith("jupyter_elastic.")
+        save, sync, restore, on_reset = state.save, state.sync, state.restore, state.on_reset
+
+        def kept_save() -> None:
+            save()
+            if self._rank == 0 and not ours:
+                self._session.save(_dump(state, ordinal))
+
+        def seasoning_sync() -> None:
+            from jupyter_elastic.training.ring import translated  # with NumPy, which a worker without rings is spared
+
+            # Horovod knows TensorFlow's form of a broken ring in the training function alone.
+            if self._restore and not ours:
+                translated(lambda: self._come_back(state, ordinal))
+            with contextlib.nullcontext() if ours else _options_too(state):
+                translated(sync)
+            if not ours:
+                # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
+                # before its first commit would go back to untrained weights.
+                save()
+            self.seasoned = True
+            self._restore = False
+
+        def noticing_restore() -> None:
+            self.ring_broke = True
+            restore()
+
+        def persistent_on_reset() -> None:
+            """With the callbacks, whose ring may break as any other: Horovod's own loop would end there."""
+            from horovod.common.exceptions import HorovodInternalError
+
+            from jupyter_elastic.training.ring import translated
+
+            while True:
+                try:
+                    with self._watch() if self._watch is not None else contextlib.nullcontext():
+                        translated(on_reset)
+                except HorovodInternalError:
+                    state.restore()
+                    self._reset()
+                else:
+                    return
+
+        state.save, state.sync, state.restore = kept_save, seasoning_sync, noticing_restore
+        if not ours:
+            state.on_reset = persistent_on_reset
+
+    def _come_back(self, state: Any, ordinal: int) -> None:
+        """Rank 0 takes up the last commit, which another ring has made: for all a reset, as if they had been in it."""
+        kept = _kept(self._session.load(), ordinal)
+        if kept is None:
+            return
+        if self._rank == 0:
+            _restore(state, kept)
+        for callback in getattr(state, "_reset_callbacks", ()):
+            callback()
+
+    def save_now(self) -> None:
+        """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""
+        if not self._states or not self.seasoned:
+            return
+        self._rank = 0
+        state = self._states[-1]
+        if not type(state).__module__.startswith("jupyter_elastic."):
+            state.save()
+        blob = self._session.load()
+        if blob is not None:
+            self._session.save(blob, durable=True)
+
+
+def _dump(state: Any, ordinal: int) -> bytes:
+    """What `state.save()` has just put aside, as bytes."""
+    handlers = {
+        name: {key: value for key, value in vars(handler).items() if key.startswith("_saved")}
+        for name, handler in getattr(state, "_handlers", {}).items()
+    }
+    skip = _INTERNAL | handlers.keys()
+    own: dict[str, bytes] = {}
+    for name, value in vars(state).items():
+        if name not in skip:
+            with contextlib.suppress(Exception):  # an attribute that can't travel belongs to the process
+                own[name] = cloudpickle.dumps(value)
+    return MAGIC + pickle.dumps({"ordinal": ordinal, "handlers": cloudpickle.dumps(handlers), "own": own})
+
+
+def _kept(blob: bytes | None, ordinal: int) -> dict[str, Any] | None:
+    """What `_dump` has kept of this state. A commit of another state of the cell is left alone."""
+    if blob is None or not blob.startswith(MAGIC):
+        return None
+    kept: dict[str, Any] = pickle.loads(blob[len(MAGIC) :])  # noqa: S301 - by this job's own workers, in a private folder
+    return kept if kept["ordinal"] == ordinal else None
+
+
+@contextlib.contextmanager
+def _options_too(state: Any) -> Iterator[None]:
+    """Within `state.sync()`, give all the options of rank 0's optimizers too, such as the learning rate.
+
+    Horovod's TorchState does so only for optimizers that have a state: SGD without momentum has none. They travel with
+    the state's plain values, for each collective more is a pause of the ring.
+    """
+    handlers = getattr(state, "_handlers", {}).values()
+    optimizers = [handler.value for handler in handlers if hasattr(handler.value, "param_groups")]
+    if not optimizers:
+        yield
+        return
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+    plain, given = state._bcast_object, False
+
+    def broadcast(value: Any) -> Any:
+        nonlocal given
+        if given:
+            return plain(value)
+        value, chosen = plain((value, options))
+        given = True
+        for group, received in zip(groups, chosen, strict=True):
+            group.update(received)
+        return value
+
+    state._bcast_object = broadcast
+    try:
+        yield
+        if not given:  # there are no plain values
+            broadcast(None)
+    finally:
+        state._bcast_object = plain
+
+
+def _restore(state: Any, kept: dict[str, Any]) -> None:
+    """Put a dump back and let the state go back to it."""
+    for name, saved in pickle.loads(kept["handlers"]).items():  # noqa: S301
+        vars(state._handlers[name]).update(saved)
+    for name, value in kept["own"].items():
+        vars(state)[name] = pickle.loads(value)  # noqa: S301
+    type(state).restore(state)

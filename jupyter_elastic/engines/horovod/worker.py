@@ -1,0 +1,357 @@
+"""Horovod's doors in a worker: `hvd.init()` and `elastic.run` ask our driver instead of Horovod's launcher.
+
+What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and where elastic modules imported it) and
+`horovod.common.elastic.notification_manager` (host updates come by the pipe; its `init()` is what `elastic.run` calls
+first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
+Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
+
+A newcomer is let into a world of its own with a promise (`horovod_promise`), and joins at its first collective or at
+`elastic.run`. On the other side the members' reset callbacks meet such a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jupyter_elastic.engines.horovod.promise import Promise, collectives
+from jupyter_elastic.engines.horovod.state import StateKeeper
+from jupyter_elastic.platform.imports import AfterImport
+from jupyter_elastic.worker.channel import Pipe, WorkerSession
+
+ADDED_AND_REMOVED = 3
+"""`HostUpdateResult.mixed`: whoever stays takes part in the next `sync`."""
+GLOO_TIMEOUT_S = 10
+"""Short, because workers are warm when they come to the door."""
+
+ALONE = (
+    "A collective of Horovod before hvd.elastic.run is made by this new worker alone: the others are past it, and "
+    "their reset callbacks make none. Move it into the training function, or register a reset callback that makes it "
+    "too (state.register_reset_callbacks).\n"
+)
+
+_BASICS = "horovod.common.basics"
+_ELASTIC = "horovod.common.elastic"
+_TENSORFLOW = "horovod.tensorflow"
+
+
+class Doors:
+    """One worker's way in and out of rings.
+
+    `follow(rank, size)` is called for each new membership, and `expect(rank, size)` for one that is promised.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        session: WorkerSession,
+        name: str,
+        follow: Callable[[int, int], None],
+        expect: Callable[[int, int], None],
+    ) -> None:
+        self._pipe = pipe
+        self._name = name
+        self._folder = session.folder
+        self._session = session
+        self._follow = follow
+        self._expect = expect
+        self._keeper = StateKeeper(session, self._reset)
+        self._warned = False
+        self._listeners: list[Any] = []
+        self._private: tuple[Any, Callable[..., Any]] | None = None
+        """Of a newcomer: the framework's basics, and its real init, in a world of its own."""
+        self._promise: Promise | None = None
+        self._alone = False
+        """A newcomer's collectives before `elastic.run` are its own."""
+        self._basics: Any = None
+        self._ring: frozenset[tuple[int, str]] = frozenset()
+        """The sockets of the present ring: descriptor and inode."""
+        self.leave: Callable[[], None] = lambda: os._exit(0)
+        """Called when the driver removes this worker; must not return."""
+        pipe.on_call = self._call
+        pipe.on_left = session.heard_of
+
+    def install(self) -> None:
+        """Replace the doors in what is loaded, and in what will be."""
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
+        os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
+        patches: dict[str, Callable[[types.ModuleType], None]]
+        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic, _TENSORFLOW: self._patch_tensorflow}
+        for name in list(patches):
+            if name in sys.modules:
+                patches.pop(name)(sys.modules[name])
+        if patches:
+            sys.meta_path.insert(0, AfterImport(patches))
+
+    @property
+    def initialized(self) -> bool:
+        """Whether this worker is in a ring (or in its own world)."""
+        return self._basics is not None and bool(self._basics.is_initialized())
+
+    # --- the doors themselves
+
+    def init(self, real: Callable[..., Any], basics: Any, *args: Any, **kwargs: Any) -> Any:
+        """In the place of `hvd.init()`."""
+        if basics.is_initialized():
+            return real(basics, *args, **kwargs)
+        if self._basics is not None and self._basics is not basics and self._basics.is_initialized():
+            raise RuntimeError(
+                "this cell calls hvd.init() of two frameworks; one worker can be in one ring: use either horovod.torch "
+                "or horovod.tensorflow"
+            )
+        self._basics = basics
+        answer = self._arrive("init")
+        if answer["k"] == "private":
+            self._break_promise()
+            self._enter(rank=0, size=1)
+            self._private = (basics, lambda: real(basics, *args, **kwargs))
+            value = self._private[1]()
+            self._alone = answer["alone"]
+            self._promise = Promise(basics, answer["rank"], answer["size"], self._before_collective)
+            self._promise.give()
+            self._expect(answer["rank"], answer["size"])
+            return value
+        return self._join(answer, lambda: real(basics, *args, **kwargs))
+
+    def run(self) -> None:
+        """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one."""
+        if self._private is not None:
+            basics, real = self._private
+            self._leave_private(basics)
+            self._join(self._arrive("run"), real)
+
+    def _before_collective(self) -> None:
+        """A newcomer comes to its first collective before `elastic.run`."""
+        loop = sys.modules.get("jupyter_elastic.training.loop")
+        if self._private is None or (loop is not None and loop.here.rehearsing):
+            return
+        basics, real = self._private
+        if not self._alone:
+            answer = self._arrive("collective")
+            if answer["k"] == "go":
+                self._leave_private(basics)
+                self._join(answer, real)
+                return
+            self._alone = True
+        if not self._warned:
+            self._warned = True
+            sys.stderr.write(ALONE)
+
+    def _leave_private(self, basics: Any) -> None:
+        self._break_promise()
+        basics.shutdown()
+        self._private = None
+
+    def _break_promise(self) -> None:
+        if self._promise is not None:
+            self._promise.take_back()
+            self._promise = None
+
+    def _reset(self) -> None:
+        """What `elastic.run` does to regroup."""
+        for name in ("horovod.torch.mpi_ops", "horovod.tensorflow.mpi_ops"):
+            module: Any = sys.modules.get(name)
+            if module is not None and module._basics is self._basics:
+                module.shutdown()
+                module.init()
+
+    def _arrive(self, door: str) -> dict[str, Any]:
+        if self._keeper.ring_broke:
+            _sever(self._ring)
+            self._keeper.ring_broke = False
+        answer = self._pipe.arrive(door, seasoned=self._keeper.seasoned)
+        if answer["k"] == "removed":
+            if answer.get("keep"):
+                self._keeper.save_now()
+            self._pipe.send("bye")
+            self.leave()
+        return answer
+
+    def _join(self, go: dict[str, Any], real: Callable[[], Any]) -> Any:
+        self._enter(go["rank"], go["size"])
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
+        self._keeper.begin(go["rank"], restore=bool(go["restore"]), watch=self._watch if go["collective"] else None)
+        self._session.collective_count.joined(go["round"])
+        self._follow(go["rank"], go["size"])
+        before = _sockets()
+        try:
+            value = real()
+        except ValueError as problem:
+            # Mostly Gloo aborts when a member dies in the join; now and then `hvd.init` says so instead.
+            from horovod.common.exceptions import HorovodInternalError
+
+            raise HorovodInternalError(f"the ring broke while it formed: {problem}") from problem
+        self._ring = _sockets() - before
+        self._pipe.send("joined", round=go["round"], at=time.time())
+        return value
+
+    def _enter(self, rank: int, size: int) -> None:
+        os.environ.update(
+            HOROVOD_RANK=str(rank),
+            HOROVOD_SIZE=str(size),
+            HOROVOD_LOCAL_RANK="0",
+            HOROVOD_LOCAL_SIZE="1",
+            HOROVOD_CROSS_RANK=str(rank),
+            HOROVOD_CROSS_SIZE=str(size),
+            HOROVOD_HOSTNAME=self._name,
+            HOROVOD_CONTROLLER="gloo",
+            HOROVOD_CPU_OPERATIONS="gloo",
+            HOROVOD_GLOO_IFACE="lo",
+            HOROVOD_GLOO_HOSTNAME="127.0.0.1",  # read by our build's Gloo, where Horovod forgets the interface
+            HOROVOD_ELASTIC="1",
+        )
+
+    def _call(self) -> None:
+        """The driver calls this worker to the door: every state hears it at its next commit."""
+        for state in list(self._listeners):
+            state.on_hosts_updated(time.time(), ADDED_AND_REMOVED)
+
+    @contextlib.contextmanager
+    def _watch(self) -> Iterator[None]:
+        """Around a member's reset callbacks, when a newcomer waits in a collective for them to meet it."""
+        made: list[bool] = []
+        with collectives(self._basics, lambda: made.append(True), traced=True):
+            yield
+        if not made:
+            self._pipe.send("unmet")
+
+    def _register(self, state: Any) -> None:
+        self._pipe.send("entered", callbacks=bool(getattr(state, "_reset_callbacks", None)))
+        self._keeper.hook(state)
+        if not any(known is state for known in self._listeners):
+            self._listeners.append(state)
+
+    def _forget(self, state: Any) -> None:
+        self._listeners = [known for known in self._listeners if known is not state]
+
+    # --- putting them in
+
+    def _patch_basics(self, module: types.ModuleType) -> None:
+        kind = module.HorovodBasics
+        real = kind.init
+
+        def init(basics: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.init(real, basics, *args, **kwargs)
+
+        init.__doc__ = real.__doc__
+        kind.init = init
+        for name, answer in _ON_ONE_HOST.items():
+            setattr(kind, name, answer)
+        for name, loaded in list(sys.modules.items()):  # who took a bound method when it was imported
+            if name.startswith("horovod."):
+                for method in ("init", *_ON_ONE_HOST):
+                    bound = vars(loaded).get(method)
+                    if isinstance(bound, types.MethodType) and isinstance(bound.__self__, kind):
+                        vars(loaded)[method] = getattr(bound.__self__, method)
+
+    def _patch_elastic(self, module: types.ModuleType) -> None:
+        doors = self
+
+        class NotificationManager:
+            """In the place of Horovod's: no socket, no pickle."""
+
+            def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+                doors.run()
+
+            def register_listener(self, listener: Any) -> None:
+                doors._register(listener)
+
+            def remove_listener(self, listener: Any) -> None:
+                doors._forget(listener)
+
+            def handle_hosts_updated(self, *args: Any) -> None:
+                pass
+
+        module.notification_manager = NotificationManager()  # type: ignore[attr-defined]
+
+    def _patch_tensorflow(self, module: types.ModuleType) -> None:
+        _spare_autograph(module)
+        _keep_autograph_in(self._folder / "autograph")
+
+
+def _local_rank(basics: Any) -> int:
+    basics.rank()  # raises before `hvd.init()`
+    return int(os.environ["LOCAL_RANK"])
+
+
+def _local_size(basics: Any) -> int:
+    return int(basics.size())
+
+
+def _cross_rank(basics: Any) -> int:
+    basics.rank()
+    return 0
+
+
+def _cross_size(basics: Any) -> int:
+    basics.rank()
+    return 1
+
+
+_ON_ONE_HOST: dict[str, Callable[[Any], int]] = {
+    "local_rank": _local_rank,
+    "local_size": _local_size,
+    "cross_rank": _cross_rank,
+    "cross_size": _cross_size,
+}
+"""What Horovod says of hosts. Its core believes each worker to be on a host of its own: that saves two rings a round,
+and a local rank of ours is not always below the local size, as those rings would need it."""
+
+
+def _keep_autograph_in(folder: Path) -> None:
+    """What AutoGraph writes goes into the job's folder: a worker that is killed or removed can't clean up `/tmp`."""
+    with contextlib.suppress(ImportError):
+        from tensorflow.python.autograph.pyct import loader
+
+        folder.mkdir(mode=0o700, exist_ok=True)
+        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
+
+
+def _spare_autograph(module: types.ModuleType) -> None:
+    """Spare each worker the rewriting of Horovod's own Python by AutoGraph, most of a first TensorFlow step's time.
+
+    Horovod's functions branch by `tf.cond` where a tensor decides, so there is nothing in them to rewrite.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from tensorflow.python.autograph.core import config
+
+        config.CONVERSION_RULES = (config.DoNotConvert("horovod"), *config.CONVERSION_RULES)
+    function = module.tf.function
+    for part in (module, sys.modules.get("horovod.tensorflow.functions")):
+        if part is not None and hasattr(part, "_make_subgraph"):
+            part._make_subgraph = lambda plain: function(plain, autograph=False)  # type: ignore[attr-defined]
+
+
+def _sockets() -> frozenset[tuple[int, str]]:
+    """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                target = str(entry.readlink())
+                if target.startswith("socket:"):
+                    found.add((int(entry.name), target))
+    return frozenset(found)
+
+
+def _sever(ring: frozenset[tuple[int, str]]) -> None:
+    """Hang up on a broken ring.
+
+    Horovod keeps its connections open until the next init, and a member that waits for this one's data, and not for the
+    dead one's, would wait for Gloo's time-out.
+    """
+    for descriptor, _ in ring & _sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
+            if connected.family == socket.AF_INET and connected.type == socket.SOCK_STREAM:
+                connected.shutdown(socket.SHUT_RDWR)

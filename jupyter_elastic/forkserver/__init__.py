@@ -1,0 +1,1 @@
+"""WARM PARENTS of drivers and workers, and their clients."""

@@ -1,0 +1,1 @@
+"""What lies in a job's folder, for all who read or write it."""

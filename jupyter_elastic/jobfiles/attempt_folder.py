@@ -1,0 +1,143 @@
+"""What an attempt leaves on disk, so that whoever comes after a crash knows what to do.
+
+`<job folder>/attempt.N/` holds `order.json` (the Launch, written before anything is started), `driver.lock` (held by
+the one driver), `driver.json` (its pid and start time and those of all its workers), `driver.log`, and at the end
+`exit.json` (the ExitSeen), which is the truth about an attempt that is over. Knows files; must not know sockets or
+how processes are started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.platform import connection
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.processes import Known
+from jupyter_elastic.types import ExitSeen, Launch
+
+LONGEST_LOG_LINE = 300
+
+_T = TypeVar("_T")
+
+
+class DriverRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`driver.json`: the processes of an attempt, each as (pid, start time)."""
+
+    job: int
+    attempt: int
+    driver: Known
+    workers: tuple[Known, ...] = ()
+
+
+class AttemptFolder:
+    """The files of one attempt. Reading yields None for what is absent or damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, job_folder: str | Path, attempt: int) -> AttemptFolder:
+        """The folder of an attempt of the job that lives in `job_folder`."""
+        return cls(Path(job_folder) / f"attempt.{attempt}")
+
+    @property
+    def job_folder(self) -> Path:
+        """The job's own folder."""
+        return self.path.parent
+
+    @property
+    def runtime(self) -> Path:
+        """The attempt's folder for sockets: short, private, and the same for whoever asks."""
+        name = hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:10]
+        return connection.runtime_dir() / f"a-{name}"
+
+    @property
+    def log(self) -> Path:
+        """What driver and engine had to say."""
+        return self.path / "driver.log"
+
+    def create(self, launch: Launch) -> None:
+        """Record the order: what an agent that comes later knows the attempt by."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        connection.write_private(self.path / "order.json", msgspec.json.encode(launch))
+
+    def order(self) -> Launch | None:
+        """The Launch of this attempt."""
+        return _read(self.path / "order.json", Launch)
+
+    def write_record(self, record: DriverRecord) -> None:
+        """Say which processes belong to the attempt, all at once."""
+        connection.write_private(self.path / "driver.json", msgspec.json.encode(record))
+
+    def record(self) -> DriverRecord | None:
+        """The processes of the attempt as last written."""
+        return _read(self.path / "driver.json", DriverRecord)
+
+    def write_exit(self, seen: ExitSeen) -> None:
+        """Write the end, on disk before this returns."""
+        path = self.path / "exit.json"
+        temporary = path.with_name(f".exit.json.{os.getpid()}")
+        with connection.open_private(temporary) as file:
+            file.write(msgspec.json.encode(seen))
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def exit(self) -> ExitSeen | None:
+        """How the attempt ended; None while it hasn't."""
+        return _read(self.path / "exit.json", ExitSeen)
+
+    @property
+    def lock(self) -> Lock:
+        """Held by the attempt's one driver for as long as it lives."""
+        return Lock(self.path / "driver.lock")
+
+    def last_words(self) -> str:
+        """The last line of the driver's log; empty when it said nothing."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - 4096))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1][-LONGEST_LOG_LINE:] if lines else ""
+
+    def clear_runtime(self) -> None:
+        """Remove the folder of sockets."""
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+
+def attempts(jobs: Path) -> Iterator[AttemptFolder]:
+    """Every attempt that has a folder below `jobs`."""
+    for job in _subfolders(jobs):
+        for path in _subfolders(job):
+            if path.name.startswith("attempt."):
+                yield AttemptFolder(path)
+
+
+def _subfolders(path: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,96 @@
+"""The last commit of a job: an opaque blob that outlives the process which made it.
+
+It lies in shared memory (`/dev/shm/jupyter-elastic-<uid>/<job folder's hash>/commit`), so that saving costs a copy, and
+is brought to disk (`<job folder>/commit/commit`) when it must survive the machine. Every write is a new file and a
+rename, so a reader never sees half of one. Knows files only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+from pathlib import Path
+
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.platform.connection import SHARED_MEMORY, private_dir
+
+
+class Commits:
+    """The commits of the job that lives in `folder`; the newest counts. Safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+        self._root = SHARED_MEMORY / f"jupyter-elastic-{os.getuid()}"
+        self.shared = self._root / name / "commit"
+        self.disk = folder / "commit" / "commit"
+        self._lock = threading.Lock()
+        self._on_disk: tuple[int, int] | None = None
+
+    def save(self, blob: bytes, *, durable: bool = False) -> None:
+        """Keep `blob` instead of what was kept before; `durable`: it is on disk on return. OSError when full."""
+        try:
+            private_dir(self._root)
+            private_dir(self.shared.parent)
+            _write(self.shared, blob, sync=False)
+        except (OSError, ElasticError):  # no or full shared memory: the disk is slower and as good
+            with contextlib.suppress(OSError):
+                self.shared.unlink(missing_ok=True)
+            durable = True
+            with self._lock:
+                _write(self.disk, blob, sync=True)
+        if durable:
+            self.to_disk()
+
+    def load(self) -> bytes | None:
+        """The newest commit; None before the first."""
+        for path in (self.shared, self.disk):
+            with contextlib.suppress(FileNotFoundError):
+                return path.read_bytes()
+        return None
+
+    def to_disk(self) -> bool:
+        """Bring the newest commit to disk; whether there was one that wasn't there yet."""
+        with self._lock:
+            try:
+                with self.shared.open("rb") as file:
+                    status = os.fstat(file.fileno())
+                    version = (status.st_ino, status.st_mtime_ns)
+                    if version == self._on_disk:
+                        return False
+                    blob = file.read()
+            except FileNotFoundError:
+                return False
+            _write(self.disk, blob, sync=True)
+            self._on_disk = version
+            return True
+
+    def put_away(self, *, keep: bool) -> None:
+        """The attempt is over: give the shared memory back; with `keep` once the commit is on disk, else not at all."""
+        if keep:
+            try:
+                self.to_disk()
+            except OSError:
+                return
+        self.drop_shared()
+
+    def drop_shared(self) -> None:
+        """Give the shared memory back."""
+        shutil.rmtree(self.shared.parent, ignore_errors=True)
+
+
+def _write(path: Path, blob: bytes, *, sync: bool) -> None:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_name(f".commit.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(blob)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

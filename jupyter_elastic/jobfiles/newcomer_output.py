@@ -1,0 +1,40 @@
+"""What a newcomer prints and shows before it has joined: kept in a folder of its own, for it may have to start over."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from jupyter_elastic.jobfiles import displays
+
+
+def folder(job: Path, name: str) -> Path:
+    """Where worker `name` writes meanwhile what otherwise goes into its rank's folder."""
+    return job / f"newcomer.{name}"
+
+
+def put_away(job: Path, name: str, rank: int | None) -> None:
+    """Append it to the files of `rank`; None: it was never said. Called again, or for nothing, it does nothing."""
+    kept = folder(job, name)
+    if rank is not None and kept.is_dir():
+        _append(kept, job / f"rank.{rank}")
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def _append(kept: Path, place: Path) -> None:
+    place.mkdir(mode=0o700, exist_ok=True)
+    printed = 0  # by the rank before: where the newcomer's displays stand in its text counts from there
+    for stream in ("stdout", "stderr"):
+        with contextlib.suppress(FileNotFoundError), (place / stream).open("ab") as file:
+            before = file.tell()
+            file.write((kept / stream).read_bytes())
+            printed = before if stream == "stdout" else printed
+    records = displays.Reader(kept).more()
+    if records:
+        with (place / displays.FILE).open("ab") as file:
+            for record, _ in records:
+                moved = msgspec.structs.replace(record, after=record.after + printed)
+                file.write(displays.encode(moved) + b"\n")

@@ -1,0 +1,119 @@
+"""`payload.msgpack`: all that a worker needs to run a cell, written by who submits it, read by driver and workers.
+
+Knows cloudpickle's bytes and the job's folder; how they come about is `kernel.capture`'s business.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.errors import PackagingError
+from jupyter_elastic.jobfiles import captures
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+
+SOURCE = "cell.py"
+ANCHOR = "__elastic_anchor__"
+"""A function of the notebook's own globals: brings the one dict that all functions of the notebook share."""
+
+
+class Payload(Struct, frozen=True, kw_only=True):
+    """All that a worker needs to run the cell; written as `payload.msgpack` into the job's folder."""
+
+    source: str
+    """The cell's Python text, IPython lines already turned into Python."""
+    filename: str
+    """The name in tracebacks: `<In[5]>`."""
+    first_line: int
+    """Line number, in the cell, of the first line of `source` (the magic stands above it)."""
+    names: bytes
+    """cloudpickle of a dict: captured name -> value. `restore_namespace` turns it into the cell's namespace.
+
+    Large ones are a file of their own (`captures`) and this is empty; `read_payload` puts both together.
+    """
+    out: tuple[str, ...] = ()
+    """Names whose values come back."""
+    env: dict[str, str] = {}
+    """Environment variables to set before anything is imported."""
+    sys_path: tuple[str, ...] = ()
+    workdir: str = ""
+    kernel: tuple[int, float] | None = None
+    """Who packaged it, by pid and start time: what is kept warm for its jobs is kept as long as it lives."""
+    seed: int | None = None
+    """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
+    sources: dict[str, tuple[str, str]] = {}
+    """File name of functions that travel -> how people call it, and its text: their lines, for tracebacks."""
+    argv: tuple[str, ...] = ()
+    """Of a script, its `sys.argv`; empty for a cell."""
+
+
+def encode_payload(payload: Payload) -> bytes:
+    """The bytes of `payload.msgpack`."""
+    return msgspec.msgpack.encode(payload)
+
+
+def decode_payload(data: bytes) -> Payload:
+    """A payload read back; msgspec.DecodeError for anything else."""
+    return msgspec.msgpack.decode(data, type=Payload)
+
+
+def read_payload(folder: Path) -> Payload:
+    """The payload of the job in this folder. OSError when it can't be read; msgspec.DecodeError when it is damaged."""
+    payload = decode_payload((folder / PAYLOAD).read_bytes())
+    if not payload.names:  # even no names at all are some bytes
+        payload = msgspec.structs.replace(payload, names=(folder / captures.NAMES).read_bytes())
+    return payload
+
+
+def restore_namespace(payload: Payload) -> dict[str, Any]:
+    """The namespace that the cell runs in. Only ever called by the job's own user: it unpickles.
+
+    It is the very dict that functions of the notebook see as their globals, so that a cell which sets a name changes
+    what they read, as it would in the notebook.
+    """
+    names: dict[str, Any] = pickle.loads(payload.names)  # noqa: S301 - the owner's own payload
+    anchor = names.pop(ANCHOR, None)
+    namespace: dict[str, Any] = anchor.__globals__ if anchor is not None else {}
+    namespace.update(names)
+    return namespace
+
+
+def create_job_folder(payload: Payload, root: Path) -> Path:
+    """Write the job's folder (0700, files 0600) under `root`; PackagingError when the disk is full or not ours."""
+    folder = root / uuid.uuid4().hex
+    try:
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(mode=0o700)
+        _write(folder / SOURCE, payload.source.encode())
+        if len(payload.names) >= captures.LARGE:
+            captures.store(payload.names, folder)
+            payload = msgspec.structs.replace(payload, names=b"")
+        _write(folder / PAYLOAD, encode_payload(payload))
+    except OSError as problem:
+        why = "the disk is full" if problem.errno == errno.ENOSPC else str(problem)
+        raise PackagingError(
+            f"the job's folder {folder} can't be written: {why}. Free some space there, or set JUPYTER_ELASTIC_DIR to "
+            "another place. Nothing was queued."
+        ) from problem
+    return folder
+
+
+def remove_job_folder(folder: Path) -> None:
+    """Take back a folder whose job was refused."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)

@@ -1,0 +1,373 @@
+"""From a cell to a job folder: what travels to the workers, found out without running anything.
+
+Knows cloudpickle; must not know IPython, sockets or the daemon. Which names a cell needs is `analysis`'s business; here
+they become bytes, with a size for each.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from jupyter_elastic.errors import PackagingError
+from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
+from jupyter_elastic.kernel import analysis
+from jupyter_elastic.platform import connection
+
+HUGE = 1024**3
+"""Bytes; a name above is refused."""
+LARGE = 100 * 1000**2
+"""Bytes; a name above is warned of."""
+SOURCES = 200_000
+"""Characters of earlier cells that travel for the lines of their functions."""
+TOTAL = 2 * 1024**3
+"""Bytes; all names together above are refused."""
+
+_SHELL_NAMES = frozenset({
+    "In", "Out", "exit", "quit", "get_ipython", "open", "_", "__", "___", "_dh", "_oh", "_ih",
+    "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtin__", "__builtins__",
+})  # fmt: skip
+_ENV_NAMES = frozenset({
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LOGNAME", "MPLBACKEND",
+    "MPLCONFIGDIR", "PATH", "PYTHONHASHSEED",
+    "PYTHONPATH", "PYTHONWARNINGS", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+})  # fmt: skip
+_ENV_STARTS = (
+    "LC_", "CONDA_", "XDG_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "HOROVOD_", "OMP_", "MKL_", "OPENBLAS_",
+    "NUMEXPR_", "KMP_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "HF_",
+    "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "MLFLOW_", "TENSORBOARD_", "AWS_", "GOOGLE_", "AZURE_", "DATABRICKS_",
+)  # fmt: skip
+_ENV_MISSED = (
+    "KAGGLE_", "COMET_", "NEPTUNE_", "CLEARML_", "HUGGINGFACE", "HUGGING_FACE_", "OPENAI_", "DATASETS_", "DIFFUSERS_",
+    "ACCELERATE_", "LIGHTNING_", "JAX_", "ALL_PROXY", "all_proxy",
+)  # fmt: skip
+"""Likely to be wanted in the workers, and not sent unasked."""
+_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
+_READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
+"""A variable that a cell reads, and does not set."""
+_ENV_OURS = frozenset({
+    "CUDA_VISIBLE_DEVICES", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
+})  # fmt: skip
+"""Set by the engine for each worker; the kernel's own would mislead it."""
+
+
+class Captured(Struct, frozen=True, kw_only=True):
+    """A name that travels, as the capture report shows it."""
+
+    name: str
+    kind: str
+    """`value`, `code` (a function or class of the notebook) or `import` (a module: imported again, not sent)."""
+    type: str
+    size: int
+    """Bytes when sent alone; what two names share travels once but counts for both."""
+
+
+class Package(Struct, frozen=True, kw_only=True):
+    """A cell ready to be queued."""
+
+    payload: Payload
+    captured: tuple[Captured, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a person should know before it is queued."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of captured names that travel."""
+        return len(self.payload.names)
+
+
+def package(
+    source: str,
+    namespace: Mapping[str, Any],
+    *,
+    filename: str,
+    first_line: int = 1,
+    only: Iterable[str] | None = None,
+    out: Iterable[str] = (),
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    seed: int | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Package:
+    """Package a cell that was written against `namespace`.
+
+    `only` names what to capture instead of what the text reads (`()`: nothing). PackagingError names what can't travel,
+    or what the cell never sets although `out` asks for it, and says what to do. `labels` names the files in which
+    functions of the notebook say that they were written, as people know them.
+    """
+    out = tuple(dict.fromkeys(out))
+    cell = analysis.read(source, filename=filename, first_line=first_line)
+    notes = list(cell.notes)
+    wanted = _asked_for(only, namespace) if only is not None else _needed(cell.needs, namespace)
+    # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
+    doubtful = cell.sets if only is None else frozenset()
+    captured, values = _capture(wanted, namespace, doubtful, notes)
+    missing = [name for name in out if name not in cell.sets and name not in values]
+    if missing and not cell.open_ended:
+        raise PackagingError(
+            f"--out {missing[0]}: the cell never sets `{missing[0]}`. Set it in the cell, or correct the name."
+        )
+    given = {**environment(os.environ), **(env or {})}
+    early = {
+        name: value
+        for name, (value, default) in cell.variables.items()
+        if name not in (env or {}) and not (default and name in given)
+    }
+    if early:
+        said = ", ".join(f"{name}={value}" for name, value in early.items())
+        notes.append(f"set before the workers load their frameworks, as in the cell: {said}")
+    payload = Payload(
+        source=cell.source,
+        filename=filename,
+        first_line=first_line,
+        names=_dump(values, namespace),
+        out=out,
+        env={**given, **early},
+        sys_path=_search_path(),
+        workdir=workdir or str(Path.cwd()),
+        sources=_sources(values, namespace, labels or {}),
+        kernel=(os.getpid(), connection.start_time()),
+        seed=seed,
+    )
+    return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the kernel that its workers get too: what changes how libraries are found or behave."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _ENV_OURS and (name in _ENV_NAMES or name.startswith(_ENV_STARTS))
+    }
+
+
+def telling(env: Mapping[str, str]) -> list[str]:
+    """Of the variables that travel those that people ask about: of libraries and services, not of the system."""
+    return sorted(name for name in env if name.startswith(_ENV_STARTS) or name.lower() in _PROXIES)
+
+
+def staying(payload: Payload, environ: Mapping[str, str]) -> list[str]:
+    """Variables that are set here, do not travel and may be missed: those that the cell reads, and well-known ones."""
+    read = [first or second for first, second in _READS.findall(payload.source)]
+    known = [name for name in environ if name.startswith(_ENV_MISSED)]
+    gone = _ENV_OURS | payload.env.keys()
+    return [name for name in dict.fromkeys([*read, *sorted(known)]) if name in environ and name not in gone]
+
+
+def human(size: float) -> str:
+    """`1.2 MB`: bytes for people, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 999.5 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def _search_path() -> tuple[str, ...]:
+    here = str(Path.cwd())
+    return tuple(dict.fromkeys(entry if entry.startswith(os.sep) else str(Path(here, entry)) for entry in sys.path))
+
+
+# --- which names ------------------------------------------------------------------------------------------------------
+
+
+def _asked_for(only: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    names = list(dict.fromkeys(only))
+    missing = [name for name in names if name not in namespace]
+    if missing:
+        raise PackagingError(
+            f"--in {missing[0]}: the notebook has no `{missing[0]}`; run the cell that defines it first"
+        )
+    return _closure(names, namespace)
+
+
+def _needed(needs: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    return _closure([name for name in needs if name in namespace and name not in _SHELL_NAMES], namespace)
+
+
+def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    """The names, and those of the notebook that their functions and classes read, and so on."""
+    found: dict[str, None] = {}
+    todo = list(names)[::-1]
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        found[name] = None
+        reads = _names_in_code(namespace[name], namespace)
+        todo += [read for read in reads if read in namespace and read not in _SHELL_NAMES]
+    return list(found)
+
+
+def _names_in_code(value: Any, namespace: Mapping[str, Any]) -> list[str]:
+    """Global names that a notebook's function, class or instance of such a class reads."""
+    return [name for code in _codes(value, namespace) for name in sorted(_co_names(code))]
+
+
+def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]:
+    """The code of a notebook's function, class or instance of such a class."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    if isinstance(value, property):
+        for function in (value.fget, value.fset):
+            yield from _codes(function, namespace) if function is not None else ()
+    elif isinstance(value, types.FunctionType):
+        if value.__globals__ is namespace:
+            yield value.__code__
+        wrapped = getattr(value, "__wrapped__", None)
+        yield from _codes(wrapped, namespace) if wrapped is not None else ()
+    elif isinstance(value, types.MethodType):
+        yield from _codes(value.__func__, namespace)
+        yield from _codes(type(value.__self__), namespace)
+    else:
+        kind = value if isinstance(value, type) else type(value)
+        if kind.__module__ == namespace.get("__name__", "__main__"):
+            for part in vars(kind).values():
+                if isinstance(part, (types.FunctionType, staticmethod, classmethod, property)):
+                    yield from _codes(part, namespace)
+
+
+def _sources(
+    values: Mapping[str, Any], namespace: Mapping[str, Any], labels: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """The texts in which the functions of these values were written, as far as only this process has them."""
+    found: dict[str, tuple[str, str]] = {}
+    left = SOURCES
+    for name in {code.co_filename: None for value in values.values() for code in _codes(value, namespace)}:
+        text = "".join(linecache.getlines(name)) if name in linecache.cache else ""
+        if text and len(text) <= left:
+            found[name] = (labels.get(name, name), text)
+            left -= len(text)
+    return found
+
+
+def _co_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _co_names(constant)
+    return names
+
+
+# --- values to bytes --------------------------------------------------------------------------------------------------
+
+
+class _TooBig(Exception):
+    pass
+
+
+class _Counter:
+    """A file that only counts, and gives up early."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        length = memoryview(data).nbytes
+        self.size += length
+        if self.size > HUGE:
+            raise _TooBig
+        return length
+
+
+def _capture(
+    names: Iterable[str], namespace: Mapping[str, Any], doubtful: frozenset[str], notes: list[str]
+) -> tuple[list[Captured], dict[str, Any]]:
+    captured: list[Captured] = []
+    values: dict[str, Any] = {}
+    for name in names:
+        value = namespace[name]
+        try:
+            size = _size(name, value)
+        except PackagingError:
+            if name not in doubtful:
+                raise
+            notes.append(f"`{name}` of the notebook can't travel and is left out: the cell sets its own")
+            continue
+        if size > LARGE:
+            notes.append(
+                f"`{name}` is large ({human(size)}) and is copied to every worker; loading it in the cell is faster"
+            )
+        values[name] = value
+        captured.append(Captured(name=name, kind=_kind(value, namespace), type=_type_name(value), size=size))
+    return captured, values
+
+
+def _kind(value: Any, namespace: Mapping[str, Any]) -> str:
+    if isinstance(value, types.ModuleType):
+        return "import"
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return "code" if value.__module__ == namespace.get("__name__", "__main__") else "import"
+    return "value"
+
+
+def _type_name(value: Any) -> str:
+    if isinstance(value, (types.ModuleType, types.FunctionType, type)):
+        return "module" if isinstance(value, types.ModuleType) else "class" if isinstance(value, type) else "function"
+    shape = getattr(value, "shape", None)
+    name = type(value).__name__
+    try:
+        return f"{name} {'x'.join(str(int(n)) for n in shape)}" if shape else name
+    except (TypeError, ValueError):
+        return name
+
+
+def _size(name: str, value: Any) -> int:
+    """Bytes of the value when sent alone; PackagingError with the way out when it can't be sent."""
+    import cloudpickle
+
+    counter = _Counter()
+    try:
+        cloudpickle.Pickler(counter).dump(value)
+    except _TooBig:
+        raise PackagingError(
+            f"`{name}` is over {human(HUGE)} and would be copied to every worker. Load it inside the cell (each worker "
+            "then reads its own part), or leave it out: --in with the names to send, or --no-capture. Nothing was "
+            "queued."
+        ) from None
+    except Exception as problem:
+        raise PackagingError(
+            f"`{name}` ({_type_name(value)}) can't travel to the workers: {_why(problem)}. Make it inside the cell, or "
+            f"leave it out: --in with the names to send, or --no-capture. Nothing was queued."
+        ) from problem
+    return counter.size
+
+
+def _why(problem: Exception) -> str:
+    text = " ".join(str(problem).split())
+    return text[:300].rstrip(".") or type(problem).__name__
+
+
+def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
+    import cloudpickle
+
+    package: dict[str, Any] = dict(values)
+    if isinstance(namespace, dict) and any(isinstance(v, (types.FunctionType, type)) for v in values.values()):
+        anchor = types.FunctionType(_nothing.__code__, namespace, ANCHOR)
+        anchor.__module__ = str(namespace.get("__name__", "__main__"))
+        package[ANCHOR] = anchor
+    try:
+        data = bytes(cloudpickle.dumps(package))
+    except Exception as problem:
+        raise PackagingError(f"the captured names can't travel together: {_why(problem)}. Use --in.") from problem
+    if len(data) > TOTAL:
+        raise PackagingError(
+            f"the captured names are {human(len(data))} together, over {human(TOTAL)}. Load data inside the cell, or "
+            "name what to send with --in. Nothing was queued."
+        )
+    return data
+
+
+def _nothing() -> None:
+    """The anchor's code: reads no name, so that it brings none along."""

@@ -1,0 +1,264 @@
+"""`%%distribute` and `%%policy`: parse, package, call the client, show a view. No logic of their own.
+
+Errors of ours are shown as their message alone: the traceback of this package would only stand in the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, magics_class
+
+from jupyter_elastic.client import Client, services
+from jupyter_elastic.client.job import Job, check_size, find
+from jupyter_elastic.errors import BadRequest, JobCancelled
+from jupyter_elastic.forkserver.workers import warm_up
+from jupyter_elastic.jobfiles.payload import remove_job_folder
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
+from jupyter_elastic.kernel.submission import UNANSWERED, choose_engine, interrupted, job_spec, report
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobInfo, JobSpec
+
+WAIT_TICK_S = 0.25
+
+
+def load(shell: Any) -> ElasticMagics:
+    """Register the cell magics, and begin to look for the pool so that the first cell need not wait for it."""
+    magics = ElasticMagics(shell)
+    shell.register_magics(magics)
+    with contextlib.suppress(Exception):  # an interface of IPython's own; without it there is no completion
+        shell.set_hook("complete_command", _complete, re_key=re.compile(r"%%distribute"))
+    shell.input_transformers_cleanup.append(_with_body)
+    if "distributed" in shell.magics_manager.magics["cell"]:
+        print("note: %%distributed is nbdistributed's, %%distribute is jupyter-elastic's", file=sys.stderr)  # noqa: T201
+    threading.Thread(target=_warm, name="jupyter-elastic start", daemon=True).start()
+    return magics
+
+
+def _with_body(lines: list[str]) -> list[str]:
+    """A cell that only asks for help has a body too: IPython refuses an empty one before it asks the magic."""
+    asks = bool(lines) and lines[0].startswith("%%distribute") and bool({"--help", "-h"} & set(lines[0].split()))
+    return [lines[0].rstrip("\n") + "\n", "pass\n"] if asks else lines
+
+
+def _complete(_shell: Any, event: Any) -> list[str]:
+    """Options of `%%distribute`, and names of the notebook after --in."""
+    if event.line.split()[-1:] == ["--in"] or event.line.split()[-2:-1] == ["--in"]:
+        return sorted(name for name in _shell.user_ns if not name.startswith("_"))
+    return long_options()
+
+
+def _warm() -> None:
+    """What the first cell needs, while a person still writes it.
+
+    Its views, daemon and agent, what foresees waits, and a parent for its workers that has imported the framework.
+    """
+    with contextlib.suppress(Exception):  # the first cell says what is wrong
+        from jupyter_elastic.widgets import forecasts, show
+
+        show.prepare()
+        choose_engine("process")
+        services.ensure()
+        for framework in _likely_frameworks():
+            warm_up(sys.executable, capture.environment(os.environ), (framework,))
+        forecasts.for_live_views()
+
+
+def _likely_frameworks() -> list[str]:
+    """What the cells will import: what the notebook has imported, else what is installed, torch before TensorFlow."""
+    names = ("torch", "tensorflow")
+    imported = [name for name in names if name in sys.modules]
+    return imported or [name for name in names if find_spec(name) is not None][:1]
+
+
+@magics_class
+class ElasticMagics(Magics):
+    """The magics of this package."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._client: Client | None = None
+        self._slots_are = ""
+
+    @cell_magic
+    def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is options' own, below
+        if {"--help", "-h"} & set(line.split()):
+            print(distribute_line.__doc__)  # noqa: T201
+            return None
+        options = parse(line, os.environ)
+        package = self._package(options, cell)
+        engine = choose_engine(options.engine)
+        _report(package, options, engine)
+        if options.dry_run:
+            return None
+        return self._run(options, package, engine)
+
+    distribute.__doc__ = distribute_line.__doc__
+
+    @cell_magic
+    def policy(self, line: str, cell: str) -> Any:
+        """Try a policy of your own, or let it decide.
+
+        %%policy NAME [--shadow | --activate] [--opt k=v]
+
+        The cell defines `plan(view)`, which gives back {job.job: workers}. With --shadow (the default) it is asked
+        beside the active one, here in this kernel, and what it would do differently is shown; nothing changes. With
+        --activate its text decides from now on, in a limited process of the daemon; that needs the right to.
+        """
+        name, activate, options = policy_line(line)
+        if activate:
+            self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
+            print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
+            return None
+        from jupyter_elastic.widgets import forecasts, shadow
+
+        found = shadow.compare(self.client().ask, name, cell, options)
+        forecasts.for_live_views().begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
+        return found
+
+    def client(self) -> Client:
+        """This kernel's connection; daemon and agent are started when there are none."""
+        services.ensure()
+        if self._client is None:
+            self._client = Client()
+        return self._client
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _package(self, options: Options, cell: str) -> capture.Package:
+        return capture.package(
+            cell,
+            self.shell.user_ns,
+            filename=f"<In[{_number(self.shell)}]>",
+            first_line=2,
+            only=options.only,
+            out=options.out,
+            env=options.env,
+            seed=options.seed,
+            labels={name: f"<In[{number}]>" for name, number in _cells(self.shell).items()},
+        )
+
+    def _run(self, options: Options, package: capture.Package, engine: str) -> Any:
+        from jupyter_elastic.widgets import bundle, forecasts
+        from jupyter_elastic.widgets.show import Shown, surface
+
+        # Where a connection stands the daemon lives; for the agent the view looks should the job not begin.
+        client = self._client if self._client is not None and self._client.connected else self.client()
+        check_size(client, options.min_slots)
+        if surface(self.shell) == "widget":
+            bundle.check()
+            forecasts.for_live_views()
+        notebook, cell = _place(self.shell)
+        spec = job_spec(options, package, engine, f"cell-{_number(self.shell)}", notebook=notebook, cell=cell)
+        view = shown = None
+        try:
+            number = client.begin_submit(spec, uuid.uuid4().hex)
+            view = Shown(self.shell, waits=not options.detach)  # takes the time in which the daemon writes the job down
+            job = self._queued(client, spec, number())
+        except BaseException as problem:
+            if view is not None:
+                view.discard()
+            if isinstance(problem, BadRequest):
+                remove_job_folder(Path(spec.folder))
+            if isinstance(problem, KeyboardInterrupt):
+                raise JobCancelled(UNANSWERED) from None
+            raise
+        if options.handle:
+            self.shell.user_ns[options.handle] = job
+        try:
+            view.follow(job, self._kind(client))
+            shown = view
+            if options.detach:
+                # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
+                return None if options.handle else job
+            while not view.watched.ended.wait(WAIT_TICK_S):
+                if view.sent_away:
+                    view.let_go()
+                    return job
+                view.refresh()
+        except KeyboardInterrupt:
+            raise interrupted(job, shown) from None
+        view.refresh(last=True)
+        job.check()
+        values, notes = returned(job.results, options.out)
+        self.shell.user_ns.update(values)
+        for note in notes:
+            print(note)  # noqa: T201
+        return None
+
+    @staticmethod
+    def _queued(client: Client, spec: JobSpec, number: int) -> Job:
+        owner = client.welcome.user if client.welcome is not None else getpass.getuser()
+        queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
+        return Job(client, number, queued)
+
+    def _kind(self, client: Client) -> str:
+        """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
+        if not self._slots_are:
+            answer = client.ask(wire.ListHosts())
+            self._slots_are = answer.kind if isinstance(answer, wire.Hosts) else "cpu"
+        return self._slots_are
+
+    def attach(self, word: str) -> Job:
+        """The live view of a job by its number or name, below this cell; NotFound when there is none."""
+        from jupyter_elastic.widgets.show import Shown
+
+        client = self.client()
+        job, said = find(client, word)
+        if said:
+            print(f"note: {said}")  # noqa: T201
+        view = Shown(self.shell)
+        view.follow(job, self._kind(client))
+        view.replay()
+        return job
+
+
+def _report(package: capture.Package, options: Options, engine: str) -> None:
+    """Say what travels before it does."""
+    for line in report(package, options, engine):
+        print(line)  # noqa: T201
+
+
+def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The --out values, each of the lowest rank that has it, and notes on what not all have."""
+    values, notes = {}, []
+    for name in names:
+        rank = next((rank for rank, given in results.items() if name in given), None)
+        if rank is None:
+            notes.append(f"note: --out {name}: no rank has set it")
+            continue
+        values[name] = results[rank][name]
+        if rank != min(results):
+            notes.append(f"note: --out {name}: rank {min(results)} has not set it; this is rank {rank}'s")
+    return values, notes
+
+
+def _cells(shell: Any) -> Mapping[str, int]:
+    """File name that a cell of the notebook was compiled under -> its number, where IPython says it."""
+    found: Mapping[str, int] = getattr(shell.compile, "_filename_map", {})
+    return found
+
+
+def _number(shell: Any) -> int:
+    """The number in the brackets beside this cell."""
+    return max(0, len(shell.user_ns.get("In", ())) - 1)
+
+
+def _place(shell: Any) -> tuple[str, str]:
+    """Notebook and cell id, where the front end says them."""
+    metadata: dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        metadata = shell.get_parent().get("metadata", {})
+    return os.environ.get("JPY_SESSION_NAME", "")[:4096], str(metadata.get("cellId", ""))[:200]

@@ -1,0 +1,341 @@
+"""The options of `%%distribute` and `jupyter elastic run`: their help, their parsing, what is wrong with them.
+
+Knows IPython's magic_arguments; decides nothing about jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import keyword
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from msgspec import Struct
+
+from jupyter_elastic.client.job import slot_range
+from jupyter_elastic.errors import BadRequest
+
+_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
+MOST_SIZES = 1_000
+"""As many as the daemon takes."""
+_OF_NOTEBOOKS = {"only": None, "out": None, "no_capture": True, "handle": "", "block": False}
+"""Options of cells that scripts don't have, and what they are for those."""
+MOST_SEED = 2**31 - 1
+"""NumPy takes 32 bits, and the rank is added."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a `%%distribute` line asks for, checked."""
+
+    min_slots: int = 1
+    max_slots: int = 1
+    name: str = ""
+    engine: str = ""
+    """Empty: the best that is installed."""
+    only: tuple[str, ...] | None = None
+    """Names to capture instead of what the cell reads; None: what it reads."""
+    out: tuple[str, ...] = ()
+    detach: bool = False
+    handle: str = ""
+    max_time_s: float | None = None
+    estimate_s: float | None = None
+    env: dict[str, str] = {}
+    priority: int = 0
+    sizes: tuple[int, ...] = ()
+    """Allowed numbers of slots, ascending; empty: all of the range."""
+    preemptible: bool = True
+    deadline_at: float | None = None
+    """Seconds since the epoch."""
+    dry_run: bool = False
+    seed: int | None = None
+
+
+@magic_arguments("%distribute")  # IPython puts another % before it
+@argument(
+    "--gpus",
+    "-n",
+    default="",
+    metavar="N|MIN:MAX",
+    help="Slots: exactly N, or as many as the pool can give between MIN and MAX. A slot is a GPU; on a pool without "
+    "GPUs it is a CPU core.",
+)
+@argument("--sizes", default="", metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
+@argument("--name", default="", help="Name of the job in queue and panels.")
+@argument("--engine", default="", help="What forms the ring: horovod or process. Default: horovod where it is built.")
+@argument(
+    "--in",
+    dest="only",
+    action="append",
+    metavar="NAMES",
+    help="Capture only these names (comma-separated or repeated) instead of those that the cell reads.",
+)
+@argument("--out", action="append", metavar="NAMES", help="Names whose values come back into the notebook.")
+@argument("--no-capture", action="store_true", help="Capture nothing from the notebook.")
+@argument("--detach", "-a", "--noblock", action="store_true", help="Do not wait; the cell's value is the job's handle.")
+@argument("--block", "-b", action="store_true", help="Wait for the job (the default).")
+@argument("--handle", "-o", default="", metavar="NAME", help="Put the job's handle into this name instead.")
+@argument(
+    "--deadline",
+    default="",
+    metavar="TIME",
+    help="Be done by then, for the policy `deadline`: 2h (from now), 18:00, 2026-12-24T18:00, or the end of a date. It "
+    "needs --estimate, or a loop that reports how much there is to do.",
+)
+@argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
+@argument("--max-time", default="", metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
+@argument(
+    "--estimate", default="", metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
+)
+@argument(
+    "--env",
+    action="append",
+    metavar="K=V",
+    help="Environment variable of the workers; K alone takes the kernel's, 'LAB_*' all that begin so.",
+)
+@argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
+@argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
+@argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
+def distribute_line(line: str) -> None:
+    """Run this cell on leased slots of the shared pool.
+
+    The cell waits like any other and shows the job live; interrupting the kernel cancels the job. In the cell `rank`,
+    `world_size`, `local_rank` and `device` are defined. Names that the cell reads from the notebook are captured and
+    listed with their sizes before anything is queued.
+
+        %%distribute --gpus 1:4 --name digits --out history
+    """
+    del line
+
+
+def long_options() -> list[str]:
+    """The options as one writes them out, for completion."""
+    return sorted(word for word in distribute_line.parser._option_string_actions if word.startswith("--"))
+
+
+def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> Options:
+    """The options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
+    return _checked(_given(line), environ or {}, time.time() if now is None else now)
+
+
+def script_line(words: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
+    """The script, its arguments, and the options of `jupyter elastic run`; exits with 2 when they can't be read."""
+    own = list(words)
+    arguments: list[str] = []
+    if "--" in own:
+        cut = own.index("--")
+        own, arguments = own[:cut], own[cut + 1 :]
+    parser = _script_parser()
+    given, strange = parser.parse_known_args(own)
+    if strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}; what the script is to get goes behind --")
+    return given.file, tuple(arguments), _checked(given, environ or {}, time.time())
+
+
+def _script_parser() -> argparse.ArgumentParser:
+    """A cell's options, but for those that speak of a notebook."""
+    parser = argparse.ArgumentParser(
+        prog="jupyter elastic run",
+        usage="jupyter elastic run FILE [OPTIONS] [-- ARGUMENTS]",
+        description="Run a Python script on leased slots of the shared pool, as torchrun would: each worker has a rank "
+        "and its own device. What rank 0 prints is shown; Ctrl-C cancels the job.",
+        epilog="What stands behind -- is the script's own (sys.argv). The exit code is 0 when the job was completed.",
+    )
+    parser.add_argument("file", metavar="FILE", help="The script.")
+    for action in distribute_line.parser._actions:
+        if action.dest not in _OF_NOTEBOOKS:
+            parser._add_action(action)
+    parser.set_defaults(**_OF_NOTEBOOKS)
+    return parser
+
+
+def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
+    """The options from their words."""
+    sizes = sizes_from(_plain(given.sizes))
+    gpus = _plain(given.gpus) or (f"{sizes[0]}:{sizes[-1]}" if sizes else "1")
+    low, high = slot_range(gpus)
+    for size in sizes:
+        if not low <= size <= high:
+            raise BadRequest(
+                f"--sizes {','.join(map(str, sizes))}: {size} lies outside --gpus {gpus}; change one of them"
+            )
+    if sizes:
+        low, high = sizes[0], sizes[-1]
+    only = _names("--in", given.only) if given.only is not None else None
+    if given.no_capture:
+        if only:
+            raise BadRequest("--in and --no-capture contradict each other: give one of them")
+        only = ()
+    if given.detach and given.block:
+        raise BadRequest("--detach and --block contradict each other: give one of them")
+    out = _names("--out", given.out or [])
+    handle = _plain(given.handle)
+    if handle:
+        _identifier("--handle", handle)
+    if not -1000 <= given.priority <= 1000:
+        raise BadRequest(f"--priority {given.priority}: give a number from -1000 to 1000")
+    if given.seed is not None and not 0 <= given.seed <= MOST_SEED:
+        raise BadRequest(f"--seed {given.seed}: give a number from 0 to {MOST_SEED}")
+    return Options(
+        min_slots=low,
+        max_slots=high,
+        name=_name(_plain(given.name)),
+        engine=_plain(given.engine),
+        only=only,
+        out=out,
+        detach=given.detach,
+        handle=handle,
+        max_time_s=_seconds("--max-time", _plain(given.max_time)),
+        estimate_s=_seconds("--estimate", _plain(given.estimate)),
+        env=_environment(given.env or [], environ),
+        priority=given.priority,
+        sizes=sizes,
+        preemptible=not given.no_preempt,
+        deadline_at=deadline_from(_plain(given.deadline), now),
+        dry_run=given.dry_run,
+        seed=given.seed,
+    )
+
+
+@functools.lru_cache(maxsize=64)  # a cell is run again and again
+def _given(line: str) -> Any:
+    """The options as they are written."""
+    try:
+        return parse_argstring(distribute_line, line)
+    except UsageError as problem:  # which IPython would only print, so that *Run All* would go on
+        close = get_close_matches(next((w for w in line.split() if w in str(problem)), ""), long_options(), 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise BadRequest(f"%%distribute: {problem}; {hint}`%%distribute --help` lists the options") from None
+
+
+def option_values(words: Sequence[str]) -> dict[str, Any]:
+    """`K=V` as JSON values where they are, else as text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise BadRequest(f"--opt {word}: write NAME=VALUE")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
+    """Name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
+    words = shlex.split(line)
+    if not words or not words[0].isidentifier():
+        raise BadRequest("write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`")
+    given, flags = [], set()
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--opt":
+            given.append(next(rest, ""))
+        elif word in {"--shadow", "--activate"}:
+            flags.add(word)
+        else:
+            raise BadRequest(f"%%policy: {word} is not understood; there are --shadow, --activate and --opt K=V")
+    if len(flags) == 2:
+        raise BadRequest("--shadow and --activate contradict each other: give one of them")
+    return words[0], "--activate" in flags, option_values(given)
+
+
+def _plain(value: Any) -> str:
+    """A word without the quotes that IPython leaves around it."""
+    text = str(value)
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _name(name: str) -> str:
+    if len(name) > 200:
+        raise BadRequest("--name: at most 200 characters")
+    return name
+
+
+def _identifier(option: str, name: str) -> str:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise BadRequest(f"{option} {name}: that is no Python name")
+    return name
+
+
+def _names(option: str, given: list[str]) -> tuple[str, ...]:
+    names = [name.strip() for word in given for name in _plain(word).split(",") if name.strip()]
+    return tuple(dict.fromkeys(_identifier(option, name) for name in names))
+
+
+def _seconds(option: str, text: str) -> float | None:
+    if not text:
+        return None
+    match = _TIME.fullmatch(text.replace(" ", ""))
+    seconds = 0.0
+    if match is not None:
+        days, hours, minutes, rest = match.groups()
+        seconds = 86400 * int(days or 0) + 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
+    elif re.fullmatch(r"\d+(:\d{2}){1,2}", text):  # 1:30 or 1:30:00, as Slurm has it
+        for part in text.split(":"):
+            seconds = 60 * seconds + int(part)
+    if seconds <= 0:
+        raise BadRequest(f"{option} {text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
+    return seconds
+
+
+def sizes_from(text: str) -> tuple[int, ...]:
+    """`4,1,2` -> (1, 2, 4); BadRequest says what is wrong."""
+    if not text:
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= 100_000 for word in words) or len(words) > MOST_SIZES:
+        raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def deadline_from(text: str, now: float) -> float | None:
+    """A duration from now, the next such time of day here, or a date (its end) with or without a time."""
+    if not text:
+        return None
+    here = datetime.fromtimestamp(now).astimezone()
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+            hour, minute, *second = map(int, text.split(":"))
+            due = here.replace(hour=hour, minute=minute, second=second[0] if second else 0, microsecond=0)
+            due += timedelta(days=due <= here)
+        elif re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            due = (datetime.fromisoformat(text) + timedelta(days=1)).astimezone()
+        elif re.match(r"\d{4}-\d{2}-\d{2}[T ]", text):
+            due = datetime.fromisoformat(text).astimezone()
+        else:
+            return now + (_seconds("--deadline", text) or 0.0)
+    except (ValueError, OverflowError, BadRequest):
+        msg = f"--deadline {text}: write a time such as 2h, 18:00 or 2026-12-24T18:00"
+        raise BadRequest(msg) from None
+    if due <= here:
+        raise BadRequest(f"--deadline {text} lies in the past; it is {here:%Y-%m-%d %H:%M} here")
+    return due.timestamp()
+
+
+def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in given:
+        name, equals, value = _plain(word).partition("=")
+        if "*" in name and not equals:
+            named = {one: environ[one] for one in environ if fnmatchcase(one, name)}
+            if not named:
+                raise BadRequest(f"--env {name}: no variable like {name} is set here")
+            found |= named
+            continue
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise BadRequest(f"--env {word}: write NAME=VALUE")
+        if not equals and name not in environ:
+            raise BadRequest(f"--env {name}: no such variable is set here; write {name}=VALUE")
+        found[name] = _plain(value) if equals else environ[name]
+    return found

@@ -1,0 +1,138 @@
+"""A package and its options become a job: the engine, what is said before, what is queued, and the end by an interrupt.
+
+For whoever submits, a notebook's cell or a terminal. Knows the client and a job's folder; must not know IPython.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from jupyter_elastic.client.job import Job
+from jupyter_elastic.errors import BadRequest, JobCancelled
+from jupyter_elastic.jobfiles.payload import create_job_folder
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.kernel.options import Options
+from jupyter_elastic.platform import connection
+from jupyter_elastic.types import JobSpec
+
+CANCEL_S = 60.0
+"""How long an interrupted cell waits for its job to be gone."""
+UNANSWERED = (
+    "interrupted before the daemon had answered, so that nobody knows whether the job is queued: see %elastic jobs "
+    "and %elastic cancel"
+)
+
+
+def job_spec(
+    options: Options, package: capture.Package, engine: str, name: str, *, notebook: str = "", cell: str = ""
+) -> JobSpec:
+    """The job as it is to be queued, with this name if it was given none; its folder is written."""
+    folder = create_job_folder(package.payload, connection.jobs_dir())
+    return JobSpec(
+        name=options.name or name,
+        folder=str(folder),
+        python=sys.executable,
+        min_slots=options.min_slots,
+        max_slots=options.max_slots,
+        engine=engine,
+        priority=options.priority,
+        sizes=options.sizes,
+        preemptible=options.preemptible,
+        deadline_at=options.deadline_at,
+        max_time_s=options.max_time_s,
+        estimate_s=options.estimate_s,
+        notebook=notebook,
+        cell=cell,
+    )
+
+
+def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> JobCancelled:
+    """An interrupt cancels the job that is waited for, waits until it is gone, and says so."""
+    held = len(job.info.slots)
+    job.cancel(f"interrupted {where}")
+    try:
+        job.wait(CANCEL_S)
+    except (TimeoutError, KeyboardInterrupt):
+        if view is not None:
+            view.let_go()
+        return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs")
+    unit = "slot"
+    if view is not None:
+        view.refresh(last=True)
+        unit = view.watched.model.unit
+    freed = (
+        f"its {held} {unit}s are free again" if held > 1 else f"its {unit} is free again" if held else "it held none"
+    )
+    return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}")
+
+
+def choose_engine(asked: str) -> str:
+    """The engine asked for, else Horovod where it is built for this interpreter, else independent workers.
+
+    BadRequest names the engines that there are.
+    """
+    if not asked:
+        return "horovod" if _has_horovod() else "process"
+    if asked not in _engines():
+        _engines.cache_clear()  # installed a moment ago?
+        if asked not in _engines():
+            raise BadRequest(
+                f"--engine {asked}: there is no such engine; installed are {', '.join(sorted(_engines())) or 'none'}"
+            )
+    if missing := _missing(asked):
+        raise BadRequest(f"--engine {asked}: {missing}. Nothing was queued.")
+    return asked
+
+
+@functools.cache
+def _engines() -> dict[str, EntryPoint]:
+    """The installed engines; reading the metadata of every installed package takes a while."""
+    return {entry.name: entry for entry in entry_points(group="jupyter_elastic.engines")}
+
+
+def _missing(engine: str) -> str:
+    """Why the workers, which run this kernel's interpreter, can't have this engine; empty when they can."""
+    return str(_engines()[engine].load().missing())
+
+
+def _has_horovod() -> bool:
+    return "horovod" in sys.modules or find_spec("horovod") is not None
+
+
+def report(package: capture.Package, options: Options, engine: str) -> list[str]:
+    """What travels, in a few lines."""
+    lines = []
+    sent = sorted((c for c in package.captured if c.kind != "import"), key=lambda c: -c.size)
+    shown = [f"{c.name} ({c.type}, {capture.human(c.size)})" for c in sent[:12]]
+    more = f" and {len(sent) - 12} more" if len(sent) > 12 else ""
+    if sent:
+        lines.append(f"captured {capture.human(package.size)}: {', '.join(shown)}{more}")
+    modules = [c.name for c in package.captured if c.kind == "import"]
+    if modules:
+        lines.append(f"imported again in the workers: {', '.join(modules)}")
+    lines += [f"note: {note}" for note in package.notes]
+    stay = capture.staying(package.payload, os.environ)
+    if stay:
+        lines.append(
+            f"note: variables that stay here: {', '.join(stay)}; send one by --env {stay[0]}, several by "
+            "pattern, as in --env 'LAB_*'"
+        )
+    if options.deadline_at is not None:
+        due = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.deadline_at))
+        lines.append(f"to be done by {due}: the policy `deadline` sees to that, others do not look at it")
+    if options.dry_run:
+        wants = f"{options.min_slots}" + ("" if options.max_slots == options.min_slots else f" to {options.max_slots}")
+        wants = " or ".join(map(str, options.sizes)) or wants
+        kept = "" if options.preemptible else ", not to be paused"
+        back = ", ".join(options.out) or "nothing"
+        lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
+        if travel := capture.telling(package.payload.env):
+            lines.append(f"environment: {', '.join(travel)} travel, and what the system and the frameworks need")
+        lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
+    return lines

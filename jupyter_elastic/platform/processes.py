@@ -1,0 +1,191 @@
+"""Processes by pid *and* start time: who am I, who still lives, end these, wait until they are gone.
+
+Knows /proc and signals; must not know attempts. Nothing is ever ended by name or by a bare pid: a signal goes through a
+pidfd whose start time was checked after it was opened, so a re-used pid is never hit. Start times are psutil's
+`create_time`, as everywhere in the house.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import psutil
+
+from jupyter_elastic.platform.connection import alive
+
+Known: TypeAlias = tuple[int, float]
+"""A process: pid and start time (seconds since the epoch)."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+log = logging.getLogger(__name__)
+
+
+def myself() -> Known:
+    """The calling process."""
+    return _own(os.getpid())
+
+
+@functools.cache
+def _own(pid: int) -> Known:
+    """Found once: a driver that waits for its attempt need not look it up when one comes."""
+    return known(pid)
+
+
+def known(pid: int) -> Known:
+    """A process that lives now; ProcessLookupError when it doesn't."""
+    try:
+        return (pid, psutil.Process(pid).create_time())
+    except psutil.NoSuchProcess as problem:
+        raise ProcessLookupError(f"there is no process {pid}") from problem
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever descendants of ours leave behind, also of what was daemonised: we can find it then.
+
+    Without this such a process becomes init's child, and nobody knows whose it was. Linux only; elsewhere nothing.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> set[int]:
+    """Pids of this process's children, those included that have ended and wait to be reaped."""
+    found: set[int] = set()
+    try:
+        for thread in Path("/proc/self/task").iterdir():  # each has those that it forked
+            found.update(map(int, (thread / "children").read_bytes().split()))
+    except OSError:  # a thread has just ended, or the kernel doesn't tell: slower, and always right
+        return {child.pid for child in psutil.Process().children()}
+    return found
+
+
+def end_children() -> None:
+    """Kill every child of this process, and what those leave to us, until there is none or it can't be done."""
+    for _ in range(200):
+        left = children()
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(OSError):  # reaped by somebody else meanwhile, or not ours to end
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
+
+
+def living(processes: Iterable[Known]) -> list[Known]:
+    """Those that still run; zombies are gone."""
+    return [(pid, start) for pid, start in processes if alive(pid, start)]
+
+
+def family(processes: Iterable[Known]) -> list[Known]:
+    """The given processes with everything that they started and that still lives.
+
+    A member is a child, or belongs to a session or process group that one of them leads and is not older than its
+    leader: so helpers of a worker that is already dead are found too.
+    """
+    leaders = dict(processes)
+    found = dict(living(leaders.items()))
+    for pid in list(found):
+        with contextlib.suppress(psutil.Error):
+            found |= {child.pid: child.create_time() for child in psutil.Process(pid).children(recursive=True)}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            for leader in {os.getsid(process.pid), os.getpgid(process.pid)} & leaders.keys():
+                started = process.create_time()
+                if process.pid != leader and started >= leaders[leader] - 0.1 and not _taken_over(leader, leaders):
+                    found[process.pid] = started
+    return list(found.items())
+
+
+def _taken_over(pid: int, leaders: dict[int, float]) -> bool:
+    """Whether another process has this pid by now, so that its session isn't ours."""
+    return psutil.pid_exists(pid) and not alive(pid, leaders[pid]) and not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+@contextlib.contextmanager
+def _pidfd(process: Known) -> Iterator[int | None]:
+    """A handle of exactly this process; None when it is gone."""
+    try:
+        handle = os.pidfd_open(process[0])
+    except OSError:
+        yield None
+        return
+    try:
+        yield handle if alive(*process) else None
+    finally:
+        os.close(handle)
+
+
+def send(process: Known, what: int) -> bool:
+    """Signal exactly this process; whether it was there to get it."""
+    with _pidfd(process) as handle:
+        if handle is None:
+            return False
+        try:
+            signal.pidfd_send_signal(handle, what)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+async def gone(process: Known) -> None:
+    """Come back when the process is gone (a zombie counts as gone)."""
+    with _pidfd(process) as handle:
+        if handle is None:
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(handle, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(handle)
+
+
+async def end(processes: Iterable[Known], grace_s: float = 2.0) -> None:
+    """End these processes and all that they started: TERM, after `grace_s` seconds KILL; return when none lives.
+
+    A process that can't be killed (it hangs in the kernel) keeps this waiting: its slot must not be given away.
+    """
+    asked = list(processes)
+    members = await asyncio.to_thread(family, asked)
+    for process in members:
+        send(process, signal.SIGTERM)
+    await _wait(members, grace_s)
+    since = time.monotonic()
+    while left := [member for member in await asyncio.to_thread(family, asked + members) if alive(*member)]:
+        for process in left:
+            send(process, signal.SIGKILL)
+        await _wait(left, 1.0)
+        if time.monotonic() - since > 30.0:
+            log.warning("still waiting for processes that don't end: %s", [pid for pid, _ in living(left)])
+            since = time.monotonic()
+
+
+async def _wait(processes: Iterable[Known], timeout_s: float) -> None:
+    tasks = [asyncio.create_task(gone(process)) for process in processes]
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=timeout_s)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""What goes over a socket between processes, as typed messages with versions and limits."""

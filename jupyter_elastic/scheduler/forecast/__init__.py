@@ -1,0 +1,1 @@
+"""What a policy would do next: the simulator asked from where the pool is now. Pure."""

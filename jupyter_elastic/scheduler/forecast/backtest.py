@@ -1,0 +1,81 @@
+"""How good were the predicted waits? A journal is replayed and every wait predicted as it would have been at the time.
+
+Knows the core's fold, events and what-if; must not know files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.forecast import whatif
+from jupyter_elastic.scheduler.forecast.lengths import History, served
+from jupyter_elastic.scheduler.forecast.whatif import Calibration, Eta
+from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitted, Policy
+
+
+@dataclass
+class Backtest:
+    """Predicted and real waits of a pool's past."""
+
+    pairs: list[tuple[Eta, float]] = field(default_factory=list)
+    """Each prediction, made at the submission, and the real wait in seconds."""
+    calibration: Calibration = field(default_factory=Calibration)
+    """What the errors so far teach the next prediction."""
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of real waits inside of the predicted range; 0.8 is aimed at."""
+        return whatif.coverage(self.pairs)
+
+
+def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Policy], *, limit: int = 500) -> Backtest:
+    """Predict the wait of each of the last `limit` submitted jobs at its submission, from what was known then.
+
+    `make(name, options)` gives the policy that was active; predictions under a policy that it can't give are left out.
+    """
+    events = list(events)
+    submitted = [event.fact.job for event in events if isinstance(event.fact, JobSubmitted)]
+    wanted = set(submitted[-limit:])
+    found, core = Backtest(), Core()
+    history = History()
+    open_: dict[JobId, tuple[Eta, float]] = {}
+    policies: dict[str, Policy | None] = {}
+    for event in events:
+        fact = event.fact
+        if isinstance(fact, JobEnded) and fact.outcome == "completed":
+            for job in core.view(event.at).jobs:
+                if job.job == fact.job:
+                    history.ended(job.owner, job.name, served(job))
+        core.fold(event)
+        if isinstance(fact, JobSubmitted) and fact.job in wanted:
+            policy = _active(core, make, policies)
+            if policy is None:
+                continue
+            etas = whatif.waits(core.view(event.at), policy, past=found.calibration, usual=history)
+            eta = next((eta for eta in etas if eta.job == fact.job), None)
+            if eta is not None:
+                open_[fact.job] = (eta, event.at)
+        elif isinstance(fact, JobStarted) and fact.job in open_:
+            eta, since = open_.pop(fact.job)
+            found.pairs.append((eta, event.at - since))
+            found.calibration = found.calibration.seen(eta, event.at - since)
+        elif isinstance(fact, JobEnded):
+            open_.pop(fact.job, None)  # ended without a start: there is no wait to compare
+    return found
+
+
+def _active(
+    core: Core, make: Callable[[str, dict[str, Any]], Policy], known: dict[str, Policy | None]
+) -> Policy | None:
+    name, options = core.state.policy, core.state.policy_options
+    key = f"{name} {sorted(options.items())!r}"
+    if key not in known:
+        try:
+            known[key] = make(name, options)
+        except ElasticError:
+            known[key] = None
+    return known[key]

@@ -1,0 +1,403 @@
+"""What if another policy decided from now on? Every policy is simulated forward from the pool's present state.
+
+A fluid model: jobs train at constant speed between decisions, a change of size costs the job's own rescale pause, and
+the policy is asked at finishes and at its interval, but no more often than a growing grain of time allows, so that 200
+jobs under a dozen policies take a second or two. Pure: knows views and policies; no clock, no chance, no disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.forecast.legal import illegal
+from jupyter_elastic.scheduler.forecast.lengths import Usual, expected
+from jupyter_elastic.scheduler.policies.speed import rates
+from jupyter_elastic.types import HostView, JobId, JobView, Policy, Profile, Size, View
+
+GRAIN = 0.02
+"""Decisions are at least this share of the time already looked ahead apart: far things are seen less sharply."""
+LEAST_GRAIN_S = 1.0
+HORIZON_S = 60 * 86_400.0
+IDLE_TRIES = 40
+"""Decisions in a row without any job running after which those that still wait are given up as never starting."""
+LOSS, LOSS_S = 0.05, 10.0
+"""Who finishes later by this share of its time and by this many seconds loses by a switch."""
+
+
+Stretch: TypeAlias = Callable[[JobView], float]
+"""How many times as long as it is thought to be a job is in this future."""
+
+
+class JobForecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a policy would do with a job, in seconds from now; None: not within sight."""
+
+    job: JobId
+    start_s: float | None = None
+    """First slots from now on; 0 for a job that has them."""
+    finish_s: float | None = None
+    guessed: bool = False
+    """Nobody knows how long this job is: the finish is a guess."""
+
+
+class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The pool's future under one policy."""
+
+    policy: str
+    jobs: tuple[JobForecast, ...] = ()
+    avg_jct_s: float | None = None
+    """Mean turnaround of the jobs in sight, from their first submission."""
+    makespan_s: float | None = None
+    """Seconds from now to the last finish."""
+    losers: tuple[JobId, ...] = ()
+    """Who would finish later than under the first policy of the comparison."""
+    winners: tuple[JobId, ...] = ()
+    avg_jct_trend: int = 0
+    """As `trend` says, against the first policy of the comparison; likewise the next."""
+    makespan_trend: int = 0
+    note: str = ""
+    """Why the forecast is incomplete."""
+
+
+def compare(
+    view: View,
+    policies: Mapping[str, Policy],
+    *,
+    first: str | None = None,
+    start_s: float | None = None,
+    usual: Usual | None = None,
+) -> list[Forecast]:
+    """A forecast for each policy; losers and winners are against `first`, the policy that decides now.
+
+    `start_s` is what a start costs; a job's own mean rescale cost when None.
+    """
+    found = {name: forecast(view, policy, name=name, start_s=start_s, usual=usual) for name, policy in policies.items()}
+    base = found.get(first) if first is not None else next(iter(found.values()), None)
+    return [_against(base, one) if base is not None else one for one in found.values()]
+
+
+def forecast(
+    view: View,
+    policy: Policy,
+    *,
+    name: str = "",
+    stretch: Stretch = lambda _: 1.0,
+    start_s: float | None = None,
+    usual: Usual | None = None,
+    only_starts: bool = False,
+) -> Forecast:
+    """One policy, simulated forward. `stretch` scales a job's remaining work; `only_starts` ends once nobody waits."""
+    run = _Run(view, policy, stretch, start_s, usual)
+    note = run.run(only_starts)
+    jobs = tuple(
+        JobForecast(job=fluid.view.job, start_s=fluid.start, finish_s=fluid.finish, guessed=fluid.guessed)
+        for fluid in run.fluids
+    )
+    jcts = [
+        fluid.finish + view.now - fluid.view.submitted_at for fluid in run.fluids if fluid.finish is not None
+    ]  # fmt: skip
+    complete = len(jcts) == len(jobs)
+    return Forecast(
+        policy=name or policy.name,
+        jobs=jobs,
+        avg_jct_s=sum(jcts) / len(jcts) if jcts and complete else None,
+        makespan_s=max((fluid.finish or 0.0 for fluid in run.fluids), default=0.0) if complete else None,
+        note=note,
+    )
+
+
+def trend(old: float | None, new: float | None) -> int:
+    """1 where `new` is later than `old`, -1 where it is earlier, 0 where they are about the same; None: never."""
+    early, late = (math.inf if value is None else value for value in (old, new))
+    if early == late:
+        return 0
+    margin = max(LOSS_S, LOSS * min(early, late))
+    return (late > early + margin) - (early > late + margin)
+
+
+def _against(base: Forecast, other: Forecast) -> Forecast:
+    before = {job.job: job.finish_s for job in base.jobs}
+    trends = {job.job: trend(before.get(job.job), job.finish_s) for job in other.jobs}
+    return replace(
+        other,
+        losers=tuple(job for job, change in trends.items() if change > 0),
+        winners=tuple(job for job, change in trends.items() if change < 0),
+        avg_jct_trend=trend(base.avg_jct_s, other.avg_jct_s),
+        makespan_trend=trend(base.makespan_s, other.makespan_s),
+    )
+
+
+class _Fluid:
+    """A job as a quantity that flows."""
+
+    __slots__ = (
+        "attained", "changed", "finish", "guessed", "left", "pause", "rate", "run", "size", "speed", "start", "view",
+        "work",
+    )  # fmt: skip
+
+    def __init__(self, view: JobView, stretch: float, usual: Usual | None) -> None:
+        self.view = view
+        self.rate: Callable[[int], float] = rates(view)
+        known = view.profile.remaining is not None or view.estimate_s is not None
+        self.guessed = not known and view.max_time_s is None
+        self.left = expected(view, self.rate, usual) * stretch
+        self.work = self.left
+        self.size = view.size
+        self.speed = self.rate(view.size.workers)
+        self.pause = 0.0
+        self.attained, self.run = 0.0, 0.0
+        self.start: float | None = 0.0 if view.size.workers else None
+        self.finish: float | None = None
+        self.changed: float | None = view.changed_at
+
+    def ends_in(self) -> float:
+        """Seconds to its end at the present size."""
+        if self.speed <= 0:
+            return math.inf
+        limit = math.inf
+        if self.view.max_time_s is not None:
+            limit = max(0.0, self.view.max_time_s - self.view.run_s - self.run)
+        return min(self.pause + self.left / self.speed, limit)
+
+    def flow(self, seconds: float) -> None:
+        """Train for a while."""
+        slots = self.size.slots
+        self.attained += seconds * slots
+        self.run += seconds
+        paused = min(self.pause, seconds)
+        self.pause -= paused
+        self.left = max(0.0, self.left - (seconds - paused) * self.speed)
+
+    def seen(self) -> JobView:
+        """What a policy would see of it now."""
+        view, size = self.view, self.size
+        if not self.run and size == view.size and self.changed == view.changed_at:
+            return view
+        profile = view.profile
+        if profile.remaining is not None:
+            profile = _advanced(profile, self.left, self.work - self.left)
+        return replace(
+            view,
+            phase="running" if size.workers else "queued",
+            size=size,
+            changed_at=self.changed,
+            started_at=view.started_at if view.started_at is not None else self.changed,
+            queued_at=view.queued_at if size.workers or self.changed is None else self.changed,
+            attained_s=view.attained_s + self.attained,
+            run_s=view.run_s + self.run,
+            profile=profile,
+        )
+
+
+def _advanced(profile: Profile, left: float, done: float) -> Profile:
+    return replace(profile, remaining=left, done=None if profile.done is None else profile.done + done)
+
+
+class _Run:
+    """One policy's future."""
+
+    def __init__(
+        self,
+        view: View,
+        policy: Policy,
+        stretch: Stretch,
+        start_s: float | None,
+        usual: Usual | None,
+    ) -> None:
+        self.view, self.policy, self.start_s = view, policy, start_s
+        self.fluids = [_Fluid(job, stretch(job), usual) for job in view.jobs if job.phase != "stopping"]
+        self.active = list(self.fluids)
+        self.ahead = 0.0
+        self.memo: Any = view.memo
+        self.capacity = view.capacity
+
+    def run(self, only_starts: bool) -> str:
+        """Simulate until everybody has finished (or started); why that failed, or an empty text."""
+        idle = 0
+        while self.active:
+            if only_starts and all(fluid.start is not None for fluid in self.active):
+                return ""
+            problem = self._decide()
+            if problem:
+                return problem
+            moving = any(fluid.speed > 0 for fluid in self.active)
+            idle = 0 if moving else idle + 1
+            if idle > IDLE_TRIES or self.ahead > HORIZON_S:
+                return f"{len(self.active)} jobs don't end within sight under this policy"
+            self._advance()
+        return ""
+
+    def _decide(self) -> str:
+        now = self.view.now + self.ahead
+        view = replace(
+            self.view, now=now, jobs=tuple(fluid.seen() for fluid in self.active), memo=self.memo, hosts=self._hosts()
+        )
+        try:
+            plan = self.policy.plan(view)
+        except Exception as problem:  # a policy may be anybody's
+            return f"the policy failed: {type(problem).__name__}: {problem}"
+        reason = illegal(plan, view)
+        if reason:
+            return f"the policy proposed an illegal plan: {reason}"
+        self.memo = plan.memo
+        for fluid in self.active:
+            size = plan.sizes.get(fluid.view.job, NONE)
+            if size != fluid.size:
+                self._resize(fluid, size, now)
+        return ""
+
+    def _resize(self, fluid: _Fluid, size: Size, now: float) -> None:
+        cost = fluid.view.profile.rescale_cost_s
+        if size.workers:
+            fluid.pause = cost if fluid.size.workers or self.start_s is None else self.start_s
+            if fluid.start is None:
+                fluid.start = self.ahead
+        fluid.size, fluid.changed = size, now
+        fluid.speed = fluid.rate(size.workers)
+
+    def _advance(self) -> None:
+        """To the next finish, rounded up to the grain so that finishes close to each other are one event."""
+        grain = max(LEAST_GRAIN_S, GRAIN * self.ahead)
+        soonest = min(fluid.ends_in() for fluid in self.active)
+        timer = max(self.policy.interval_s, 8 * grain) if self.policy.interval_s else math.inf
+        if math.isinf(soonest) and math.isinf(timer):
+            timer = 60.0 + 8 * grain
+        step = min(max(soonest, 0.0) + (grain if len(self.active) > 1 else 0.0), max(timer, grain))
+        still = []
+        for fluid in self.active:
+            end = fluid.ends_in()
+            if end <= step:
+                fluid.finish = self.ahead + end
+            else:
+                if fluid.size.workers:
+                    fluid.flow(step)
+                still.append(fluid)
+        self.active = still
+        self.ahead += step
+
+    def _hosts(self) -> tuple[HostView, ...]:
+        """Hosts with as many free slots as there are, filled from the last: placement is beyond a forecast."""
+        free = self.capacity - sum(fluid.size.slots for fluid in self.active)
+        hosts = []
+        for host in self.view.hosts:
+            mine = max(0, min(host.capacity, free))
+            free -= mine
+            hosts.append(HostView(name=host.name, capacity=host.capacity, free=mine))
+        return tuple(hosts)
+
+
+NONE = Size(0)
+FUTURES = 12
+
+
+# --- how long will it wait? -------------------------------------------------------------------------------------------
+
+
+class Eta(Struct, frozen=True, kw_only=True):
+    """When a waiting job starts, in seconds from now: the best guess, and a range that should hold 8 times of 10."""
+
+    job: JobId
+    start_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How wrong earlier predictions were: the ratios of real to predicted waits, the newest last.
+
+    A new range spans the middle 80 % of what happens in `FUTURES` possible futures (lengths that nobody knows are drawn
+    anew in each) and, once there are `LEAST` ratios, the middle 80 % of those (split conformal prediction). `width`
+    stretches that: each miss adds four times what a hit takes away, so that in the long run 8 of 10 hit, whatever the
+    errors are like (adaptive conformal inference, Gibbs & Candès, 2021). Who starts at once teaches nothing.
+    """
+
+    ratios: tuple[float, ...] = ()
+    width: float = 0.0
+
+    LEAST = 10
+    KEPT = 50
+    SHARE = 0.8
+    STEP = 0.25
+    WIDEST = 3.0
+    SMALL_S = 1.0
+
+    def seen(self, eta: Eta, real_s: float) -> Calibration:
+        """With one more observation: the real wait of a job that `eta` was predicted for."""
+        if max(eta.high_s, real_s) <= self.SMALL_S:
+            return self
+        missed = not eta.low_s <= real_s <= eta.high_s
+        width = self.width + self.STEP * (missed - (1 - self.SHARE))
+        ratio = (real_s + self.SMALL_S) / (eta.start_s + self.SMALL_S)
+        return Calibration((*self.ratios, ratio)[-self.KEPT :], min(max(width, 0.0), self.WIDEST))
+
+    def range(self, guess: float, low: float, high: float) -> tuple[float, float]:
+        """The range around a guess, given the possible futures' own low and high."""
+        small = self.SMALL_S
+        low, high = min(low, guess), max(high, guess)
+        if len(self.ratios) >= self.LEAST:
+            ordered = sorted(self.ratios)
+            count = len(ordered)
+            below = max(0, math.floor((1 - self.SHARE) / 2 * (count + 1)) - 1)
+            above = min(count - 1, math.ceil((1 + self.SHARE) / 2 * (count + 1)) - 1)
+            low = min(low, (guess + small) * ordered[below] - small)
+            high = max(high, (guess + small) * ordered[above] - small)
+        stretch = math.exp(self.width)
+        return max(0.0, (low + small) / stretch - small), max(0.0, (high + small) * stretch - small)
+
+
+def waits(view: View, policy: Policy, *, past: Calibration | None = None, usual: Usual | None = None) -> list[Eta]:
+    """When each queued job will start under a policy, with a range; jobs that never start in sight are left out."""
+    past = past or Calibration()
+    queued = {job.job for job in view.jobs if job.phase == "queued"}
+    if not queued:
+        return []
+    central = _starts(view, policy, lambda _: 1.0, usual)
+    futures = [
+        _starts(view, policy, lambda job, number=number: _luck(job, number, view.seed), usual)  # type: ignore[misc]
+        for number in range(FUTURES)
+    ]
+    found = []
+    for job in sorted(queued):
+        guess = central.get(job)
+        if guess is None:
+            continue
+        near = sorted(math.inf if start is None else start for start in (future.get(job) for future in futures))
+        high = next((start for start in (near[-2], near[-3], near[-4]) if math.isfinite(start)), guess)
+        low, high = past.range(guess, min(near[1], guess), max(high, guess))
+        found.append(Eta(job=job, start_s=guess, low_s=low, high_s=high))
+    return found
+
+
+def _luck(job: JobView, number: int, seed: int) -> float:
+    """How much longer a job may be than thought, in one possible future: log-normal with mean 1, the same every time.
+
+    Lengths nobody knows vary as those of published clusters do (sigma 1.2), estimates by half, reports by little.
+    """
+    if job.profile.remaining is not None:
+        sigma = 0.15
+    else:
+        sigma = 1.2 if job.estimate_s is None and job.max_time_s is None else 0.5
+    mixed = (job.job * 2654435761 + number * 40503 + seed * 97 + 12345) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 15)) * 2246822519) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 13)) * 3266489917) & 0xFFFFFFFF
+    share = ((mixed ^ (mixed >> 16)) + 0.5) / 4294967296
+    return math.exp(sigma * NormalDist().inv_cdf(share) - sigma * sigma / 2)
+
+
+def coverage(etas: Sequence[tuple[Eta, float]]) -> float | None:
+    """The share of real waits (in seconds) that lay in their predicted range."""
+    if not etas:
+        return None
+    return sum(eta.low_s - 1e-9 <= real <= eta.high_s + 1e-9 for eta, real in etas) / len(etas)
+
+
+def _starts(view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> dict[JobId, float | None]:
+    found = forecast(view, policy, stretch=stretch, usual=usual, only_starts=True)
+    return {job.job: job.start_s for job in found.jobs}

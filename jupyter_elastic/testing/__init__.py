@@ -1,0 +1,1 @@
+"""For authors of engines and policies: what either must hold."""

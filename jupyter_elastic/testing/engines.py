@@ -1,0 +1,286 @@
+"""For those who write an engine, and for tests of what drives one: a conformance suite and an engine without processes.
+
+    from jupyter_elastic.testing.engines import check_engine
+
+    def test_my_engine(tmp_path):
+        check_engine(MyEngine, tmp_path)
+
+Knows engines by `engines.base` alone. (`testing.policies` has the same for policies.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import cloudpickle
+
+from jupyter_elastic.driver.engine import Engine, Report, Task
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_payload
+from jupyter_elastic.platform import processes
+from jupyter_elastic.types import ExitSeen, Observation, ReleaseSeen, RunningSeen, SlotId
+
+Make: TypeAlias = Callable[[Task, Report], Engine]
+"""An engine's class, or whatever makes one."""
+
+THROUGH = "answer = 42\n"
+RAISES = "raise ValueError('conformance')\n"
+ENDLESS = "import time\nwhile True:\n    time.sleep(0.01)\n"
+PATIENCE_S = 60.0
+
+_Seen = TypeVar("_Seen", bound=Observation)
+
+
+class FakeEngine:
+    """An engine whose workers are only written down.
+
+    It reads the cell: `raise` fails, `while` goes on, everything else is through.
+    """
+
+    name: ClassVar[str] = "fake"
+
+    @classmethod
+    def missing(cls) -> str:
+        """Nothing ever is."""
+        return ""
+
+    def __init__(self, task: Task, report: Report) -> None:
+        self.task = task
+        self._report = report
+        self._slots: tuple[SlotId, ...] = ()
+        self._over = False
+
+    async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:  # noqa: ARG002
+        """Pretend to run the cell."""
+        self._slots = slots
+        self.say(RunningSeen, generation=generation, slots=slots)
+        source = decode_payload((self.task.folder / PAYLOAD).read_bytes()).source
+        if "raise" in source:
+            self.finish("failed", source)
+        elif "while" not in source:
+            self.finish("completed")
+
+    async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:  # noqa: ARG002
+        """Pretend to go on with these slots."""
+        if self._over:
+            return
+        lost = tuple(slot for slot in self._slots if slot not in slots)
+        self._slots = slots
+        if lost:
+            self.say(ReleaseSeen, slots=lost)
+        self.say(RunningSeen, generation=generation, slots=slots)
+
+    async def stop(self, how: str) -> None:
+        """Pretend to end."""
+        self.finish({"cancel": "cancelled", "preempt": "preempted"}.get(how, "failed"), how)
+
+    def pids(self) -> list[tuple[int, float]]:
+        """There are none."""
+        return []
+
+    def say(self, kind: type[Observation], **words: Any) -> None:
+        """Report something, stamped."""
+        self._report(
+            kind(
+                at=time.time(),
+                by=self.task.owner,
+                id=uuid.uuid4().hex,
+                job=self.task.job,
+                attempt=self.task.attempt,
+                **words,
+            )
+        )
+
+    def finish(self, outcome: str, reason: str = "") -> None:
+        """End the attempt, once."""
+        if not self._over:
+            self._over = True
+            self.say(ReleaseSeen, slots=self._slots)
+            self.say(ExitSeen, outcome=outcome, reason=reason)
+
+
+class Attempt:
+    """One attempt of a cell on an engine, as a driver would hold it."""
+
+    def __init__(self, make: Make, folder: Path, source: str) -> None:
+        self.reports: list[Observation] = []
+        self.generation = 0
+        self.family: set[processes.Known] = set()
+        """Every process that was ever named."""
+        folder.mkdir(mode=0o700, parents=True)
+        payload = Payload(
+            source=source, filename="<conformance>", first_line=1, names=cloudpickle.dumps({}),
+            sys_path=tuple(sys.path), workdir=str(folder),
+        )  # fmt: skip
+        (folder / PAYLOAD).write_bytes(encode_payload(payload))
+        self.task = Task(job=7, attempt=3, owner="somebody", folder=folder, python=sys.executable, runtime=folder)
+        self.engine = make(self.task, self.reports.append)
+
+    async def launch(self, *slots: SlotId) -> None:
+        """Start on these slots."""
+        self.generation += 1
+        await self.engine.launch(self.generation, slots, {})
+
+    async def rescale(self, *slots: SlotId) -> None:
+        """Wish for these slots."""
+        self.generation += 1
+        await self.engine.rescale(self.generation, slots, {})
+
+    async def until(self, what: Callable[[], Any]) -> None:
+        """Wait until it is so; AssertionError when it takes a minute."""
+        end = time.monotonic() + PATIENCE_S
+        while not what():
+            self.family |= set(self.engine.pids())
+            assert time.monotonic() < end, f"never so: {self.reports}"
+            await asyncio.sleep(0.005)
+
+    async def running(self) -> RunningSeen:
+        """Wait until the last wish is fulfilled."""
+        await self.until(lambda: any(seen.generation == self.generation for seen in self.of(RunningSeen)))
+        return self.of(RunningSeen)[-1]
+
+    async def ended(self) -> ExitSeen:
+        """Wait for the end."""
+        await self.until(lambda: self.of(ExitSeen))
+        return self.of(ExitSeen)[0]
+
+    def of(self, kind: type[_Seen]) -> list[_Seen]:
+        """The reports of a kind."""
+        return [seen for seen in self.reports if isinstance(seen, kind)]
+
+    def released(self) -> list[SlotId]:
+        """Slots that were released, in order."""
+        return [slot for seen in self.of(ReleaseSeen) for slot in seen.slots]
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        if not self.of(ExitSeen):
+            await self.engine.stop("cancel")
+            with contextlib.suppress(AssertionError):
+                await self.ended()
+            await processes.end(self.engine.pids())
+
+    def check_end(self, *slots: SlotId) -> None:
+        """What holds of every attempt that is over."""
+        assert len(self.of(ExitSeen)) == 1, "exactly one ExitSeen"
+        assert isinstance(self.reports[-1], ExitSeen), "nothing comes after ExitSeen"
+        assert sorted(self.released()) == sorted(slots), "every slot is released once, before the end"
+        assert self.engine.pids() == [], "no process is named after the end"
+        assert processes.living(self.family) == [], "no process lives after the end"
+        assert len({seen.id for seen in self.reports}) == len(self.reports), "every report has its own id"
+        for seen in self.reports:
+            assert (seen.job, seen.attempt, seen.by) == (7, 3, "somebody"), "every report says whose it is"
+
+
+async def _completes(make: Make, folder: Path) -> None:
+    """A cell that is through completes the attempt."""
+    attempt = Attempt(make, folder, THROUGH)
+    await attempt.launch("host:0", "host:1")
+    assert (await attempt.ended()).outcome == "completed", attempt.reports
+    assert attempt.of(RunningSeen)[0].slots == ("host:0", "host:1")
+    assert attempt.of(RunningSeen)[0].generation == 1
+    attempt.check_end("host:0", "host:1")
+
+
+async def _fails(make: Make, folder: Path) -> None:
+    """A cell that raises fails it, with a reason."""
+    attempt = Attempt(make, folder, RAISES)
+    await attempt.launch("host:0", "host:1")
+    seen = await attempt.ended()
+    assert seen.outcome == "failed", attempt.reports
+    assert "conformance" in seen.reason
+    attempt.check_end("host:0", "host:1")
+
+
+async def _cancels(make: Make, folder: Path) -> None:
+    """`cancel` ends everything, twice as well as once; processes are named while they live."""
+    attempt = Attempt(make, folder, ENDLESS)
+    try:
+        await attempt.launch("host:0", "host:1")
+        await attempt.running()
+        named = attempt.engine.pids()
+        assert processes.living(named) == named, "pids() are (pid, psutil's start time)"
+        await asyncio.gather(attempt.engine.stop("cancel"), attempt.engine.stop("cancel"))
+        assert (await attempt.ended()).outcome == "cancelled"
+        attempt.check_end("host:0", "host:1")
+    finally:
+        await attempt.close()
+
+
+async def _cancels_at_once(make: Make, folder: Path) -> None:
+    """A cancel that comes right after the launch leaves nothing behind."""
+    attempt = Attempt(make, folder, ENDLESS)
+    try:
+        await attempt.launch("host:0")
+        await attempt.engine.stop("cancel")
+        assert (await attempt.ended()).outcome == "cancelled"
+        attempt.check_end("host:0")
+    finally:
+        await attempt.close()
+
+
+async def _preempts(make: Make, folder: Path) -> None:
+    """`preempt` gives all slots back, and the job is to go on later."""
+    attempt = Attempt(make, folder, ENDLESS)
+    try:
+        await attempt.launch("host:0", "host:1")
+        await attempt.running()
+        await attempt.engine.stop("preempt")
+        assert (await attempt.ended()).outcome == "preempted"
+        attempt.check_end("host:0", "host:1")
+    finally:
+        await attempt.close()
+
+
+async def _rescales(make: Make, folder: Path) -> None:
+    """A shrink releases exactly the slots that are given up, a grow takes new ones, each is reported by its number."""
+    attempt = Attempt(make, folder, ENDLESS)
+    try:
+        await attempt.launch("host:0", "host:1")
+        await attempt.running()
+        await attempt.rescale("host:1")
+        assert (await attempt.running()).slots == ("host:1",)
+        await attempt.until(lambda: attempt.released() == ["host:0"])
+        await attempt.rescale("host:1", "host:0", "host:2")
+        assert sorted((await attempt.running()).slots) == ["host:0", "host:1", "host:2"]
+        await attempt.engine.stop("cancel")
+        await attempt.ended()
+        attempt.check_end("host:0", "host:0", "host:1", "host:2")
+    finally:
+        await attempt.close()
+
+
+async def _is_deaf_after_the_end(make: Make, folder: Path) -> None:
+    """Orders that come too late change nothing."""
+    attempt = Attempt(make, folder, THROUGH)
+    await attempt.launch("host:0")
+    await attempt.ended()
+    await attempt.rescale("host:0", "host:1")
+    await attempt.engine.stop("preempt")
+    await attempt.engine.stop("cancel")
+    await asyncio.sleep(0.3)
+    attempt.check_end("host:0")
+
+
+ENGINE_CHECKS: dict[str, Callable[[Make, Path], Awaitable[None]]] = {
+    check.__name__.removeprefix("_"): check
+    for check in (_completes, _fails, _cancels, _cancels_at_once, _preempts, _rescales, _is_deaf_after_the_end)
+}
+"""What `check_engine` runs, by name, for those who want a test of each."""
+
+
+def check_engine(make: Make, folder: Path, *checks: str) -> None:
+    """AssertionError unless the engine keeps every promise of `agent.engines.base.Engine` (or those named)."""
+    for name in checks or ENGINE_CHECKS:
+
+        async def run(name: str = name) -> None:
+            await ENGINE_CHECKS[name](make, folder / name)
+
+        asyncio.run(run())

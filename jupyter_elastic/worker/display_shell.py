@@ -1,0 +1,101 @@
+"""As much of IPython's shell as displays need: formatters, events, a publisher. Imported when IPython is.
+
+Not a whole shell: it would put itself into `__main__`, keep a history and read the user's configuration.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import traceback
+import uuid
+from typing import Any
+
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.events import EventManager, available_events
+from IPython.core.formatters import DisplayFormatter
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import SingletonConfigurable
+
+from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.worker import display
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_widgets: dict[str, str] = {}
+"""Display id -> model id of the widgets that were displayed."""
+
+
+class _Publisher(DisplayPublisher):
+    """Gives every display to the recorder."""
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: Any = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_options: Any,
+    ) -> None:
+        """Show a bundle; `update`: in the place of the one with this display id."""
+        del source
+        kind = "update_display_data" if update else "display_data"
+        name = str((transient or {}).get("display_id") or "")
+        if _WIDGET in data and not update:
+            name = name or uuid.uuid4().hex
+            _widgets[name] = str(data[_WIDGET].get("model_id"))
+        display.show_bundle(kind, sendable(data), metadata, name)  # type: ignore[arg-type]
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Take back what this rank has displayed; `wait`: when the next display comes."""
+        display.recorder.put(Display(kind="clear_output", after=display.printed(), wait=wait))
+
+
+class _Formatter(DisplayFormatter):
+    """With bytes as they are sent."""
+
+    def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super().format(obj, include=include, exclude=exclude)
+        return sendable(data), metadata
+
+
+class WorkerShell(InteractiveShell):
+    """What `get_ipython()` gives in a worker."""
+
+    def __init__(self) -> None:
+        SingletonConfigurable.__init__(self)
+        self.configurables = [self]
+        self.events = EventManager(self, available_events)
+        self.display_formatter = _Formatter(parent=self)
+        self.display_pub = _Publisher(parent=self)
+
+    def showtraceback(self, *_arguments: Any, **_options: Any) -> None:
+        """What went wrong while something was being shown; the cell goes on, as in a notebook."""
+        traceback.print_exc()
+
+
+def shell() -> WorkerShell:
+    """The worker's one shell; made at the first call."""
+    made: WorkerShell = WorkerShell.instance()
+    return made
+
+
+def end_of_cell() -> None:
+    """Let figures and others that wait for the end of a cell do what they do then.
+
+    A widget's text is made anew, for pages and files that can't draw it: a bar is not at its beginning any more.
+    """
+    shell().events.trigger("post_execute")
+    widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
+    for name, model in _widgets.items():
+        if model in widgets:
+            data, metadata = shell().display_formatter.format(widgets[model])
+            display.show_bundle("update_display_data", data, metadata, name)
+
+
+def sendable(data: dict[str, Any]) -> dict[str, Any]:
+    """The bundle with pictures in base 64, as Jupyter sends them."""
+    return {
+        mime: base64.b64encode(value).decode() if isinstance(value, bytes) else value for mime, value in data.items()
+    }

@@ -1,0 +1,51 @@
+"""Says it when a cell sets a variable that a loaded framework has read already: in silence it would change nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from jupyter_elastic.jobfiles.framework_variables import readers
+
+_said: set[str] = set()
+
+
+def watch() -> None:
+    """Look at what is put into this process's environment from now on.
+
+    By the function that `os.environ` calls: an audit hook would be called for every import and file too.
+    """
+    put = os.putenv
+
+    def putenv(name: str | bytes, value: str | bytes) -> None:
+        _look(os.fsdecode(name), os.fsdecode(value))
+        put(name, value)
+
+    if not hasattr(put, "elastic"):
+        putenv.elastic = True  # type: ignore[attr-defined]
+        os.putenv = putenv  # type: ignore[assignment]
+
+
+def _look(name: str, value: str) -> None:
+    packages = readers(name)
+    if not packages or name in _said or os.environ.get(name) == value:
+        return
+    loaded = sorted(package for package in packages if package in sys.modules)
+    if loaded and _by_the_cell():
+        _said.add(name)
+        sys.stderr.write(
+            f"note: {name} is set when {loaded[0]} is loaded already, which reads it as it is loaded: it may change "
+            f"nothing. `--env {name}={value}` on the %%distribute line sets it before\n"
+        )
+
+
+def _by_the_cell() -> bool:
+    """Whether the notebook's own code does it, and not some library."""
+    frame = sys._getframe(3)
+    while frame.f_back is not None and frame.f_code.co_filename in {
+        os.__file__,
+        "<frozen os>",
+        "<frozen _collections_abc>",
+    }:
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith("<In[")

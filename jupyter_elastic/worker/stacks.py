@@ -1,0 +1,134 @@
+"""Where a worker's main thread is, and since when it has not moved: asked by the driver when a job is silent.
+
+Knows Python's frames and the files of the frameworks; imports none of them and hooks into nothing. That a thread still
+is in the very same call is known by a simulated signal: its handler runs as soon as the main thread is back in Python.
+"""
+
+from __future__ import annotations
+
+import _thread
+import faulthandler
+import fcntl
+import os
+import re
+import signal
+import sys
+import sysconfig
+import threading
+import time
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MARK = signal.SIGRTMAX - 1
+"""The signal that is simulated; none is ever sent, so no system call of the cell is interrupted."""
+DUMP = signal.SIGRTMAX - 2
+"""The signal that has the main thread's stack written in C, also while something there does not let go of Python's
+lock. Only a worker that does not answer is sent it."""
+MAX_FRAMES, MAX_TEXT, MAX_DUMP = 40, 300, 64 * 1024
+_DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+_LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, str(Path(__file__).parent.parent))
+_INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>")  # the last: made by libraries
+_COLLECTIVE = (
+    "/horovod/",
+    "/torch/distributed/",
+    "/torch/nn/parallel/distributed.py",
+    "/agent/horovod_doors.py",
+    "/mpi4py/",
+)
+"""Files in which a thread that was called by the cell waits for others."""
+
+
+class Place(NamedTuple):
+    """A frame of a stack."""
+
+    file: str
+    line: int
+    name: str
+
+
+class Watch:
+    """The main thread of this process. `install` is called by itself, `look` by any other thread."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self.dump = -1
+        """The file in memory into which `DUMP` writes; see `dumped`."""
+
+    def install(self) -> None:
+        """Take the signals. In the process whose main thread it is: a forked one needs a file of its own."""
+        signal.signal(MARK, self._moved)
+        self.dump = os.memfd_create("stack")
+        fcntl.fcntl(self.dump, fcntl.F_SETFL, os.O_APPEND)  # who reads it empties it
+        faulthandler.register(DUMP, file=self.dump, all_threads=False)
+
+    def look(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        """Where it is (`where`, `stack`), whether it waits for others there (`held`), and for how long (`still_s`).
+
+        `labels`: how people call other cells' files.
+        """
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            _thread.interrupt_main(MARK)  # type: ignore[arg-type] # a real-time signal has no name
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        since = self._since  # None: it has moved meanwhile
+        return {**describe(frame, labels), "still_s": 0.0 if since is None else now - since}
+
+    def _moved(self, _number: int, _frame: types.FrameType | None) -> None:
+        self._since = None
+
+
+def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> dict[str, Any]:
+    """A stack in words, from its innermost frame; the place is the cell's own innermost line."""
+    stack: list[Place] = []
+    while frame is not None:
+        stack.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return _in_words(stack, labels)
+
+
+def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """What `DUMP` has written in another process of this user, as `describe` has it; None when there is nothing.
+
+    The file is emptied. OSError when the process is gone.
+    """
+    with Path(f"/proc/{pid}/fd/{descriptor}").open("r+b") as file:
+        text = file.read(MAX_DUMP).decode(errors="replace")
+        file.truncate(0)
+    last = text[text.rfind("most recent call first") :]
+    stack = [Place(found["file"], int(found["line"]), found["name"]) for found in _DUMPED.finditer(last)]
+    return _in_words(stack, labels) if stack else None
+
+
+def _in_words(frames: Sequence[Place], labels: Mapping[str, str]) -> dict[str, Any]:
+    own = next((index for index, one in enumerate(frames) if not _library(one.file)), None)
+    stack = [f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES]]
+    held = any(map(_waits, frames[:own]))
+    return {"where": _place(frames[own or 0], labels) if frames else "", "stack": stack, "held": held}
+
+
+def _place(frame: Place, labels: Mapping[str, str]) -> str:
+    return f"{labels.get(frame.file, frame.file)[-MAX_TEXT:]}:{frame.line}"
+
+
+def _library(file: str) -> bool:
+    return file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED)
+
+
+def _waits(frame: Place) -> bool:
+    """Whether this frame, below the cell's own, is in a collective.
+
+    The all-reduce of DistributedDataParallel is in the C++ of `backward`, that of Horovod in TensorFlow in an operation
+    of a graph: both only count where there is a ring.
+    """
+    if any(part in frame.file for part in _COLLECTIVE):
+        return True
+    if frame.name == "_engine_run_backward":
+        distributed = sys.modules.get("torch.distributed")
+        return distributed is not None and bool(distributed.is_initialized())
+    if "/tensorflow/python/eager/" in frame.file:
+        hvd = sys.modules.get("horovod.tensorflow")
+        return hvd is not None and bool(hvd.is_initialized()) and int(hvd.size()) > 1
+    return False

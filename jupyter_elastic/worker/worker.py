@@ -1,0 +1,496 @@
+"""In each rank: restore the names, run the cell, write what it prints, what it gives and how it failed.
+
+A worker is forked from the warm pool or started as `python -m jupyter_elastic.worker.worker --fd N`; all it has is its
+end of the pipe, whose first line says what to run. Knows packaging and the job's folder; must not know engines, slots'
+meaning or the daemon. It never returns: a worker ends with `os._exit`.
+
+Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its ring broke; 77 its driver is
+gone; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import atexit
+import builtins
+import contextlib
+import faulthandler
+import inspect
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from jupyter_elastic.engines.horovod.worker import Doors
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.jobfiles import newcomer_output
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.payload import Payload, encode_payload, read_payload, restore_namespace
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.connection import passing_dir
+from jupyter_elastic.training import accelerate, guards, lightning
+from jupyter_elastic.training import session as training_session
+from jupyter_elastic.worker import display, environment, late_variables, seeds
+from jupyter_elastic.worker.channel import Pipe, WorkerSession
+from jupyter_elastic.worker.stacks import Watch
+
+FAILED = 1
+BROKEN_RING = 75
+INTERRUPTED = 130
+_OURS = str(Path(capture.__file__).parent) + os.sep
+VALUE = "__elastic_value__"
+"""The name under which the value of the cell's last line is kept until it is shown."""
+MAX_TRACEBACK = 100_000
+"""Characters that travel; the whole stands in the rank's stderr."""
+LAST_S = 0.005
+"""How long a worker stays when all is done: its end takes a processor for a millisecond or two, and whoever shows what
+it has printed goes first."""
+END_S = 10.0
+"""How long a failed worker waits to be ended by its driver, so that its ring breaks only when the driver knows why."""
+
+REHEARSED = {
+    "engine": "", "name": "", "env": {}, "rank": 0, "size": 1, "local_rank": 0, "visible": "", "device": "cpu",
+    "port": 0, "job": 0, "attempt": 1,
+}  # fmt: skip
+"""What a worker is told of the empty cell that it rehearses with."""
+
+
+_watch = Watch()
+
+
+class Output:
+    """File descriptors 1 and 2 go to `rank.N/stdout|stderr` and follow the rank from generation to generation."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rank = -1
+        self._apart = ""
+
+    def keep_apart(self, name: str) -> None:
+        """What this worker prints is no rank's yet."""
+        self._apart = name
+        self._write_into(newcomer_output.folder(self._folder, name))
+
+    def follow(self, rank: int) -> None:
+        """From now on this worker writes into the files of `rank`; what was kept apart goes there too."""
+        if rank == self._rank:
+            return
+        self._rank = rank
+        self._write_into(self._folder / f"rank.{rank}")
+        if self._apart:
+            newcomer_output.put_away(self._folder, self._apart, rank)
+            self._apart = ""
+
+    def drop(self) -> None:
+        """What was kept apart was never said."""
+        if self._apart:
+            newcomer_output.put_away(self._folder, self._apart, None)
+
+    def _write_into(self, folder: Path) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(handle, descriptor)
+            os.close(handle)
+        display.recorder.follow(folder)
+
+
+class Worker:
+    """One run of the cell."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        order = pipe.start
+        self._pipe = pipe
+        self._folder = Path(order["folder"])
+        self._engine: str = order["engine"]
+        self._rank: int = order["rank"]
+        self._size: int = order["size"]
+        self._local_rank: int = order["local_rank"]
+        self._namespace: dict[str, Any] = {}
+        self._owned: frozenset[str] = frozenset()
+        self._cell = ""
+        """The name of the cell's own lines."""
+        self._labels: dict[str, str] = {}
+        """Names of other cells' lines -> how people call them."""
+        self._output = Output(self._folder)
+        self._session = WorkerSession(pipe, self._engine, self._folder)
+        self._doors = Doors(pipe, self._session, order["name"], self._follow, self._expect)
+        self._doors.leave = self._removed
+        pipe.on_look = lambda: pipe.send("stack", **_watch.look(self._labels))
+        self._order = order
+
+    def run(self) -> NoReturn:
+        """Run the cell to its end and exit."""
+        try:
+            self.go_through()
+        except KeyboardInterrupt as problem:
+            self._output.follow(self._rank)
+            text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
+            words = {"type": "KeyboardInterrupt", "message": _said(problem)[:MAX_TRACEBACK], "traceback": text}
+            self._pipe.send("interrupted", rank=self._rank, **words)
+            _leave(INTERRUPTED)
+        except BaseException as problem:
+            self._failed(problem)
+        self._output.follow(self._rank)
+        self._pipe.send("done", rank=self._rank)
+        _finish()
+
+    def go_through(self) -> None:
+        """Run the cell, and bring out what it gives."""
+        if self._order.get("newcomer"):
+            self._output.keep_apart(self._order["name"])
+        else:
+            self._output.follow(self._rank)
+        payload = read_payload(self._folder)
+        self._prepare(payload)
+        self._pipe.listen()
+        self._pipe.send("hello", pid=os.getpid(), at=time.time(), stack=_watch.dump)
+        try:
+            self._execute(payload)
+        except SystemExit as wish:
+            if not _is_fine(wish):
+                raise
+        self._write_results(payload)
+        _send_last_report()
+        self._session.flush()
+
+    # --- before the cell
+
+    def _prepare(self, payload: Payload) -> None:
+        os.environ.update({**self._order["env"], **payload.env})
+        if self._order["visible"]:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self._order["visible"]
+        _limit_threads()
+        self._say_place(port=self._order["port"], job=self._order["job"], attempt=self._order["attempt"])
+        sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
+        sys.argv = [*payload.argv] or [payload.filename]
+        if payload.workdir:
+            try:
+                os.chdir(payload.workdir)
+            except OSError as problem:
+                raise ElasticError(f"the notebook's folder can't be entered: {problem}") from problem
+        self._session.rank = self._rank
+        training_session.current = self._session
+        if self._engine == "horovod":
+            self._doors.install()
+        guards.install()
+        if self._size > 1:
+            lightning.guard()
+            accelerate.guard()
+        if payload.seed is not None:
+            seeds.same_again(payload.seed + self._rank)
+        self._namespace = restore_namespace(payload)
+        self._namespace.update(
+            __name__="__main__",
+            rank=self._rank,
+            world_size=self._size,
+            local_rank=self._local_rank,
+            device=self._order["device"],
+        )
+        if payload.argv:
+            self._namespace["__file__"] = payload.filename
+        sys.modules["__main__"] = _main_module(self._namespace)
+        late_variables.watch()
+        builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
+
+    def _follow(self, rank: int, size: int) -> None:
+        """A new membership: files, environment and the namespace's own numbers say so."""
+        self._output.follow(rank)
+        self._expect(rank, size)
+
+    def _expect(self, rank: int, size: int) -> None:
+        """A membership that is promised: all but the files."""
+        self._rank, self._size = rank, size
+        self._session.rank = rank
+        self._say_place()
+        for name, value in (("rank", rank), ("world_size", size)):
+            if name not in self._owned:
+                self._namespace[name] = value
+
+    def _say_place(self, **rendezvous: int) -> None:
+        place = environment.torchrun(rank=self._rank, size=self._size, local_rank=self._local_rank, **rendezvous)
+        os.environ.update(place)
+
+    # --- the cell
+
+    def _execute(self, payload: Payload) -> None:
+        source = "\n" * (payload.first_line - 1) + payload.source
+        lines = source.splitlines(keepends=True)
+        linecache.cache[payload.filename] = (len(source), None, lines, payload.filename)
+        self._cell = payload.filename
+        for name, (label, text) in payload.sources.items():
+            self._labels[name] = label
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        tree = ast.parse(source, payload.filename)
+        self._owned = frozenset(
+            node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        )
+        if not payload.argv:
+            _keep_value(tree, source)
+        # Not with this module's own `from __future__ import annotations`.
+        code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        try:
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, self._namespace))  # noqa: S307 - the owner's own cell
+            else:
+                exec(code, self._namespace)  # noqa: S102 - the owner's own cell
+            display.show_value(self._namespace.pop(VALUE, None))
+        finally:
+            display.end_of_cell()
+
+    def _write_results(self, payload: Payload) -> None:
+        values = {name: self._namespace[name] for name in payload.out if name in self._namespace}
+        if not payload.out:
+            return
+        try:
+            data = cloudpickle.dumps(values)
+        except Exception as problem:
+            culprit = next((name for name, value in values.items() if not _picklable(value)), "")
+            raise ElasticError(
+                f"--out {culprit}: a {type(values.get(culprit)).__name__} can't be sent back ({problem}); give its "
+                "numbers or its state_dict instead"
+            ) from problem
+        folder = self._folder / "results"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temporary = folder / f".rank.{self._rank}.{os.getpid()}"
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        temporary.replace(folder / f"rank.{self._rank}.pickle")
+
+    # --- after a failure, or when it is not wanted any more
+
+    def _removed(self) -> NoReturn:
+        self._output.drop()
+        _leave(0)
+
+    def _failed(self, problem: BaseException) -> NoReturn:
+        text = _traceback(problem, self._cell, self._labels)
+        self._output.follow(self._rank)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        kind = type(problem).__name__
+        broken = _is_broken_ring(problem)
+        self._session.flush()
+        self._pipe.send(
+            "error",
+            rank=self._rank,
+            type=kind,
+            message=_said(problem)[:MAX_TRACEBACK],
+            traceback=text[-MAX_TRACEBACK:],
+            broken_ring=broken,
+            echo=broken or _is_echo(problem),
+            at=time.time(),
+        )
+        if broken:
+            _leave(BROKEN_RING)
+        threading.Event().wait(END_S)
+        _leave(FAILED)
+
+
+def _is_echo(problem: BaseException) -> bool:
+    """Whether a framework says that another rank is gone: why, that one's own end says."""
+    torch, tensorflow = sys.modules.get("torch.distributed"), sys.modules.get("tensorflow.python.framework.errors")
+    kinds = [getattr(torch, name, None) for name in ("DistNetworkError", "DistStoreError")]
+    kinds += [getattr(tensorflow, name, None) for name in ("UnavailableError", "AbortedError")]
+    known = tuple(kind for kind in kinds if kind is not None)
+    return isinstance(problem, known) or (type(problem) is RuntimeError and "gloo/transport" in _said(problem))
+
+
+def _keep_value(tree: ast.Module, source: str) -> None:
+    """Let the value of the cell's last line be kept, unless a semicolon ends it."""
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        return
+    rest = source.encode().splitlines()[(last.end_lineno or 1) - 1 :]
+    if rest[0][last.end_col_offset or 0 :].lstrip().startswith(b";"):
+        return
+    name = ast.copy_location(ast.Name(VALUE, ast.Store()), last)
+    tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
+
+
+def _is_broken_ring(problem: BaseException) -> bool:
+    """Whether a collective failed because a member is gone."""
+    if not any(name in sys.modules for name in ("horovod.torch", "horovod.tensorflow")):
+        return False
+    from jupyter_elastic.training.ring import is_failure  # with NumPy, which a worker without rings is spared
+
+    return is_failure(problem)
+
+
+def _said(problem: BaseException) -> str:
+    """Its message, if it has one: what the cell raises may fail at that too."""
+    try:
+        return str(problem)
+    except Exception as another:
+        return f"<its message can't be made: {type(another).__name__}>"
+
+
+def _traceback(problem: BaseException, cell: str, labels: Mapping[str, str]) -> str:
+    """The traceback from the first line of `cell` on, without lines of ours, with the notebook's names of its cells.
+
+    Of an error of ours for which the cell has no line the message.
+    """
+    told = traceback.TracebackException.from_exception(problem)
+    left = told.stack and _theirs(told.stack, cell, labels)
+    if isinstance(problem, ElasticError) and not left:
+        return f"{type(problem).__name__}: {problem}\n"
+    todo, seen = [told] if left else [], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        stack = _theirs(one.stack, cell, labels)
+        one.stack = traceback.StackSummary.from_list(stack) if stack else None  # type: ignore[assignment]
+        todo += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
+    return "".join(told.format())
+
+
+def _theirs(stack: traceback.StackSummary, cell: str, labels: Mapping[str, str]) -> list[traceback.FrameSummary]:
+    frames = [frame for frame in stack if not frame.filename.startswith(_OURS)]
+    first = next((index for index, frame in enumerate(frames) if frame.filename == cell), 0)
+    for frame in frames:
+        frame.filename = labels.get(frame.filename, frame.filename)
+    return frames[first:]
+
+
+def _send_last_report() -> None:
+    """The report that came too soon after the one before it; the cell may never have imported `training`."""
+    report = sys.modules.get("jupyter_elastic.training.report")
+    if report is not None:
+        report.reporter.flush()
+
+
+def _is_fine(wish: SystemExit) -> bool:
+    """Whether `sys.exit(...)` meant success."""
+    return wish.code is None or (isinstance(wish.code, int) and wish.code == 0)
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _main_module(namespace: dict[str, Any]) -> types.ModuleType:
+    """`__main__`, whose names are the cell's."""
+
+    class Main(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return namespace[name]
+            except KeyError:
+                raise AttributeError(name) from None
+
+    return Main("__main__")
+
+
+def _limit_threads() -> None:
+    """Frameworks that the pool has loaded already don't read the environment any more: tell them."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    torch = sys.modules.get("torch")
+    if torch is not None and threads.isdecimal():
+        torch.set_num_threads(int(threads))
+
+
+def _finish() -> NoReturn:
+    """End as a script ends: wait for threads, run what was left with atexit (Horovod's shutdown is among it)."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    _flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        time.sleep(LAST_S)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    _flush()
+    os._exit(code)
+
+
+def _flush() -> None:
+    with contextlib.suppress(BaseException):
+        display.recorder.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+
+
+def prepare() -> None:
+    """What a worker can do before it has its pipe."""
+    processes.adopt_orphans()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _watch.install()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(  # type: ignore[union-attr]
+            encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=stream is sys.stderr
+        )
+    seeds.of_its_own()
+    faulthandler.enable(all_threads=False)  # to file descriptor 2, wherever that goes
+    display.install()
+
+
+def rehearse() -> None:
+    """Go once through what every cell needs, with a cell that does nothing, while nobody waits.
+
+    A forked process shares its pages with its parent until it touches them, and a touch costs a page fault. Raises
+    OSError when there is no room for it on the disk.
+    """
+    arguments, main_module, streams = sys.argv, sys.modules["__main__"], (os.dup(1), os.dup(2))
+    cell = Payload(source="print(end='')", filename="<rehearsal>", first_line=1, names=cloudpickle.dumps({}))
+    ours, theirs = socket.socketpair()
+    try:
+        with ours, theirs, tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=passing_dir()) as place:
+            Path(place, PAYLOAD).write_bytes(encode_payload(cell))
+            ours.sendall(json.dumps({"k": "start", **REHEARSED, "folder": place}).encode() + b"\n")
+            pipe, over = Pipe(theirs), threading.Event()
+            pipe.on_end = over.set
+            Worker(pipe).go_through()
+            ours.shutdown(socket.SHUT_WR)
+            over.wait()
+    finally:
+        for stream, descriptor in zip(streams, (1, 2), strict=True):
+            os.dup2(stream, descriptor)
+            os.close(stream)
+        for name in environment.torchrun(rank=0, size=1, local_rank=0):
+            os.environ.pop(name, None)
+        sys.argv, sys.modules["__main__"], training_session.current = arguments, main_module, None
+        linecache.cache.clear()
+
+
+def main(connected: socket.socket) -> NoReturn:
+    """Be a worker on this end of a pipe; `prepare` was called."""
+    try:
+        Worker(Pipe(connected)).run()
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    prepare()
+    main(socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1])))
