@@ -5,7 +5,7 @@
     def test_my_engine(tmp_path):
         check_engine(MyEngine, tmp_path)
 
-Knows engines by `engines.base` alone. (`testing.policies` has the same for policies.)
+Knows engines by `driver.engine` alone. (`testing.policies` has the same for policies.)
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ ENGINE_CHECKS: dict[str, Callable[[Make, Path], Awaitable[None]]] = {
 
 
 def check_engine(make: Make, folder: Path, *checks: str) -> None:
-    """AssertionError unless the engine keeps every promise of `agent.engines.base.Engine` (or those named)."""
+    """AssertionError unless the engine keeps every promise of `driver.engine.Engine` (or those named)."""
     for name in checks or ENGINE_CHECKS:
 
         async def run(name: str = name) -> None:
