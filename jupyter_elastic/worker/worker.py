@@ -34,12 +34,12 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
+from jupyter_elastic import _version
 from jupyter_elastic.engines.horovod.worker import Doors
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload, encode_payload, read_payload, restore_namespace
-from jupyter_elastic.kernel import capture
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.connection import passing_dir
 from jupyter_elastic.training import accelerate, guards, lightning
@@ -51,7 +51,7 @@ from jupyter_elastic.worker.stacks import Watch
 FAILED = 1
 BROKEN_RING = 75
 INTERRUPTED = 130
-_OURS = str(Path(capture.__file__).parent) + os.sep
+_OURS = str(Path(_version.__file__).parent) + os.sep
 VALUE = "__elastic_value__"
 """The name under which the value of the cell's last line is kept until it is shown."""
 MAX_TRACEBACK = 100_000

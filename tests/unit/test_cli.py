@@ -40,7 +40,7 @@ def test_an_unreachable_daemon_is_a_message_and_not_a_traceback(
     def nobody() -> str:
         raise DaemonUnreachable("no daemon [here]; start one")
 
-    monkeypatch.setattr(main.keeper, "ensure", nobody)
+    monkeypatch.setattr(main.services, "ensure", nobody)
     assert main.main(["jobs"]) == 1
     assert "error: no daemon [here]; start one" in capsys.readouterr().err
 

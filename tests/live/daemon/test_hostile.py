@@ -284,7 +284,7 @@ def test_curve_lets_in_the_keys_of_the_table_and_nobody_else(pool, tmp_path, spe
 
 OTHER = """
 import os, sys, zmq
-from jupyter_elastic import wire
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import *
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 socket = zmq.Context().socket(zmq.DEALER)

@@ -10,7 +10,7 @@ import pytest
 
 CHILD = """
 import json, mmap, os, resource, sys
-from jupyter_elastic.agent import pages
+from jupyter_elastic.forkserver import pages
 
 PAGES = 1000
 memory = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -50,7 +50,7 @@ def test_a_process_that_shares_too_much_keeps_sharing() -> None:
 
 PARENT = """
 import json, mmap
-from jupyter_elastic.agent import pages
+from jupyter_elastic.forkserver import pages
 
 SIZE = 16 * 1024**2
 sparse = mmap.mmap(-1, 4 * SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -12,7 +12,7 @@ from jupyter_elastic.platform import connection
 
 NO_DISK = """
 import pathlib, sys, tempfile
-from jupyter_elastic import connection
+from jupyter_elastic.platform import connection
 tempfile.tempdir, connection.SHARED_MEMORY = "/nowhere", pathlib.Path(sys.argv[1])
 """
 
@@ -20,9 +20,9 @@ tempfile.tempdir, connection.SHARED_MEMORY = "/nowhere", pathlib.Path(sys.argv[1
 @pytest.mark.parametrize(
     "rehearsal",
     [
-        "from jupyter_elastic.agent import worker; worker.prepare(); worker.rehearse()",
-        "from jupyter_elastic.agent import driver; driver.preload(); driver.prepare().close()",
-        "from jupyter_elastic.agent import nursery; nursery._LateFile()",
+        "from jupyter_elastic.worker import worker; worker.prepare(); worker.rehearse()",
+        "from jupyter_elastic.driver import driver; driver.preload(); driver.prepare().close()",
+        "from jupyter_elastic.forkserver import drivers; drivers._LateFile()",
     ],
 )
 def test_a_rehearsal_stays_in_memory(tmp_path: Path, rehearsal: str) -> None:
