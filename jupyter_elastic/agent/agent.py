@@ -30,8 +30,8 @@ from jupyter_elastic.forkserver.workers import warm_up
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import connection, processes
-from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportSeen
-from jupyter_elastic.types import AnyEffect, ExitSeen, Launch
+from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportArrived
+from jupyter_elastic.types import AnyEffect, ExitReported, Launch
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent leaves when no daemon has answered for so long."""
@@ -74,7 +74,7 @@ class Agent:
         self.look_s = look_s
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._over: OrderedDict[tuple[int, int], ExitSeen] = OrderedDict()
+        self._over: OrderedDict[tuple[int, int], ExitReported] = OrderedDict()
         self._nurseries: OrderedDict[str, Nursery] = OrderedDict()
         self._refusal = ""
 
@@ -148,13 +148,13 @@ class Agent:
         finally:
             self._attempts.pop(key, None)
 
-    async def _repeat(self, seen: ExitSeen) -> None:
+    async def _repeat(self, seen: ExitReported) -> None:
         try:
-            await self._ask(ReportSeen(seen=seen))
+            await self._ask(ReportArrived(seen=seen))
         except ElasticError as problem:
             log.info("not repeated, %s", problem)
 
-    def _remember(self, seen: ExitSeen) -> None:
+    def _remember(self, seen: ExitReported) -> None:
         self._over[seen.job, seen.attempt] = seen
         while len(self._over) > REMEMBERED:
             self._over.popitem(last=False)
@@ -173,7 +173,7 @@ class Agent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, report: ReportSeen) -> object:
+    async def _ask(self, report: ReportArrived) -> object:
         return await self.client.ask(report)
 
     async def _birth(self, folder: AttemptFolder, launch: Launch) -> Newborn | None:

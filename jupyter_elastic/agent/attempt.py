@@ -1,4 +1,4 @@
-"""The agent's hold on one attempt: start or find its driver, pass orders on, bring its observations to the daemon.
+"""The agent's hold on one attempt: start or find its driver, pass orders on, bring its reports to the daemon.
 
 Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's books. An attempt that was
 begun is brought to its end exactly once, whoever dies in between: the driver's lock keeps a second driver away,
@@ -26,7 +26,7 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import Newborn
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import AnyEffect, ExitSeen, Launch, Rescale, Stop
+from jupyter_elastic.types import AnyEffect, ExitReported, Launch, Rescale, Stop
 
 Birth: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[Newborn | None]]
 """Starts the driver of an attempt; None when it has one."""
@@ -45,7 +45,7 @@ class Attempt:
         self.number = number
         self.owner = owner
         self.folder: AttemptFolder | None = None
-        self.exit: ExitSeen | None = None
+        self.exit: ExitReported | None = None
         """The end; set before it is acknowledged."""
         self._birth = birth
         self._outbox = Outbox(ask)
@@ -62,7 +62,7 @@ class Attempt:
         if self._driver is not None:
             self._driver.write(channel.frame(effect))
 
-    async def live(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitSeen:
+    async def live(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
         """See the attempt through; comes back when the daemon has acknowledged its end.
 
         `folder` is None for an attempt that left no trace (it was stopped before it began). With `launch` a driver is
@@ -82,7 +82,7 @@ class Attempt:
             folder.clear_runtime()
         return self.exit
 
-    async def _to_the_end(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitSeen:
+    async def _to_the_end(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitReported:
         if folder is None:
             return self._ended("lost", "the agent has no trace of this attempt")
         if (seen := folder.exit()) is not None:
@@ -117,7 +117,9 @@ class Attempt:
         record = folder.record()
         return record.driver if record is not None else None
 
-    async def _follow(self, folder: AttemptFolder, driver: processes.Known, newborn: Newborn | None) -> ExitSeen | None:
+    async def _follow(
+        self, folder: AttemptFolder, driver: processes.Known, newborn: Newborn | None
+    ) -> ExitReported | None:
         """Speak with the driver until the attempt ends; None when the driver died before it could say so."""
         gone = asyncio.create_task(processes.gone(driver))
         unreachable_since = time.monotonic()
@@ -143,14 +145,14 @@ class Attempt:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)
 
-    async def _listen(self, reader: asyncio.StreamReader) -> ExitSeen | None:
+    async def _listen(self, reader: asyncio.StreamReader) -> ExitReported | None:
         assert self._driver is not None
         orders: list[AnyEffect | None] = [self._rescale, self._stop]
         for effect in orders:
             if effect is not None:
                 self._driver.write(channel.frame(effect))
-        while (seen := await channel.read_observation(reader)) is not None:
-            if isinstance(seen, ExitSeen):
+        while (seen := await channel.read_report(reader)) is not None:
+            if isinstance(seen, ExitReported):
                 return seen
             self._outbox.put(seen)
         return None
@@ -161,7 +163,7 @@ class Attempt:
             self._driver.close()
             self._driver = None
 
-    async def _clean_up(self, folder: AttemptFolder, driver: processes.Known | None) -> ExitSeen:
+    async def _clean_up(self, folder: AttemptFolder, driver: processes.Known | None) -> ExitReported:
         """The driver is gone and left no end: end what it left, then say so."""
         record = folder.record()
         left = list(record.workers) if record is not None else []
@@ -174,11 +176,11 @@ class Attempt:
         words = folder.last_words()
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + words if words else ''}")
 
-    def _ended(self, outcome: Any, reason: str) -> ExitSeen:
+    def _ended(self, outcome: Any, reason: str) -> ExitReported:
         """An end that the driver didn't report; after a stop it is what the stop asked for."""
         if self._stop is not None and outcome == "lost":
             outcome, reason = ended_by(self._stop), self._stop.reason or reason
-        return ExitSeen(
+        return ExitReported(
             at=time.time(),
             by=self.owner,
             id=f"exit-{self.job}-{self.number}",

@@ -1,4 +1,4 @@
-"""Observations of one attempt on their way to the daemon: in order, each until it is acknowledged.
+"""Reports of one attempt on their way to the daemon: in order, each until it is acknowledged.
 
 Knows which refusals are final; must not know drivers. Progress that waits is replaced by newer progress, everything
 else is kept: a daemon that comes back after an hour learns what it has to know, and no more.
@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from jupyter_elastic.errors import BadRequest, ElasticError, NotAllowed, NotFound
-from jupyter_elastic.protocol.wire import ReportSeen
-from jupyter_elastic.types import Observation, ProgressSeen
+from jupyter_elastic.protocol.wire import ReportArrived
+from jupyter_elastic.types import ProgressReported, Report
 
-Ask: TypeAlias = Callable[[ReportSeen], Awaitable[Any]]
+Ask: TypeAlias = Callable[[ReportArrived], Awaitable[Any]]
 """Brings one report to the daemon; returns when it is acknowledged, raises ElasticError."""
 
 RETRY_S = (0.05, 2.0)
@@ -30,15 +30,15 @@ class Outbox:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._waiting: deque[Observation] = deque()
+        self._waiting: deque[Report] = deque()
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def put(self, seen: Observation) -> None:
-        """Queue an observation."""
+    def put(self, seen: Report) -> None:
+        """Queue a report."""
         last = self._waiting[-1] if self._waiting else None
-        if isinstance(seen, ProgressSeen) and isinstance(last, ProgressSeen) and len(self._waiting) > 1:
+        if isinstance(seen, ProgressReported) and isinstance(last, ProgressReported) and len(self._waiting) > 1:
             self._waiting[-1] = seen  # the first one may be on its way
         else:
             self._waiting.append(seen)
@@ -59,11 +59,11 @@ class Outbox:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _deliver(self, seen: Observation) -> None:
+    async def _deliver(self, seen: Report) -> None:
         pause_s = RETRY_S[0]
         while True:
             try:
-                await self._ask(ReportSeen(seen=seen))
+                await self._ask(ReportArrived(seen=seen))
             except (NotFound, BadRequest, NotAllowed) as problem:
                 log.warning("the daemon doesn't want %s: %s", seen, problem)
                 return

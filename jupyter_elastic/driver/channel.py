@@ -1,8 +1,8 @@
 """The words between agent and driver on the attempt's UNIX socket, and how they are framed.
 
-The driver sends observations, the agent orders, each as four bytes of length (big endian) and msgpack. Both belong to
+The driver sends reports, the agent orders, each as four bytes of length (big endian) and msgpack. Both belong to
 one user, which the driver checks by the socket's peer credentials. On connect the driver sends a snapshot, so nothing
-is lost when one side was away; the agent says that it took the `ExitSeen` by closing the connection.
+is lost when one side was away; the agent says that it took the `ExitReported` by closing the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from jupyter_elastic.errors import NotAllowed, ProtocolError
-from jupyter_elastic.types import AnyEffect, Observation
+from jupyter_elastic.types import AnyEffect, Report
 
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes."""
@@ -28,7 +28,7 @@ _length = struct.Struct(">I")
 _peer = struct.Struct("3i")
 _encoder = msgspec.msgpack.Encoder()
 _orders = msgspec.msgpack.Decoder(AnyEffect)
-_observations = msgspec.msgpack.Decoder(Observation)
+_reports = msgspec.msgpack.Decoder(Report)
 
 
 def listen(runtime: Path) -> socket.socket:
@@ -49,7 +49,7 @@ def check_peer(connected: socket.socket) -> None:
         raise NotAllowed(f"user {uid} may not speak to a driver of user {os.getuid()}")
 
 
-def frame(message: Observation | AnyEffect) -> bytes:
+def frame(message: Report | AnyEffect) -> bytes:
     """A message as it goes over the socket."""
     body = _encoder.encode(message)
     return _length.pack(len(body)) + body
@@ -61,10 +61,10 @@ async def read_order(reader: asyncio.StreamReader) -> AnyEffect | None:
     return None if body is None else _decode(_orders, body)
 
 
-async def read_observation(reader: asyncio.StreamReader) -> Observation | None:
-    """The driver's next observation; None when it is gone."""
+async def read_report(reader: asyncio.StreamReader) -> Report | None:
+    """The driver's next report; None when it is gone."""
     body = await _read(reader)
-    return None if body is None else _decode(_observations, body)
+    return None if body is None else _decode(_reports, body)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes) -> _T:

@@ -39,15 +39,15 @@ from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_pay
 from jupyter_elastic.platform import connection, processes
 from jupyter_elastic.types import (
     AnyEffect,
-    DeathSeen,
-    ExitSeen,
+    DeathReported,
+    ExitReported,
     Launch,
-    Observation,
-    ProgressSeen,
-    ReleaseSeen,
-    ReplacementSeen,
+    ProgressReported,
+    ReleaseReported,
+    ReplacementReported,
+    Report,
     Rescale,
-    RunningSeen,
+    RunningReported,
     SlotId,
     Stop,
 )
@@ -62,7 +62,7 @@ ASIDE_S = 0.01
 HEAD_START_S = 0.03
 """The agent is let in so much later, or at the end, for the same reason."""
 LINGER_S = 3.0
-"""How long the driver waits for a connected agent to take the `ExitSeen`; `exit.json` says it ever after."""
+"""How long the driver waits for a connected agent to take the `ExitReported`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
 """The same when `exit.json` can't be written (full disk)."""
 STOP_GRACE_S = {"preempt": 180.0, "time limit": 30.0, "cancel": 30.0}
@@ -127,15 +127,15 @@ class Driver:
         self._stop: Stop | None = None
         self._told = asyncio.Event()
         self._terminated = False
-        # observations
-        self._running: RunningSeen | None = None
+        # reports
+        self._running: RunningReported | None = None
         self._released: dict[SlotId, None] = {}
         self._holding: set[SlotId] = set()
         """Slots on which the engine may have processes."""
         self._progress = ProgressWriter(folder.job_folder / "progress.jsonl", launch, self._send)
-        self._mishaps: dict[type[Observation], Observation] = {}
+        self._mishaps: dict[type[Report], Report] = {}
         """The last death, and the last replacement."""
-        self._exit: ExitSeen | None = None
+        self._exit: ExitReported | None = None
         self._all_gone = False
         self._over = asyncio.Event()
         self._agents: set[asyncio.StreamWriter] = set()
@@ -144,7 +144,7 @@ class Driver:
 
     async def run(
         self, begun: Callable[[], None], ready: Callable[[], None], agent: socket.socket | None = None
-    ) -> ExitSeen:
+    ) -> ExitReported:
         """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
 
         `begun` is called when the workers have had their start. `agent` is a connection that stands already, `ready` is
@@ -179,37 +179,37 @@ class Driver:
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
-    def report(self, seen: Observation) -> None:
-        """The engine's `Report`; from whatever thread."""
+    def report(self, seen: Report) -> None:
+        """The engine's `SendReport`; from whatever thread."""
         if threading.get_ident() == self._thread:
             self._see(seen)
         else:
             self._loop.call_soon_threadsafe(self._see, seen)
 
-    def _see(self, seen: Observation) -> None:
+    def _see(self, seen: Report) -> None:
         if self._exit is not None:
             log.warning("a report after the end: %s", seen)
             return
         match seen:
-            case ProgressSeen():
+            case ProgressReported():
                 self._progress.put(seen)
-            case RunningSeen():
+            case RunningReported():
                 self._running = seen
                 self._send(seen)
-            case ReleaseSeen():
+            case ReleaseReported():
                 if seen.generation is None:
                     seen = msgspec.structs.replace(seen, generation=self._given)
                 self._released |= dict.fromkeys(seen.slots)
                 self._holding -= set(seen.slots)
                 self._send(seen)
-            case DeathSeen() | ReplacementSeen():
+            case DeathReported() | ReplacementReported():
                 self._mishaps[type(seen)] = seen
                 self._send(seen)
-            case ExitSeen():
+            case ExitReported():
                 self._exit = self._judged(seen)
                 self._over.set()
 
-    def _judged(self, seen: ExitSeen) -> ExitSeen:
+    def _judged(self, seen: ExitReported) -> ExitReported:
         """The engine's word about the end, in the light of who asked for it."""
         outcome, reason = seen.outcome, seen.reason
         if self._stop is not None and outcome in {"cancelled", "preempted"}:
@@ -219,8 +219,8 @@ class Driver:
             outcome, reason = "lost", "the driver was told to end (SIGTERM)"
         return self._ended(outcome, reason, seen.at)
 
-    def _ended(self, outcome: Any, reason: str, at: float | None = None) -> ExitSeen:
-        return ExitSeen(
+    def _ended(self, outcome: Any, reason: str, at: float | None = None) -> ExitReported:
+        return ExitReported(
             at=time.time() if at is None else at,
             by=self.launch.owner,
             id=f"exit-{self.launch.job}-{self.launch.attempt}",
@@ -309,8 +309,8 @@ class Driver:
         if unheard:
             self._see(self._release(unheard))
 
-    def _release(self, slots: tuple[SlotId, ...]) -> ReleaseSeen:
-        return ReleaseSeen(
+    def _release(self, slots: tuple[SlotId, ...]) -> ReleaseReported:
+        return ReleaseReported(
             at=time.time(),
             by=self.launch.owner,
             id=f"release-{self.launch.job}-{self.launch.attempt}-{self._given}",
@@ -356,9 +356,9 @@ class Driver:
             self._agents.discard(writer)
             writer.close()
 
-    def snapshot(self) -> list[Observation]:
+    def snapshot(self) -> list[Report]:
         """All that still matters, in the order in which an engine reports it."""
-        parts: list[Observation] = []
+        parts: list[Report] = []
         if self._running is not None:
             parts.append(self._running)
         if self._released:
@@ -370,7 +370,7 @@ class Driver:
             parts.append(self._exit)
         return parts
 
-    def _send(self, seen: Observation) -> None:
+    def _send(self, seen: Report) -> None:
         frame = channel.frame(seen)
         for writer in list(self._agents):
             if writer.transport.get_write_buffer_size() > MAX_UNSENT:
@@ -413,7 +413,7 @@ class Driver:
         waits = getattr(self._engine, "waits", str)  # engines of others need not know
         return Meter(self.folder.job_folder, self._pids, lambda: self._devices, waits)
 
-    async def _finish(self) -> ExitSeen:
+    async def _finish(self) -> ExitReported:
         """End what the engine left, write the last progress and the end, and let the agent take it."""
         assert self._exit is not None
         left = processes.living({*self._pids(), *(self._recorded or [])})

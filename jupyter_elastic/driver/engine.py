@@ -1,7 +1,7 @@
 """What an engine is: the one thing that forms the ring of workers. The driver knows engines only by this page.
 
 An engine lives in the driver process of one attempt, in its asyncio loop. It starts, regroups and ends the worker
-processes, one a slot, and reports observations. It decides nothing about slots.
+processes, one a slot, and reports reports. It decides nothing about slots.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from jupyter_elastic.types import ExitSeen, JobId, Observation, SlotId
+from jupyter_elastic.types import ExitReported, JobId, Report, SlotId
 
-Report: TypeAlias = Callable[[Observation], None]
+SendReport: TypeAlias = Callable[[Report], None]
 """How an engine tells the driver what it saw. Never blocks, never raises."""
 
 
@@ -38,11 +38,11 @@ class Task(Struct, frozen=True, kw_only=True):
 class Engine(Protocol):
     """One attempt's ring. Every method returns soon; what comes of it is reported.
 
-    Reports, in this order for a normal life: `RunningSeen(generation, slots, elastic)` each time a generation has
+    Reports, in this order for a normal life: `RunningReported(generation, slots, elastic)` each time a generation has
     settled, and again when the cell has come to an elastic loop (a job that hasn't is not asked to rescale);
-    `ReleaseSeen(slots)` as soon as a slot's process is gone; `ProgressSeen`; where workers die and the attempt goes
-    on, `DeathSeen` and `ReplacementSeen`; at the very end, when no process of the
-    attempt lives any more, exactly one `ExitSeen`.
+    `ReleaseReported(slots)` as soon as a slot's process is gone; `ProgressReported`; where workers die and the attempt
+    goes on, `DeathReported` and `ReplacementReported`; at the very end, when no process of the attempt lives any more,
+    exactly one `ExitReported`.
     """
 
     name: ClassVar[str]
@@ -52,7 +52,7 @@ class Engine(Protocol):
         """Why this engine can't run with this interpreter and what to do about it; empty when it can."""
         ...
 
-    def __init__(self, task: Task, report: Report) -> None: ...
+    def __init__(self, task: Task, report: SendReport) -> None: ...
 
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
         """Start one worker on each slot. `devices` names a slot's GPU; empty on CPU hosts."""
@@ -71,6 +71,6 @@ class Engine(Protocol):
         ...
 
 
-def is_final(seen: Observation) -> bool:
+def is_final(seen: Report) -> bool:
     """Whether nothing comes after this report."""
-    return isinstance(seen, ExitSeen)
+    return isinstance(seen, ExitReported)

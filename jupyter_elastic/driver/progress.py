@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from jupyter_elastic.platform import connection
-from jupyter_elastic.types import Launch, Observation, Progress, ProgressSeen
+from jupyter_elastic.types import Launch, Progress, ProgressReported, Report
 
 INTERVAL_S = 0.25
 """Each report becomes an event in the journal and in every view: no more than a person can follow."""
@@ -32,18 +32,18 @@ def merged(older: Progress, newer: Progress) -> Progress:
 class ProgressWriter:
     """Coalesces reports; the first of a burst goes out at once. Lives in an asyncio loop."""
 
-    def __init__(self, path: Path, launch: Launch, send: Callable[[Observation], None]) -> None:
+    def __init__(self, path: Path, launch: Launch, send: Callable[[Report], None]) -> None:
         self.path = path
         self.attempt = launch.attempt
-        self.newest: ProgressSeen | None = None
+        self.newest: ProgressReported | None = None
         """The last report that went out."""
         self._send = send
-        self._pending: ProgressSeen | None = None
+        self._pending: ProgressReported | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._sent = -INTERVAL_S
         self._complained = False
 
-    def put(self, seen: ProgressSeen) -> None:
+    def put(self, seen: ProgressReported) -> None:
         """Take a report."""
         if self._pending is not None:
             seen = msgspec.structs.replace(seen, progress=merged(self._pending.progress, seen.progress))
@@ -66,7 +66,7 @@ class ProgressWriter:
         self._write(self.newest)
         self._send(self.newest)
 
-    def _write(self, seen: ProgressSeen) -> None:
+    def _write(self, seen: ProgressReported) -> None:
         line = {"at": seen.at, "attempt": self.attempt, **msgspec.to_builtins(seen.progress)}
         try:
             with connection.open_private(self.path, append=True) as file:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.engine import Report, Task
+from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action, Membership
 from jupyter_elastic.driver.waits import LOOKS, Look, patience_s, sentence
 from jupyter_elastic.engines import _reading
@@ -36,14 +36,14 @@ from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import (
-    DeathSeen,
-    ExitSeen,
-    Observation,
+    DeathReported,
+    ExitReported,
     Progress,
-    ProgressSeen,
-    ReleaseSeen,
-    ReplacementSeen,
-    RunningSeen,
+    ProgressReported,
+    ReleaseReported,
+    ReplacementReported,
+    Report,
+    RunningReported,
     SlotId,
 )
 from jupyter_elastic.worker import environment, stacks
@@ -106,7 +106,7 @@ class WorkersEngine:
     grace_s: ClassVar[float] = 10.0
     """How long the workers have to save and leave when the job is preempted."""
 
-    def __init__(self, task: Task, report: Report) -> None:
+    def __init__(self, task: Task, report: SendReport) -> None:
         self.task = task
         self.machine = Membership(min_slots=task.min_slots)
         self._report_to = report
@@ -126,7 +126,7 @@ class WorkersEngine:
         """Workers whose cell came to its end, and their ranks."""
         self._told = 0
         """The last generation that was reported running; 0: none yet."""
-        self._last: RunningSeen | None = None
+        self._last: RunningReported | None = None
         """That report."""
         self._over = False
         """No worker lives; what is left is to say so."""
@@ -328,7 +328,7 @@ class WorkersEngine:
                 progress = msgspec.convert(words["progress"], Progress)
                 self._tell_running()
                 self._step = progress.step
-                self.report(ProgressSeen(progress=progress, **self._stamp()))
+                self.report(ProgressReported(progress=progress, **self._stamp()))
             case "committed":
                 self.machine.committed()
                 if words.get("durable"):
@@ -379,7 +379,7 @@ class WorkersEngine:
         self._deaths += 1
         self._bereft[member.slot] = (time.monotonic(), member.rank, self._deaths)
         cause = _reading.cause(code, oom=_reading.oom_kills() > self._oom_kills)
-        seen = DeathSeen(
+        seen = DeathReported(
             count=self._deaths, rank=member.rank, slot=member.slot, cause=cause, step=self._step, **self._stamp()
         )
         self.report(seen)
@@ -390,7 +390,7 @@ class WorkersEngine:
             if slot in self._bereft:
                 since, rank, count = self._bereft.pop(slot)
                 after_s = time.monotonic() - since
-                self.report(ReplacementSeen(count=count, rank=rank, slot=slot, after_s=after_s, **self._stamp()))
+                self.report(ReplacementReported(count=count, rank=rank, slot=slot, after_s=after_s, **self._stamp()))
 
     def _cleared(self, task: asyncio.Task[Any]) -> None:
         self._clearing.discard(task)
@@ -459,7 +459,7 @@ class WorkersEngine:
         if self._clearing:
             await asyncio.wait(set(self._clearing))
         if not self._ended:
-            self.report(ReleaseSeen(slots=(slot,), **self._stamp()))
+            self.report(ReleaseReported(slots=(slot,), **self._stamp()))
 
     def _maybe_over(self) -> None:
         if self._over or self._members or self._clearing or not self.machine.over:
@@ -505,12 +505,12 @@ class WorkersEngine:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        seen = ExitSeen(outcome=outcome, reason=reason[:2000], **self._stamp())
+        seen = ExitReported(outcome=outcome, reason=reason[:2000], **self._stamp())
         self._report_to(seen)
 
     # --- the rest
 
-    def report(self, seen: Observation) -> None:
+    def report(self, seen: Report) -> None:
         """Tell the driver."""
         if not self._ended:
             self._report_to(seen)
@@ -518,7 +518,7 @@ class WorkersEngine:
     def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
         """Report that the members train."""
         self._told = max(self._told, generation)
-        self._last = RunningSeen(
+        self._last = RunningReported(
             generation=generation, slots=slots, pause_s=pause_s, elastic=self._elastic(), **self._stamp()
         )
         self.report(self._last)

@@ -2,7 +2,7 @@
 
 `<job folder>/attempt.N/` holds `order.json` (the Launch, written before anything is started), `driver.lock` (held by
 the one driver), `driver.json` (its pid and start time and those of all its workers), `driver.log`, and at the end
-`exit.json` (the ExitSeen), which is the truth about an attempt that is over. Knows files; must not know sockets or
+`exit.json` (the ExitReported), which is the truth about an attempt that is over. Knows files; must not know sockets or
 how processes are started.
 """
 
@@ -22,7 +22,7 @@ from msgspec import Struct
 from jupyter_elastic.platform import connection
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.processes import Known
-from jupyter_elastic.types import ExitSeen, Launch
+from jupyter_elastic.types import ExitReported, Launch
 
 LONGEST_LOG_LINE = 300
 
@@ -82,7 +82,7 @@ class AttemptFolder:
         """The processes of the attempt as last written."""
         return _read(self.path / "driver.json", DriverRecord)
 
-    def write_exit(self, seen: ExitSeen) -> None:
+    def write_exit(self, seen: ExitReported) -> None:
         """Write the end, on disk before this returns."""
         path = self.path / "exit.json"
         temporary = path.with_name(f".exit.json.{os.getpid()}")
@@ -96,9 +96,9 @@ class AttemptFolder:
         finally:
             os.close(folder)
 
-    def exit(self) -> ExitSeen | None:
+    def exit(self) -> ExitReported | None:
         """How the attempt ended; None while it hasn't."""
-        return _read(self.path / "exit.json", ExitSeen)
+        return _read(self.path / "exit.json", ExitReported)
 
     @property
     def lock(self) -> Lock:

@@ -15,17 +15,17 @@ from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.types import (
     AgentPlace,
     AnyEffect,
-    DeathSeen,
+    DeathReported,
     Event,
-    ExitSeen,
+    ExitReported,
     JobId,
     JobInfo,
     JobSpec,
     PolicyInfo,
-    ProgressSeen,
-    ReleaseSeen,
-    ReplacementSeen,
-    RunningSeen,
+    ProgressReported,
+    ReleaseReported,
+    ReplacementReported,
+    RunningReported,
     SlotInfo,
     View,
 )
@@ -137,10 +137,10 @@ class Unfollow(Ask, frozen=True, kw_only=True):
     """That of the `Follow`."""
 
 
-class ReportSeen(Ask, frozen=True, kw_only=True):
-    """An agent's observation. Its `by` is ignored: the socket says who. Answer: `Done`."""
+class ReportArrived(Ask, frozen=True, kw_only=True):
+    """An agent's report. Its `by` is ignored: the socket says who. Answer: `Done`."""
 
-    seen: RunningSeen | ReleaseSeen | ProgressSeen | DeathSeen | ReplacementSeen | ExitSeen
+    seen: RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
 
 
 class Ping(Ask, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ AnyAsk: TypeAlias = (
     | ExplainJob
     | Follow
     | Unfollow
-    | ReportSeen
+    | ReportArrived
     | Ping
     | Shutdown
 )

@@ -30,12 +30,12 @@ from jupyter_elastic.scheduler.settings import FORGET_S, Settings
 from jupyter_elastic.scheduler.subscriptions import Streams
 from jupyter_elastic.scheduler.transport import Peer, Received, Transport
 from jupyter_elastic.types import (
-    AgentSeen,
+    AgentReported,
     AnyEffect,
     Event,
     Forget,
     Host,
-    HostsSeen,
+    HostsReported,
     JobId,
     JobProgressed,
     Stimulus,
@@ -46,7 +46,7 @@ from jupyter_elastic.types import (
 HOUSEKEEPING_S = 1.0
 PEER_SILENCE_S = 3600.0
 HELD = 10_000
-"""Observations kept while the journal can't be written."""
+"""Reports kept while the journal can't be written."""
 DRAIN_S = 0.005
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Daemon:
         self._events: list[Event] = []
         self._effects: list[AnyEffect] = []
         self._uncertain: list[tuple[Stimulus, _Ask | None]] = []
-        """Observations of this batch; they are held when its transaction fails."""
+        """Reports of this batch; they are held when its transaction fails."""
         self._held: list[tuple[Stimulus, _Ask | None]] = []
         self._answers: list[tuple[Peer, int, wire.AnyAnswer]] = []
         self._asking: _Ask | None = None
@@ -145,7 +145,7 @@ class Daemon:
         if policy and policy != self.core.state.policy:
             self._adviser.check(policy, {}, "")
             reason = "the daemon was started with it" if settings.policy else "the default of a new pool"
-            self.wish(UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=policy, reason=reason))
+            self.command(UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=policy, reason=reason))
         if not self.commit():
             raise JournalError(str(self.failing))
         self._planner.news(0)
@@ -200,14 +200,14 @@ class Daemon:
         self._ids += 1
         return f"{self._boot}.{self._ids}"
 
-    def wish(self, stimulus: Stimulus) -> None:
-        """Step a wish. Refused with JournalError while nothing can be written."""
+    def command(self, stimulus: Stimulus) -> None:
+        """Step a command. Refused with JournalError while nothing can be written."""
         if self.failing is not None:
             raise self.failing
         self._step(stimulus)
 
     def observe(self, stimulus: Stimulus) -> None:
-        """Step an observation; while nothing can be written it is held, and answered later."""
+        """Step a report; while nothing can be written it is held, and answered later."""
         if self.failing is not None:
             if len(self._held) >= HELD:
                 raise self.failing
@@ -250,7 +250,7 @@ class Daemon:
         if self.failing is None:
             peer = self._agents.get(user) if connected else None
             place = peer.place if peer is not None else None
-            self.observe(AgentSeen(at=self.now(), by=user, id=self.next_id(), connected=connected, place=place))
+            self.observe(AgentReported(at=self.now(), by=user, id=self.next_id(), connected=connected, place=place))
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
         """Send events to the peer."""
@@ -335,7 +335,7 @@ class Daemon:
     def _try_to_write_again(self) -> None:
         if self.failing is None or not self.journal.probe():
             return
-        log.info("the journal can be written again; %d observations were held", len(self._held))
+        log.info("the journal can be written again; %d reports were held", len(self._held))
         self.failing = None
         self._read_books_again()
         held, self._held = self._held, []
@@ -355,7 +355,7 @@ class Daemon:
         """Step the switch if such a policy can be made; a text is tried in a child first, and answered when it ran."""
         if not stimulus.source:
             self._adviser.check(stimulus.name, stimulus.options, "")
-            self.wish(stimulus)
+            self.command(stimulus)
             return
         if self.failing is not None:
             raise self.failing
@@ -370,7 +370,7 @@ class Daemon:
         try:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, check, stimulus.name, stimulus.options, stimulus.source)
-            self.wish(stimulus)
+            self.command(stimulus)
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))
         self.commit([(asking.peer, asking.id, answer)] if asking is not None else [])
@@ -444,7 +444,7 @@ class Daemon:
     def _see_hosts(self, hosts: tuple[Host, ...]) -> None:
         hosts = without_own(hosts, self._slots_held())
         with contextlib.suppress(ElasticError):
-            self._step(HostsSeen(at=self.now(), by="daemon", id=self.next_id(), hosts=hosts))
+            self._step(HostsReported(at=self.now(), by="daemon", id=self.next_id(), hosts=hosts))
 
     def _slots_held(self) -> frozenset[str]:
         return frozenset(slot for slot, book in self.core.state.slots.items() if book.job is not None)

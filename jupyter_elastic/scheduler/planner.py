@@ -41,7 +41,7 @@ class House(Protocol):
         """A new id for a stimulus."""
         ...
 
-    def wish(self, stimulus: Stimulus) -> None:
+    def command(self, stimulus: Stimulus) -> None:
         """Step a stimulus."""
         ...
 
@@ -86,7 +86,7 @@ class Planner:
             return
         self._ask_at = None if policy.interval_s is None else began + policy.interval_s
         with contextlib.suppress(ElasticError):
-            house.wish(Propose(at=house.now(), by="daemon", id=house.next_id(), plan=plan, policy=state.policy))
+            house.command(Propose(at=house.now(), by="daemon", id=house.next_id(), plan=plan, policy=state.policy))
 
     async def run(self) -> None:
         """Ask, for ever."""
@@ -121,7 +121,7 @@ class Planner:
             stimulus = PolicyFailed(at=house.now(), by="daemon", id=house.next_id(), policy=name, reason=reason)
         took = self._monotonic() - began
         with contextlib.suppress(ElasticError):
-            house.wish(stimulus)
+            house.command(stimulus)
             house.commit()
         if house.core.wants_plan:
             self._wanted.set()

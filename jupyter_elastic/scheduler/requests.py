@@ -1,4 +1,4 @@
-"""Answers what peers ask: checks it, turns a wish into a stimulus, and reads the books for the rest.
+"""Answers what peers ask: checks it, turns a command into a stimulus, and reads the books for the rest.
 
 Knows asks, rights and the core; must not know sockets, threads or the disk: how a stimulus is carried out and made
 lasting is the daemon's business.
@@ -26,7 +26,7 @@ from jupyter_elastic.types import (
     Cancel,
     JobInfo,
     JobSpec,
-    ProgressSeen,
+    ProgressReported,
     Resize,
     Stimulus,
     Submit,
@@ -58,12 +58,12 @@ class House(Protocol):
         """A new id for a stimulus."""
         ...
 
-    def wish(self, stimulus: Stimulus) -> None:
-        """Carry out a wish; its answer goes out when it is on disk. Raises what the core raises, or JournalError."""
+    def command(self, stimulus: Stimulus) -> None:
+        """Carry out a command; its answer goes out when it is on disk. Raises what the core raises, or JournalError."""
         ...
 
     def observe(self, stimulus: Stimulus) -> None:
-        """Take in an observation; its answer goes out when it is on disk."""
+        """Take in a report; its answer goes out when it is on disk."""
         ...
 
     def greet(self, peer: Peer, hello: wire.Hello) -> None:
@@ -83,7 +83,7 @@ class House(Protocol):
         ...
 
     def switch_policy(self, stimulus: UsePolicy) -> None:
-        """Carry out this wish if the policy can be made; NotFound or BadRequest when not."""
+        """Carry out this command if the policy can be made; NotFound or BadRequest when not."""
         ...
 
 
@@ -124,7 +124,7 @@ def _submit(house: House, peer: Peer, ask: wire.SubmitJob) -> wire.AnyAnswer:
     job = house.core.submitted(ask.key)
     if job is None or house.core.state.owner_of(job) != peer.user:  # the core says what is wrong with another's key
         spec = replace(ask.spec, group=house.shares.group_of(peer.user))  # nobody says himself which one is his
-        house.wish(Submit(at=house.now(), by=peer.user, id=ask.key, spec=spec))
+        house.command(Submit(at=house.now(), by=peer.user, id=ask.key, spec=spec))
         job = house.core.submitted(ask.key)
     if job is None:
         raise BadRequest("the job was not accepted; submit it with a new key")
@@ -145,7 +145,7 @@ def _check_sizes(sizes: tuple[int, ...]) -> None:
 def _cancel(house: House, peer: Peer, ask: wire.CancelJob) -> wire.AnyAnswer:
     house.rights.change_job(peer.user, house.core.state.owner_of(ask.job), ask.job)
     reason = ask.reason[:REASON_CHARS]
-    house.wish(Cancel(at=house.now(), by=peer.user, id=house.next_id(), job=ask.job, reason=reason))
+    house.command(Cancel(at=house.now(), by=peer.user, id=house.next_id(), job=ask.job, reason=reason))
     return wire.Done()
 
 
@@ -157,7 +157,7 @@ def _resize(house: House, peer: Peer, ask: wire.ResizeJob) -> wire.AnyAnswer:
         numbers += ask.sizes
     if any(not 1 <= number <= 100_000 for number in numbers):
         raise BadRequest("a job can hold 1 to 100000 slots; write min:max with 1 <= min <= max")
-    house.wish(
+    house.command(
         Resize(
             at=house.now(),
             by=peer.user,
@@ -248,13 +248,13 @@ def _unfollow(house: House, peer: Peer, ask: wire.Unfollow) -> wire.AnyAnswer:
     return wire.Done()
 
 
-def _report(house: House, peer: Peer, ask: wire.ReportSeen) -> wire.AnyAnswer:
+def _report(house: House, peer: Peer, ask: wire.ReportArrived) -> wire.AnyAnswer:
     """Who and when are ours to say: a stranger's clock in the books would stop them for ever."""
     seen = ask.seen
     house.rights.report(peer.user, house.core.state.owner_of(seen.job), seen.job)
     if peer.role != "agent":
         raise NotAllowed("only the user's agent reports; say Hello with role agent first")
-    if isinstance(seen, ProgressSeen) and len(seen.progress.metrics) > METRICS:
+    if isinstance(seen, ProgressReported) and len(seen.progress.metrics) > METRICS:
         raise BadRequest(f"a report may hold {METRICS} metrics at most")
     house.observe(replace(seen, at=house.now(), by=peer.user, id=house.next_id()))
     return wire.Done()
@@ -283,7 +283,7 @@ _CASES: dict[type[wire.Ask], Any] = {
     wire.ExplainJob: _explain,
     wire.Follow: _follow,
     wire.Unfollow: _unfollow,
-    wire.ReportSeen: _report,
+    wire.ReportArrived: _report,
     wire.Ping: _ping,
     wire.Shutdown: _shutdown,
 }

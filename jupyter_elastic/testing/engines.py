@@ -21,13 +21,13 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import cloudpickle
 
-from jupyter_elastic.driver.engine import Engine, Report, Task
+from jupyter_elastic.driver.engine import Engine, SendReport, Task
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_payload
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import ExitSeen, Observation, ReleaseSeen, RunningSeen, SlotId
+from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported, SlotId
 
-Make: TypeAlias = Callable[[Task, Report], Engine]
+Make: TypeAlias = Callable[[Task, SendReport], Engine]
 """An engine's class, or whatever makes one."""
 
 THROUGH = "answer = 42\n"
@@ -35,7 +35,7 @@ RAISES = "raise ValueError('conformance')\n"
 ENDLESS = "import time\nwhile True:\n    time.sleep(0.01)\n"
 PATIENCE_S = 60.0
 
-_Seen = TypeVar("_Seen", bound=Observation)
+_Seen = TypeVar("_Seen", bound=Report)
 
 
 class FakeEngine:
@@ -51,7 +51,7 @@ class FakeEngine:
         """Nothing ever is."""
         return ""
 
-    def __init__(self, task: Task, report: Report) -> None:
+    def __init__(self, task: Task, report: SendReport) -> None:
         self.task = task
         self._report = report
         self._slots: tuple[SlotId, ...] = ()
@@ -60,7 +60,7 @@ class FakeEngine:
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:  # noqa: ARG002
         """Pretend to run the cell."""
         self._slots = slots
-        self.say(RunningSeen, generation=generation, slots=slots)
+        self.say(RunningReported, generation=generation, slots=slots)
         source = decode_payload((self.task.folder / PAYLOAD).read_bytes()).source
         if "raise" in source:
             self.finish("failed", source)
@@ -74,8 +74,8 @@ class FakeEngine:
         lost = tuple(slot for slot in self._slots if slot not in slots)
         self._slots = slots
         if lost:
-            self.say(ReleaseSeen, slots=lost)
-        self.say(RunningSeen, generation=generation, slots=slots)
+            self.say(ReleaseReported, slots=lost)
+        self.say(RunningReported, generation=generation, slots=slots)
 
     async def stop(self, how: str) -> None:
         """Pretend to end."""
@@ -85,7 +85,7 @@ class FakeEngine:
         """There are none."""
         return []
 
-    def say(self, kind: type[Observation], **words: Any) -> None:
+    def say(self, kind: type[Report], **words: Any) -> None:
         """Report something, stamped."""
         self._report(
             kind(
@@ -102,15 +102,15 @@ class FakeEngine:
         """End the attempt, once."""
         if not self._over:
             self._over = True
-            self.say(ReleaseSeen, slots=self._slots)
-            self.say(ExitSeen, outcome=outcome, reason=reason)
+            self.say(ReleaseReported, slots=self._slots)
+            self.say(ExitReported, outcome=outcome, reason=reason)
 
 
 class Attempt:
     """One attempt of a cell on an engine, as a driver would hold it."""
 
     def __init__(self, make: Make, folder: Path, source: str) -> None:
-        self.reports: list[Observation] = []
+        self.reports: list[Report] = []
         self.generation = 0
         self.family: set[processes.Known] = set()
         """Every process that was ever named."""
@@ -129,7 +129,7 @@ class Attempt:
         await self.engine.launch(self.generation, slots, {})
 
     async def rescale(self, *slots: SlotId) -> None:
-        """Wish for these slots."""
+        """Command for these slots."""
         self.generation += 1
         await self.engine.rescale(self.generation, slots, {})
 
@@ -141,15 +141,15 @@ class Attempt:
             assert time.monotonic() < end, f"never so: {self.reports}"
             await asyncio.sleep(0.005)
 
-    async def running(self) -> RunningSeen:
+    async def running(self) -> RunningReported:
         """Wait until the last wish is fulfilled."""
-        await self.until(lambda: any(seen.generation == self.generation for seen in self.of(RunningSeen)))
-        return self.of(RunningSeen)[-1]
+        await self.until(lambda: any(seen.generation == self.generation for seen in self.of(RunningReported)))
+        return self.of(RunningReported)[-1]
 
-    async def ended(self) -> ExitSeen:
+    async def ended(self) -> ExitReported:
         """Wait for the end."""
-        await self.until(lambda: self.of(ExitSeen))
-        return self.of(ExitSeen)[0]
+        await self.until(lambda: self.of(ExitReported))
+        return self.of(ExitReported)[0]
 
     def of(self, kind: type[_Seen]) -> list[_Seen]:
         """The reports of a kind."""
@@ -157,11 +157,11 @@ class Attempt:
 
     def released(self) -> list[SlotId]:
         """Slots that were released, in order."""
-        return [slot for seen in self.of(ReleaseSeen) for slot in seen.slots]
+        return [slot for seen in self.of(ReleaseReported) for slot in seen.slots]
 
     async def close(self) -> None:
         """Leave nothing behind."""
-        if not self.of(ExitSeen):
+        if not self.of(ExitReported):
             await self.engine.stop("cancel")
             with contextlib.suppress(AssertionError):
                 await self.ended()
@@ -169,8 +169,8 @@ class Attempt:
 
     def check_end(self, *slots: SlotId) -> None:
         """What holds of every attempt that is over."""
-        assert len(self.of(ExitSeen)) == 1, "exactly one ExitSeen"
-        assert isinstance(self.reports[-1], ExitSeen), "nothing comes after ExitSeen"
+        assert len(self.of(ExitReported)) == 1, "exactly one ExitReported"
+        assert isinstance(self.reports[-1], ExitReported), "nothing comes after ExitReported"
         assert sorted(self.released()) == sorted(slots), "every slot is released once, before the end"
         assert self.engine.pids() == [], "no process is named after the end"
         assert processes.living(self.family) == [], "no process lives after the end"
@@ -184,8 +184,8 @@ async def _completes(make: Make, folder: Path) -> None:
     attempt = Attempt(make, folder, THROUGH)
     await attempt.launch("host:0", "host:1")
     assert (await attempt.ended()).outcome == "completed", attempt.reports
-    assert attempt.of(RunningSeen)[0].slots == ("host:0", "host:1")
-    assert attempt.of(RunningSeen)[0].generation == 1
+    assert attempt.of(RunningReported)[0].slots == ("host:0", "host:1")
+    assert attempt.of(RunningReported)[0].generation == 1
     attempt.check_end("host:0", "host:1")
 
 

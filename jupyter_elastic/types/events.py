@@ -65,7 +65,7 @@ class JobRunning(Fact, frozen=True, kw_only=True):
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
     elastic: bool | None = None
-    """As in `RunningSeen`."""
+    """As in `RunningReported`."""
 
 
 class StopRequested(Fact, frozen=True, kw_only=True):

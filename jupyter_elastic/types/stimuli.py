@@ -1,4 +1,4 @@
-"""What the core is told: wishes of people and observations of the world."""
+"""What the core is told: commands of people and reports of the world."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Stimulus(Record, tag=True, frozen=True, kw_only=True):
 
 
 class Submit(Stimulus, frozen=True, kw_only=True):
-    """Wish: queue this job. Answered by `JobSubmitted`, or an error that says what to change."""
+    """Command: queue this job. Answered by `JobSubmitted`, or an error that says what to change."""
 
     spec: JobSpec
 
 
 class Cancel(Stimulus, frozen=True, kw_only=True):
-    """Wish: end this job, whatever it is doing."""
+    """Command: end this job, whatever it is doing."""
 
     job: JobId
     reason: Text = ""
 
 
 class Resize(Stimulus, frozen=True, kw_only=True):
-    """Wish: let the job hold between `min_slots` and `max_slots` from now on, or change what else it asked for.
+    """Command: let the job hold between `min_slots` and `max_slots` from now on, or change what else it asked for.
 
     What is not set stays; with `sizes` alone the range becomes theirs.
     """
@@ -58,7 +58,7 @@ class Resize(Stimulus, frozen=True, kw_only=True):
 
 
 class UsePolicy(Stimulus, frozen=True, kw_only=True):
-    """Wish: let another policy decide from now on. The daemon has checked name and options."""
+    """Command: let another policy decide from now on. The daemon has checked name and options."""
 
     name: Name
     options: dict[str, Any] = {}
@@ -81,20 +81,20 @@ class PolicyFailed(Stimulus, frozen=True, kw_only=True):
     reason: Text
 
 
-class HostsSeen(Stimulus, frozen=True, kw_only=True):
+class HostsReported(Stimulus, frozen=True, kw_only=True):
     """These hosts exist now; a host that is not named is lost."""
 
     hosts: tuple[Host, ...]
 
 
-class AgentSeen(Stimulus, frozen=True, kw_only=True):
+class AgentReported(Stimulus, frozen=True, kw_only=True):
     """The agent of user `by` has connected (True) or is gone (False)."""
 
     connected: bool
     place: AgentPlace | None = None
 
 
-class RunningSeen(Stimulus, frozen=True, kw_only=True):
+class RunningReported(Stimulus, frozen=True, kw_only=True):
     """Generation `generation` of an attempt has settled: its members train on exactly `slots`."""
 
     job: JobId
@@ -107,7 +107,7 @@ class RunningSeen(Stimulus, frozen=True, kw_only=True):
     """Whether the cell has come to an elastic loop in this attempt; None: not yet, but its text hints at one."""
 
 
-class ReleaseSeen(Stimulus, frozen=True, kw_only=True):
+class ReleaseReported(Stimulus, frozen=True, kw_only=True):
     """The processes on these slots are gone."""
 
     job: JobId
@@ -118,7 +118,7 @@ class ReleaseSeen(Stimulus, frozen=True, kw_only=True):
     news about a slot that the attempt got back in a later generation."""
 
 
-class ProgressSeen(Stimulus, frozen=True, kw_only=True):
+class ProgressReported(Stimulus, frozen=True, kw_only=True):
     """The job reported how far it is."""
 
     job: JobId
@@ -126,7 +126,7 @@ class ProgressSeen(Stimulus, frozen=True, kw_only=True):
     progress: Progress
 
 
-class ExitSeen(Stimulus, frozen=True, kw_only=True):
+class ExitReported(Stimulus, frozen=True, kw_only=True):
     """The attempt is over and every process of it is gone.
 
     `completed` and `failed` are the cell's own end; `cancelled` and `preempted` follow a `Stop`; `lost` means that the
@@ -139,7 +139,7 @@ class ExitSeen(Stimulus, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class DeathSeen(Stimulus, frozen=True, kw_only=True):
+class DeathReported(Stimulus, frozen=True, kw_only=True):
     """A worker died and nobody had asked for it; the attempt goes on."""
 
     job: JobId
@@ -155,7 +155,7 @@ class DeathSeen(Stimulus, frozen=True, kw_only=True):
     """The last step that was reported before."""
 
 
-class ReplacementSeen(Stimulus, frozen=True, kw_only=True):
+class ReplacementReported(Stimulus, frozen=True, kw_only=True):
     """The slot of a worker that died has one again that takes part."""
 
     job: JobId
@@ -179,6 +179,8 @@ class Tick(Stimulus, frozen=True, kw_only=True):
     """Time has passed."""
 
 
-Wish: TypeAlias = Submit | Cancel | Resize | UsePolicy
-Observation: TypeAlias = RunningSeen | ReleaseSeen | ProgressSeen | DeathSeen | ReplacementSeen | ExitSeen
+Command: TypeAlias = Submit | Cancel | Resize | UsePolicy
+Report: TypeAlias = (
+    RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
+)
 """What an agent may report."""

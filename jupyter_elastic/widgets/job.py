@@ -19,7 +19,7 @@ _STAND_IN = """
 .jp-OutputArea-child:has(.je-job) + .jp-OutputArea-child:has(.jelastic-static) { display: none; }
 """
 
-Wish = Callable[[dict[str, Any], Callable[[str], None]], None]
+Command = Callable[[dict[str, Any], Callable[[str], None]], None]
 """Takes what a click asks for (`{"type": "cancel"}`, `{"type": "resize", "least": 1, "most": 2}`, `background`), and
 whom to tell why it can't be, or by an empty text that it is."""
 
@@ -35,7 +35,7 @@ class JobWidget(anywidget.AnyWidget):
     waits = traitlets.Bool().tag(sync=True)
     """Whether the cell waits for the job, so that it can be sent to the background."""
 
-    def __init__(self, *, on_wish: Wish, **traits: Any) -> None:
+    def __init__(self, *, on_wish: Command, **traits: Any) -> None:
         super().__init__(layout=_shared_layout(), **traits)
         self._on_wish = on_wish
         self.on_msg(self._message)

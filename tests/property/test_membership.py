@@ -1,4 +1,4 @@
-"""Membership under any order of events: workers that behave, die at any moment, and wishes that change at any moment.
+"""Membership under any order of events: workers that behave, die at any moment, and commands that change at any moment.
 
 The model plays the workers of an elastic cell: each walks from door to door, as `horovod_doors` does, and what it does
 next is chosen by hypothesis. Some events come late, as they do over a pipe.
@@ -140,10 +140,10 @@ class Rings(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.gave_up)
     @rule(slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=4, unique=True))
-    def wishes(self, slots: list[str]) -> None:
-        self.wish(slots)
+    def commands(self, slots: list[str]) -> None:
+        self.command(slots)
 
-    def wish(self, slots: list[str]) -> None:
+    def command(self, slots: list[str]) -> None:
         self.generation += 1
         self.wanted = tuple(slots)
         self.do(self.machine.want(self.generation, slots))
@@ -159,7 +159,7 @@ class Rings(RuleBasedStateMachine):
         """`collectives`: the cell makes some before elastic.run; `meets`: its callbacks, if it has some, do so too."""
         self.machine.min_slots = min_slots
         self.collectives, self.callbacks, self.meets = collectives, callbacks, callbacks and meets
-        self.wish(slots)
+        self.command(slots)
         self.rest()
 
     @precondition(lambda self: self.those("cell", "private", "joining", "ring"))
@@ -260,7 +260,7 @@ class Rings(RuleBasedStateMachine):
         self.rest()
 
     def rest(self) -> None:
-        """From any state, when nobody dies any more and calls are repeated, the wish is fulfilled."""
+        """From any state, when nobody dies any more and calls are repeated, the command is fulfilled."""
         if self.gave_up or not self.wanted:
             return
         for _ in range(60):

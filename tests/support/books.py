@@ -10,11 +10,11 @@ from jupyter_elastic.types import (
     AnyFact,
     Event,
     Host,
-    HostsSeen,
+    HostsReported,
     JobSpec,
     Plan,
     Propose,
-    RunningSeen,
+    RunningReported,
     Size,
     Slot,
     Stimulus,
@@ -40,7 +40,7 @@ class Books:
         self.effects: tuple[AnyEffect, ...] = ()
         """Of the last step."""
         if hosts:
-            self.step(HostsSeen, hosts=hosts)
+            self.step(HostsReported, hosts=hosts)
 
     def step(self, kind: type[Stimulus], *, by: str = "ann", key: str = "", **what: Any) -> list[AnyFact]:
         self.now += 1
@@ -61,7 +61,7 @@ class Books:
     def settle(self, job: int, pause_s: float = 0.0, *, elastic: bool | None = True) -> list[AnyFact]:
         book = self.job(job)
         what = {"attempt": book.attempt, "generation": book.generation, "slots": book.slots, "elastic": elastic}
-        return self.step(RunningSeen, job=job, pause_s=pause_s, **what)
+        return self.step(RunningReported, job=job, pause_s=pause_s, **what)
 
     def running(self, workers: int, least: int = 1, most: int = 4, **changes: Any) -> int:
         """A job that runs on so many workers, beside those that run already."""

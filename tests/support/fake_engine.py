@@ -19,14 +19,14 @@ import psutil
 
 from jupyter_elastic.driver.engine import Task
 from jupyter_elastic.types import (
-    ExitSeen,
+    ExitReported,
     JobSpec,
     Launch,
-    Observation,
     Progress,
-    ProgressSeen,
-    ReleaseSeen,
-    RunningSeen,
+    ProgressReported,
+    ReleaseReported,
+    Report,
+    RunningReported,
     SlotId,
 )
 
@@ -56,7 +56,7 @@ class Fake:
     def missing(cls) -> str:
         return ""
 
-    def __init__(self, task: Task, report: Callable[[Observation], None]) -> None:
+    def __init__(self, task: Task, report: Callable[[Report], None]) -> None:
         self.task = task
         self.report = report
         self.script = msgspec.json.decode((task.folder / "fake.json").read_bytes(), type=Script)
@@ -82,7 +82,7 @@ class Fake:
             raise RuntimeError(self.script.launch_error)
         self._regroup(generation, slots)
         for step in range(self.script.progress):
-            self.report(ProgressSeen(**self._about(), progress=Progress(step=step, metrics={f"m{step % 2}": step})))
+            self.report(ProgressReported(**self._about(), progress=Progress(step=step, metrics={f"m{step % 2}": step})))
             await asyncio.sleep(0.002)
         if self.script.outcome:
             self._end(self.script.outcome)
@@ -106,9 +106,9 @@ class Fake:
         leaving = tuple(slot for slot in self.workers if slot not in slots)
         for slot in leaving:
             self._kill(slot)
-        self.report(RunningSeen(**self._about(), generation=generation, slots=slots, elastic=True))
+        self.report(RunningReported(**self._about(), generation=generation, slots=slots, elastic=True))
         if leaving:
-            self.report(ReleaseSeen(**self._about(), slots=leaving))
+            self.report(ReleaseReported(**self._about(), slots=leaving))
 
     def _kill(self, slot: SlotId) -> None:
         worker = self.workers.pop(slot)
@@ -119,7 +119,7 @@ class Fake:
         if not self.script.leave:
             for slot in list(self.workers):
                 self._kill(slot)
-        self.report(ExitSeen(**self._about(), outcome=outcome))
+        self.report(ExitReported(**self._about(), outcome=outcome))
 
 
 def install(folder: Path) -> str:

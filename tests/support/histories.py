@@ -16,31 +16,31 @@ from msgspec.structs import replace
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.scheduler.core import Core, check
 from jupyter_elastic.types import (
-    AgentSeen,
+    AgentReported,
     AnyEffect,
     Cancel,
-    DeathSeen,
+    DeathReported,
     Event,
-    ExitSeen,
+    ExitReported,
     Forget,
     Host,
-    HostsSeen,
+    HostsReported,
     JobSpec,
     JobView,
     Launch,
-    Observation,
     Plan,
     PlanRejected,
     PolicyFailed,
     PolicyUsed,
     Progress,
-    ProgressSeen,
+    ProgressReported,
     Propose,
-    ReleaseSeen,
-    ReplacementSeen,
+    ReleaseReported,
+    ReplacementReported,
+    Report,
     Rescale,
     Resize,
-    RunningSeen,
+    RunningReported,
     Size,
     Slot,
     SlotsReleased,
@@ -91,13 +91,13 @@ class World:
         self.hosts: tuple[Host, ...] = HOSTS
         self.connected = dict.fromkeys(OWNERS, True)
         self.orders: dict[str, list[AnyEffect]] = {owner: [] for owner in OWNERS}
-        self.mail: dict[str, list[Observation]] = {owner: [] for owner in OWNERS}
+        self.mail: dict[str, list[Report]] = {owner: [] for owner in OWNERS}
         self.attempts: dict[tuple[int, int], Attempt] = {}
-        self.over: dict[tuple[int, int], ExitSeen] = {}
+        self.over: dict[tuple[int, int], ExitReported] = {}
         self.on: dict[str, tuple[int, int]] = {}
         """Which attempt's process lives on a slot."""
         self.old_views: list[View] = []
-        self.step(HostsSeen, hosts=HOSTS)
+        self.step(HostsReported, hosts=HOSTS)
 
     # --- one step and what must be true of it
 
@@ -168,7 +168,7 @@ class World:
         known = [*self.core.state.jobs, *self.core.state.jobs, *list(self.core.state.ended)[-2:], 999]
         return r.choice(known)
 
-    def wish(self) -> None:
+    def command(self) -> None:
         r = self.random
         what = r.random()
         if what < 0.5:
@@ -294,7 +294,7 @@ class World:
             self.populate(attempt)
             never = tuple(slot for slot in order.draining if slot not in attempt.alive)
             if never:
-                self.report(ReleaseSeen, attempt, slots=never, generation=attempt.generation)
+                self.report(ReleaseReported, attempt, slots=never, generation=attempt.generation)
 
     def populate(self, attempt: Attempt) -> None:
         key = (attempt.job, attempt.number)
@@ -313,9 +313,9 @@ class World:
         for slot in attempt.alive:
             del self.on[slot]
         self.attempts.pop(key, None)
-        self.report(ExitSeen, attempt, outcome=outcome, reason="so it is")
+        self.report(ExitReported, attempt, outcome=outcome, reason="so it is")
         seen = self.mail[attempt.owner][-1]
-        assert isinstance(seen, ExitSeen)
+        assert isinstance(seen, ExitReported)
         self.over[key] = seen
 
     def live(self) -> None:
@@ -345,7 +345,7 @@ class World:
         if not attempt.elastic:
             attempt.elastic = self.random.choice((None, False, True, True))
         about = {"generation": attempt.generation, "slots": attempt.slots, "elastic": attempt.elastic}
-        self.report(RunningSeen, attempt, pause_s=pause, **about)
+        self.report(RunningReported, attempt, pause_s=pause, **about)
 
     def leave(self, attempt: Attempt, slots: tuple[str, ...]) -> None:
         if not slots:
@@ -353,7 +353,7 @@ class World:
         for slot in slots:
             del self.on[slot]
             attempt.alive.discard(slot)
-        self.report(ReleaseSeen, attempt, slots=slots, generation=attempt.generation)
+        self.report(ReleaseReported, attempt, slots=slots, generation=attempt.generation)
 
     def progress(self, attempt: Attempt) -> None:
         r = self.random
@@ -365,12 +365,12 @@ class World:
             world_size=r.choice((None, len(attempt.slots), 7)),
             metrics={"loss": r.choice((0.5, float("nan")))},
         )
-        self.report(ProgressSeen, attempt, progress=progress)
+        self.report(ProgressReported, attempt, progress=progress)
         if attempt.slots and r.random() < 0.2:  # a worker died, and was replaced at once
             attempt.deaths += r.choice((1, 1, 40))
             about = {"count": attempt.deaths, "rank": 0, "slot": r.choice(attempt.slots)}
-            self.report(DeathSeen, attempt, **about, cause="was killed by SIGKILL")
-            self.report(ReplacementSeen, attempt, **about, after_s=r.choice((0.1, float("nan"))))
+            self.report(DeathReported, attempt, **about, cause="was killed by SIGKILL")
+            self.report(ReplacementReported, attempt, **about, after_s=r.choice((0.1, float("nan"))))
 
     def deliver(self) -> None:
         """A report arrives: any of them, and perhaps not for the last time."""
@@ -394,22 +394,22 @@ class World:
         slots = (*r.sample(sorted(self.core.state.slots), min(2, len(self.core.state.slots))), "nowhere:7")
         seen: Stimulus = r.choice(
             (
-                RunningSeen(**what, generation=r.randint(0, 9), slots=slots),
-                ReleaseSeen(**what, slots=slots),
-                ProgressSeen(**what, progress=Progress(samples=1e9)),
-                DeathSeen(**what, count=10**6, rank=0, slot="nowhere:7", cause="was killed by SIGKILL"),
-                ReplacementSeen(**what, count=1, rank=0, slot="nowhere:7", after_s=1.0),
-                ExitSeen(**what, outcome="completed"),
+                RunningReported(**what, generation=r.randint(0, 9), slots=slots),
+                ReleaseReported(**what, slots=slots),
+                ProgressReported(**what, progress=Progress(samples=1e9)),
+                DeathReported(**what, count=10**6, rank=0, slot="nowhere:7", cause="was killed by SIGKILL"),
+                ReplacementReported(**what, count=1, rank=0, slot="nowhere:7", after_s=1.0),
+                ExitReported(**what, outcome="completed"),
             )
         )
         assert self.tell(seen) == ()
         if job is not None and job.generation > 1:
             old = {**what, "attempt": job.attempt}
-            assert self.tell(RunningSeen(**old, generation=job.generation - 1, slots=job.slots or slots)) == ()
+            assert self.tell(RunningReported(**old, generation=job.generation - 1, slots=job.slots or slots)) == ()
 
     def connect(self, owner: str, connected: bool) -> None:
         self.connected[owner] = connected
-        self.step(AgentSeen, by=owner, connected=connected)
+        self.step(AgentReported, by=owner, connected=connected)
         self.orders[owner] = self.core.outstanding(owner) if connected else []
 
     # --- hosts and time
@@ -422,7 +422,7 @@ class World:
                 continue
             slots = tuple(replace(slot, out="used by pid 7" if r.random() < 0.1 else "") for slot in host.slots)
             hosts.append(replace(host, slots=slots))
-        self.step(HostsSeen, hosts=tuple(hosts) if r.random() < 0.5 else HOSTS)
+        self.step(HostsReported, hosts=tuple(hosts) if r.random() < 0.5 else HOSTS)
 
     def pass_time(self) -> None:
         r = self.random
@@ -455,7 +455,7 @@ class World:
         """Chaos."""
         acts = {
             self.submit: 6,
-            self.wish: 5,
+            self.command: 5,
             self.propose: 22,
             self.hear: 25,
             self.live: 25,
@@ -504,7 +504,7 @@ class World:
 
     def calm(self) -> None:
         """Then peace: everything is delivered, hosts are back, and every job must come to its end."""
-        self.step(HostsSeen, hosts=HOSTS)
+        self.step(HostsReported, hosts=HOSTS)
         self.step(UsePolicy, name="fifo", options={"calm": True})
         for owner in OWNERS:
             if not self.connected[owner]:

@@ -13,7 +13,7 @@ import time
 from typing import Any, ClassVar
 
 from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.engine import Report, Task
+from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines._failure import left_early
 from jupyter_elastic.engines._workers import Member, WorkersEngine
@@ -35,7 +35,7 @@ class Horovod(WorkersEngine):
             return "Horovod is not built for this interpreter; run `jupyter elastic build-horovod` in its environment"
         return ""
 
-    def __init__(self, task: Task, report: Report) -> None:
+    def __init__(self, task: Task, report: SendReport) -> None:
         super().__init__(task, report)
         self._stores: list[Store] = []
         self._stopped_at: dict[int, float] = {}

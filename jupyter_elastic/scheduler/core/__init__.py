@@ -81,7 +81,7 @@ class Core:
     def step(self, stimulus: Stimulus) -> tuple[tuple[Event, ...], tuple[AnyEffect, ...]]:
         """What follows from a stimulus, already written into the books.
 
-        BadRequest or NotFound for a wish that can't be granted, which then changes nothing. An observation never
+        BadRequest or NotFound for a command that can't be granted, which then changes nothing. A report never
         raises; a stale one yields nothing.
         """
         at = max(stimulus.at, self.state.at) if isfinite(stimulus.at) else self.state.at

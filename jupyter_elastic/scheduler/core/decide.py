@@ -1,7 +1,7 @@
 """What follows from a stimulus: facts, one case each. Judges, and changes nothing.
 
-Knows the books and the stimulus, whose `at` is the only time there is. A wish that can't be granted raises with advice;
-an observation never raises: one of an old attempt, an old generation or a job long gone is simply nothing new.
+Knows the books and the stimulus, whose `at` is the only time there is. A command that can't be granted raises with
+advice; a report never raises: one of an old attempt, an old generation or a job long gone is simply nothing new.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State
 from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
-    AgentSeen,
+    AgentReported,
     AnyFact,
     Cancel,
-    DeathSeen,
-    ExitSeen,
+    DeathReported,
+    ExitReported,
     Forget,
     Host,
     HostsChanged,
-    HostsSeen,
+    HostsReported,
     JobEnded,
     JobProgressed,
     JobRequeued,
@@ -37,18 +37,18 @@ from jupyter_elastic.types import (
     JobsForgotten,
     JobSpec,
     JobSubmitted,
-    Observation,
     PlanAccepted,
     PlanRejected,
     PolicyFailed,
     PolicyUsed,
     Progress,
-    ProgressSeen,
+    ProgressReported,
     Propose,
-    ReleaseSeen,
-    ReplacementSeen,
+    ReleaseReported,
+    ReplacementReported,
+    Report,
     Resize,
-    RunningSeen,
+    RunningReported,
     Slot,
     SlotId,
     SlotsReleased,
@@ -76,24 +76,24 @@ Facts = list[AnyFact]
 
 
 def decide(state: State, stimulus: Stimulus) -> Facts:
-    """The facts that follow. BadRequest or NotFound for a wish that can't be granted."""
+    """The facts that follow. BadRequest or NotFound for a command that can't be granted."""
     return _CASES[type(stimulus)](state, stimulus)
 
 
-# --- wishes -----------------------------------------------------------------------------------------------------------
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _submit(state: State, wish: Submit) -> Facts:
-    known = state.keys.get(wish.id)
+def _submit(state: State, command: Submit) -> Facts:
+    known = state.keys.get(command.id)
     if known is not None:
-        if state.owner_of(known) != wish.by:
+        if state.owner_of(known) != command.by:
             msg = "this submit key belongs to another user's job; submit again with a new key"
             raise BadRequest(msg)
         return []
-    _check_spec(wish.spec)
-    least = min((n for n in wish.spec.sizes if n >= wish.spec.min_slots), default=wish.spec.min_slots)
-    _check_fits(state, least + wish.spec.min_servers)
-    return [JobSubmitted(job=state.next_job, owner=wish.by, spec=wish.spec)]
+    _check_spec(command.spec)
+    least = min((n for n in command.spec.sizes if n >= command.spec.min_slots), default=command.spec.min_slots)
+    _check_fits(state, least + command.spec.min_servers)
+    return [JobSubmitted(job=state.next_job, owner=command.by, spec=command.spec)]
 
 
 def _check_spec(spec: JobSpec) -> None:
@@ -141,9 +141,9 @@ def unknown(state: State, job_id: int) -> str:
     return f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
 
 
-def _cancel(state: State, wish: Cancel) -> Facts:
-    job = _unfinished(state, wish.job)
-    reason = plan.plain(wish.reason) or f"cancelled by {wish.by}"
+def _cancel(state: State, command: Cancel) -> Facts:
+    job = _unfinished(state, command.job)
+    reason = plan.plain(command.reason) or f"cancelled by {command.by}"
     if job.phase == "queued":
         return [JobEnded(job=job.job, outcome="cancelled", reason=reason)]
     if job.phase in ACTIVE and job.stop != "cancel":
@@ -151,15 +151,15 @@ def _cancel(state: State, wish: Cancel) -> Facts:
     return []  # it has ended, or is about to: what was wished is so
 
 
-def _resize(state: State, wish: Resize) -> Facts:
-    job = _unfinished(state, wish.job)
+def _resize(state: State, command: Resize) -> Facts:
+    job = _unfinished(state, command.job)
     if job.job in state.ended:
         msg = f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"
         raise BadRequest(msg)
-    fact = _resized(job.spec, wish)
+    fact = _resized(job.spec, command)
     spec = fact.applied(job.spec)
     _check_spec(spec)
-    if isinstance(wish.deadline_at, float) and wish.deadline_at <= wish.at:
+    if isinstance(command.deadline_at, float) and command.deadline_at <= command.at:
         msg = "the deadline lies in the past; give a later one"
         raise BadRequest(msg)
     _check_fits(state, min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers)
@@ -177,40 +177,44 @@ def _resize(state: State, wish: Resize) -> Facts:
     return [fact]
 
 
-def _resized(spec: JobSpec, wish: Resize) -> JobResized:
-    """The wish with what it leaves out."""
-    sizes = () if wish.sizes is UNSET else tuple(sorted(set(wish.sizes)))
+def _resized(spec: JobSpec, command: Resize) -> JobResized:
+    """The command with what it leaves out."""
+    sizes = () if command.sizes is UNSET else tuple(sorted(set(command.sizes)))
     low, high = spec.min_slots, spec.max_slots
-    if sizes and wish.min_slots is UNSET and wish.max_slots is UNSET:
+    if sizes and command.min_slots is UNSET and command.max_slots is UNSET:
         low, high = sizes[0], sizes[-1]
-    low = low if wish.min_slots is UNSET else wish.min_slots
-    high = high if wish.max_slots is UNSET else wish.max_slots
+    low = low if command.min_slots is UNSET else command.min_slots
+    high = high if command.max_slots is UNSET else command.max_slots
     outside = [size for size in sizes if not low <= size <= high]
     if outside:
         msg = f"the size {outside[0]} lies outside {low}:{high}; change one of them"
         raise BadRequest(msg)
     return JobResized(
-        job=wish.job,
+        job=command.job,
         min_slots=low,
         max_slots=high,
-        by=plan.plain(wish.by),
-        sizes=UNSET if wish.sizes is UNSET else sizes,
-        preemptible=wish.preemptible,
-        deadline_at=wish.deadline_at,
+        by=plan.plain(command.by),
+        sizes=UNSET if command.sizes is UNSET else sizes,
+        preemptible=command.preemptible,
+        deadline_at=command.deadline_at,
     )
 
 
-def _use_policy(state: State, wish: UsePolicy) -> Facts:
+def _use_policy(state: State, command: UsePolicy) -> Facts:
     try:
-        options: dict[str, Any] = plan.journaled(wish.options)[0]
+        options: dict[str, Any] = plan.journaled(command.options)[0]
     except ValueError as problem:
-        msg = f"the options of policy {wish.name} hold more than JSON values ({problem}); use numbers and texts"
+        msg = f"the options of policy {command.name} hold more than JSON values ({problem}); use numbers and texts"
         raise BadRequest(msg) from problem
-    if (wish.name, options, wish.source) == (state.policy, state.policy_options, state.policy_source):
+    if (command.name, options, command.source) == (state.policy, state.policy_options, state.policy_source):
         return []
     return [
         PolicyUsed(
-            name=wish.name, options=options, source=wish.source, previous=state.policy, reason=plan.plain(wish.reason)
+            name=command.name,
+            options=options,
+            source=command.source,
+            previous=state.policy,
+            reason=plan.plain(command.reason),
         )
     ]
 
@@ -247,16 +251,16 @@ def _rejected(state: State, reason: str) -> Facts:
     return facts
 
 
-# --- observations -----------------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 
-def _attempt(state: State, seen: Observation) -> Job | None:
+def _attempt(state: State, seen: Report) -> Job | None:
     """The job whose present attempt this is about."""
     job = state.jobs.get(seen.job)
     return job if job is not None and job.phase in ACTIVE and job.attempt == seen.attempt else None
 
 
-def _running_seen(state: State, seen: RunningSeen) -> Facts:
+def _running_seen(state: State, seen: RunningReported) -> Facts:
     job = _attempt(state, seen)
     if job is None or job.phase == "stopping" or seen.generation != job.generation:
         return []
@@ -280,7 +284,7 @@ def _running_seen(state: State, seen: RunningSeen) -> Facts:
     ]
 
 
-def _release_seen(state: State, seen: ReleaseSeen) -> Facts:
+def _release_seen(state: State, seen: ReleaseReported) -> Facts:
     """Only draining slots are freed. A leased one stays its job's even if the process on it is gone."""
     job = _attempt(state, seen)
     if job is None:
@@ -290,12 +294,12 @@ def _release_seen(state: State, seen: ReleaseSeen) -> Facts:
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
 
 
-def _late(state: State, slot: SlotId, seen: ReleaseSeen) -> bool:
+def _late(state: State, slot: SlotId, seen: ReleaseReported) -> bool:
     """Whether the report is of an earlier time when the same attempt had the slot."""
     return seen.generation is not None and seen.generation < state.slots[slot].granted
 
 
-def _progress_seen(state: State, seen: ProgressSeen) -> Facts:
+def _progress_seen(state: State, seen: ProgressReported) -> Facts:
     job = _attempt(state, seen)
     progress = _finite(seen.progress)
     if job is None or progress == job.progress:
@@ -303,7 +307,7 @@ def _progress_seen(state: State, seen: ProgressSeen) -> Facts:
     return [JobProgressed(job=job.job, attempt=job.attempt, progress=progress)]
 
 
-def _death_seen(state: State, seen: DeathSeen) -> Facts:
+def _death_seen(state: State, seen: DeathReported) -> Facts:
     """The first of them each, then ever fewer: what dies a thousand times is some forty events."""
     job = _attempt(state, seen)
     if job is None or job.phase == "stopping" or seen.count <= job.deaths:
@@ -317,7 +321,7 @@ def _death_seen(state: State, seen: DeathSeen) -> Facts:
     ]  # fmt: skip
 
 
-def _replacement_seen(state: State, seen: ReplacementSeen) -> Facts:
+def _replacement_seen(state: State, seen: ReplacementReported) -> Facts:
     job = _attempt(state, seen)
     if job is None or job.phase == "stopping" or job.died.get(seen.slot) != seen.count:
         return []
@@ -344,7 +348,7 @@ def _finite(progress: Progress) -> Progress:
     return replace(progress, **changes) if changes else progress
 
 
-def _exit_seen(state: State, seen: ExitSeen) -> Facts:
+def _exit_seen(state: State, seen: ExitReported) -> Facts:
     job = _attempt(state, seen)
     if job is None:
         return []
@@ -353,7 +357,7 @@ def _exit_seen(state: State, seen: ExitSeen) -> Facts:
     return [*facts, _outcome(job, seen)]
 
 
-def _outcome(job: Job, seen: ExitSeen) -> AnyFact:
+def _outcome(job: Job, seen: ExitReported) -> AnyFact:
     """What becomes of a job whose attempt is over."""
     outcome, reason = seen.outcome, plan.plain(seen.reason)
     if outcome == "completed":
@@ -373,7 +377,7 @@ def _outcome(job: Job, seen: ExitSeen) -> AnyFact:
     return JobRequeued(job=job.job, attempt=job.attempt, cause="lost", reason=reason)
 
 
-def _agent_seen(state: State, seen: AgentSeen) -> Facts:
+def _agent_seen(state: State, seen: AgentReported) -> Facts:
     place = seen.place if seen.place != state.places.get(seen.by) else None
     if state.agents.get(seen.by) == seen.connected and place is None:
         return []
@@ -392,14 +396,14 @@ def _tick(state: State, tick: Tick) -> Facts:
     return facts
 
 
-def _forget(state: State, wish: Forget) -> Facts:
+def _forget(state: State, command: Forget) -> Facts:
     """By age and by number, oldest first: age alone lets a busy day fill the memory."""
-    surplus = len(state.ended) - wish.keep
+    surplus = len(state.ended) - command.keep
     gone: list[int] = []
     for job in state.ended.values():
         ended_at = job.ended_at or 0.0
-        old = ended_at < wish.before or len(gone) < surplus
-        if not old or ended_at > wish.at - MIN_AGE_S:
+        old = ended_at < command.before or len(gone) < surplus
+        if not old or ended_at > command.at - MIN_AGE_S:
             break
         gone.append(job.job)
     pages = range(0, len(gone), FORGOTTEN_AT_ONCE)
@@ -416,7 +420,7 @@ def limit_at(job: Job) -> float | None:
 # --- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def _hosts_seen(state: State, seen: HostsSeen) -> Facts:
+def _hosts_seen(state: State, seen: HostsReported) -> Facts:
     hosts = _distinct(seen.hosts)
     if hosts == state.hosts:
         return []
@@ -458,14 +462,14 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], Facts]] = {
     UsePolicy: _use_policy,
     Propose: _propose,
     PolicyFailed: _policy_failed,
-    HostsSeen: _hosts_seen,
-    AgentSeen: _agent_seen,
-    RunningSeen: _running_seen,
-    ReleaseSeen: _release_seen,
-    ProgressSeen: _progress_seen,
-    DeathSeen: _death_seen,
-    ReplacementSeen: _replacement_seen,
-    ExitSeen: _exit_seen,
+    HostsReported: _hosts_seen,
+    AgentReported: _agent_seen,
+    RunningReported: _running_seen,
+    ReleaseReported: _release_seen,
+    ProgressReported: _progress_seen,
+    DeathReported: _death_seen,
+    ReplacementReported: _replacement_seen,
+    ExitReported: _exit_seen,
     Forget: _forget,
     Tick: _tick,
 }

@@ -186,7 +186,7 @@ class _Difference:
         return [*stops, *shrinks, *grown]
 
     def _grant(self, job: Job) -> Size | None:
-        """What the job gets of its wish now; None: nothing new. Slots are set aside for what it must wait for."""
+        """What the job gets of its command now; None: nothing new. Slots are set aside for what it must wait for."""
         size = self._wanted[job.job]
         need = _new(job.size, size)
         if need <= self._free:

@@ -21,12 +21,12 @@ from jupyter_elastic.scheduler.sim.metrics import Run, fluid_alone
 from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import Task
 from jupyter_elastic.types import (
-    AgentSeen,
+    AgentReported,
     AnyEffect,
     Event,
-    ExitSeen,
+    ExitReported,
     Host,
-    HostsSeen,
+    HostsReported,
     JobSpec,
     JobSubmitted,
     JobView,
@@ -37,11 +37,11 @@ from jupyter_elastic.types import (
     PolicyUsed,
     Profile,
     Progress,
-    ProgressSeen,
+    ProgressReported,
     Propose,
-    ReleaseSeen,
+    ReleaseReported,
     Rescale,
-    RunningSeen,
+    RunningReported,
     Slot,
     SlotId,
     Speed,
@@ -144,10 +144,10 @@ class Simulation:
     def run(self) -> Run:
         """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
         began = time.perf_counter()
-        self._tell(HostsSeen(**self._stamp(), hosts=tuple(self.hosts)))
+        self._tell(HostsReported(**self._stamp(), hosts=tuple(self.hosts)))
         self._tell(UsePolicy(**self._stamp(), name=self.name, options=self.options))
         for owner in dict.fromkeys(task.owner for task in self.tasks):
-            self._tell(AgentSeen(at=0.0, by=owner, id=self._id(), connected=True))
+            self._tell(AgentReported(at=0.0, by=owner, id=self._id(), connected=True))
         for task in sorted(self.tasks, key=lambda task: task.submitted):
             self._at(task.submitted, self._arrival(task))
         if self.policy.interval_s:
@@ -289,7 +289,7 @@ class Simulation:
         def settled() -> None:
             life.since, life.steps = self.now, True
             self._tell(
-                RunningSeen(
+                RunningReported(
                     at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt,
                     generation=life.generation, slots=life.slots, pause_s=pause, elastic=True,
                 )
@@ -328,13 +328,13 @@ class Simulation:
             samples=life.done, total_samples=life.task.work, samples_per_s=life.speed(), world_size=len(life.slots)
         )
         self._tell(
-            ProgressSeen(
+            ProgressReported(
                 at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt, progress=progress
             )
         )
 
     def _release(self, life: _Life, attempt: int, slots: tuple[SlotId, ...]) -> None:
-        stimulus = ReleaseSeen(
+        stimulus = ReleaseReported(
             at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=attempt, slots=slots
         )
         self._tell(stimulus)
@@ -353,7 +353,7 @@ class Simulation:
             del self._lives[life.job]
             self._ended += 1
         self._tell(
-            ExitSeen(
+            ExitReported(
                 at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt, outcome=outcome
             )
         )

@@ -12,7 +12,7 @@ from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.forkserver.drivers import Nursery
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import connection, processes
-from jupyter_elastic.types import ExitSeen
+from jupyter_elastic.types import ExitReported
 from tests.support import fake_engine
 from tests.support.pool import lasting_pool, shared_pool
 
@@ -61,7 +61,7 @@ class World:
         return [one for one in self.seen if isinstance(one, kind)][-1]
 
     def ends(self):
-        return [(one.outcome, one.attempt) for one in self.seen if isinstance(one, ExitSeen)]
+        return [(one.outcome, one.attempt) for one in self.seen if isinstance(one, ExitReported)]
 
 
 @pytest.fixture

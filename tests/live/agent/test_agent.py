@@ -15,7 +15,7 @@ from jupyter_elastic.forkserver.drivers import Nursery
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import connection, processes
-from jupyter_elastic.types import ExitSeen, Launch, Rescale, RunningSeen, Stop
+from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch
 
@@ -50,7 +50,7 @@ class Daemon:
 
     async def until(self, condition):
         async with asyncio.timeout(60):
-            while not condition([one for one in self.seen if isinstance(one, ExitSeen | RunningSeen)]):
+            while not condition([one for one in self.seen if isinstance(one, ExitReported | RunningReported)]):
                 self.news.clear()
                 await self.news.wait()
 
@@ -91,11 +91,11 @@ def test_a_repeated_launch_of_an_attempt_that_is_over_repeats_its_end(pool_dir, 
 
     async def first(daemon):
         daemon.sent.put_nowait(order)
-        await daemon.until(lambda seen: any(isinstance(one, ExitSeen) for one in seen))
+        await daemon.until(lambda seen: any(isinstance(one, ExitReported) for one in seen))
         daemon.sent.put_nowait(order)
         daemon.sent.put_nowait(stop("cancel", order.job))
-        await daemon.until(lambda seen: len([one for one in seen if isinstance(one, ExitSeen)]) == 3)
-        assert {one.outcome for one in daemon.seen if isinstance(one, ExitSeen)} == {"completed"}
+        await daemon.until(lambda seen: len([one for one in seen if isinstance(one, ExitReported)]) == 3)
+        assert {one.outcome for one in daemon.seen if isinstance(one, ExitReported)} == {"completed"}
 
     async def next_agent(daemon):
         daemon.sent.put_nowait(stop("cancel", order.job))  # it has only the folder to know the attempt by
@@ -115,9 +115,9 @@ def test_an_attempt_that_was_ordered_and_never_started_is_started_by_the_next_ag
 
     async def story(daemon):
         daemon.sent.put_nowait(order)
-        await daemon.until(lambda seen: any(isinstance(one, RunningSeen) for one in seen))
+        await daemon.until(lambda seen: any(isinstance(one, RunningReported) for one in seen))
         daemon.sent.put_nowait(stop("cancel", order.job))
-        await daemon.until(lambda seen: isinstance(seen[-1], ExitSeen))
+        await daemon.until(lambda seen: isinstance(seen[-1], ExitReported))
         assert daemon.seen[-1].outcome == "cancelled"
         await processes.gone(folder.record().driver)
 
@@ -132,7 +132,7 @@ def test_a_launch_and_its_stop_at_once_end_it(pool_dir, tmp_path, monkeypatch):
     async def story(daemon):
         daemon.sent.put_nowait(order)
         daemon.sent.put_nowait(stop("preempt", order.job))
-        await daemon.until(lambda seen: seen and isinstance(seen[-1], ExitSeen))
+        await daemon.until(lambda seen: seen and isinstance(seen[-1], ExitReported))
         assert daemon.seen[-1].outcome == "preempted"
 
     with_agent(story)

@@ -17,7 +17,7 @@ from jupyter_elastic.agent import attempt
 from jupyter_elastic.driver import channel
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import ExitSeen, ProgressSeen, ReleaseSeen, Rescale, RunningSeen, Stop
+from jupyter_elastic.types import ExitReported, ProgressReported, ReleaseReported, Rescale, RunningReported, Stop
 from tests.support.fake_engine import Script, calls, launch
 
 
@@ -29,15 +29,15 @@ def test_slots_of_a_generation_that_was_overtaken_are_given_back(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
         hold, life = here.attempt(order)
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         third = rescale(order, 3, "here:0")
         hold.order(msgspec.structs.replace(third, draining=("here:1", "here:2")))  # here:2 came with generation 2
         await here.until(
             lambda seen: (
-                {slot for one in seen if isinstance(one, ReleaseSeen) for slot in one.slots} == {"here:1", "here:2"}
+                {slot for one in seen if isinstance(one, ReleaseReported) for slot in one.slots} == {"here:1", "here:2"}
             )
         )
-        assert all(one.generation == 3 for one in here.seen if isinstance(one, ReleaseSeen))
+        assert all(one.generation == 3 for one in here.seen if isinstance(one, ReleaseReported))
         hold.order(stop(order, "cancel"))
         await life
 
@@ -76,8 +76,8 @@ def test_an_attempt_from_launch_to_exit(world, job):
         assert folder.order() == order
         assert folder.exit() == seen
         kinds = [type(one) for one in here.seen]
-        assert kinds[0] is RunningSeen
-        assert kinds[-1] is ExitSeen
+        assert kinds[0] is RunningReported
+        assert kinds[-1] is ExitReported
         assert here.seen[-2].progress.step == 2
         lines = [json.loads(line) for line in (job / "progress.jsonl").read_text().splitlines()]
         assert lines[-1]["step"] == 2
@@ -92,11 +92,11 @@ def test_orders_reach_the_engine_once_and_old_ones_never(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
         hold, life = here.attempt(order)
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         third = rescale(order, 3, "here:1", "here:2", "here:3")
         for effect in (third, third, rescale(order, 2, "here:0"), order):
             hold.order(effect)
-        await here.until_seen(ReleaseSeen)
+        await here.until_seen(ReleaseReported)
         assert here.seen[-1].slots == ("here:0",)
         await until_recorded(AttemptFolder.of(job, 1), 3)
         hold.order(stop(order, "preempt"))
@@ -114,7 +114,7 @@ def test_a_stop_ends_as_it_was_asked(world, job, how, outcome):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
         hold, life = here.attempt(order)
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         pids = await until_recorded(AttemptFolder.of(job, 1), 2)
         hold.order(stop(order, how, "because"))
         seen = await life
@@ -182,9 +182,9 @@ def test_the_next_agent_adopts_a_running_driver(world, job):
     async def story(here):
         order = launch(job, Script(progress=2), python=sys.executable)
         hold, life = here.attempt(order)
-        await here.until_seen(ProgressSeen)
+        await here.until_seen(ProgressReported)
         hold.order(rescale(order, 2, "here:1"))
-        await here.until_seen(ReleaseSeen)
+        await here.until_seen(ReleaseReported)
         pids = await until_recorded(AttemptFolder.of(job, 1), 1)
         life.cancel()  # the agent dies
         await asyncio.gather(life, return_exceptions=True)
@@ -192,22 +192,22 @@ def test_the_next_agent_adopts_a_running_driver(world, job):
         here.seen.clear()
 
         hold, life = here.attempt(order, start=False)
-        await here.until_seen(ProgressSeen)
-        assert [type(one) for one in here.seen] == [RunningSeen, ReleaseSeen, ProgressSeen]
+        await here.until_seen(ProgressReported)
+        assert [type(one) for one in here.seen] == [RunningReported, ReleaseReported, ProgressReported]
         assert here.seen[0].generation == 2
         assert here.seen[1].slots == ("here:0",)
         assert processes.living(pids) == pids
         hold.order(rescale(order, 3, "here:0", "here:1"))  # a slot that comes back is not told as released any more
-        await here.until(lambda seen: any(isinstance(one, RunningSeen) and one.generation == 3 for one in seen))
+        await here.until(lambda seen: any(isinstance(one, RunningReported) and one.generation == 3 for one in seen))
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         here.seen.clear()
 
         hold, life = here.attempt(order)  # this one gets the Launch again
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         hold.order(stop(order, "cancel"))
         assert (await life).outcome == "cancelled"
-        assert not any(isinstance(one, ReleaseSeen) for one in here.seen)
+        assert not any(isinstance(one, ReleaseReported) for one in here.seen)
         assert here.births == 1
         assert calls(job) == ["launch 1", "rescale 2", "rescale 3", "stop cancel"]
 
@@ -218,7 +218,7 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
         _, life = here.attempt(order)
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         folder = AttemptFolder.of(job, 1)
         driver, *_ = await until_recorded(folder, 2)
         life.cancel()
@@ -226,7 +226,7 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         reader, writer = await asyncio.open_unix_connection(str(folder.runtime / channel.SOCKET_NAME))
         writer.write(channel.frame(stop(order, "preempt")))
         await writer.drain()
-        while not isinstance(await channel.read_observation(reader), ExitSeen):
+        while not isinstance(await channel.read_report(reader), ExitReported):
             pass
         writer.close()
         await processes.gone(driver)
@@ -338,7 +338,7 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
         _, life = here.attempt(order)
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         folder = AttemptFolder.of(job, 1)
         assert await here.nursery.birth(folder.path, folder.runtime, order) is None
         second = [sys.executable, "-m", "jupyter_elastic.driver.driver", str(folder.path), str(folder.runtime)]
@@ -366,7 +366,7 @@ def test_hostile_bytes_do_not_disturb_a_driver(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)
         hold, life = here.attempt(order)
-        await here.until_seen(RunningSeen)
+        await here.until_seen(RunningReported)
         path = str(AttemptFolder.of(job, 1).runtime / channel.SOCKET_NAME)
         for junk in (b"\xff" * 64, b"\x00\x00\x00\x05hello", b"\x00\x00", b""):
             with socket.socket(socket.AF_UNIX) as client:

@@ -13,7 +13,7 @@ from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError
 from jupyter_elastic.platform import connection
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import ExitSeen, JobEnded, JobStarted, PlanRejected, PolicyUsed
+from jupyter_elastic.types import ExitReported, JobEnded, JobStarted, PlanRejected, PolicyUsed
 
 from .test_service import until
 
@@ -48,8 +48,8 @@ def test_a_full_disk_refuses_submits_and_loses_nothing(pool, spec) -> None:
             assert len(accepted) + len(refused) == len(keys)
             shown = {info.job for info in await mine.jobs(limit=3000)}
             assert shown == {job, *accepted.values()}, "a refused submit is in the queue, or an accepted one is not"
-            seen = ExitSeen(at=0, by="", id="", job=job, attempt=1, outcome="completed")
-            report = asyncio.create_task(mine.ask(wire.ReportSeen(seen=seen)))
+            seen = ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="completed")
+            report = asyncio.create_task(mine.ask(wire.ReportArrived(seen=seen)))
             await asyncio.sleep(1.5)
             assert not report.done(), "a report that is not on disk must not be acknowledged"
             with pytest.raises(JournalError):

@@ -11,7 +11,7 @@ from jupyter_elastic.platform import connection
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.types import Cancel, Host, HostsSeen, JobsForgotten, Slot, Submit
+from jupyter_elastic.types import Cancel, Host, HostsReported, JobsForgotten, Slot, Submit
 from tests.live.daemon.test_kills import replayed_is_live
 
 DAY_S = 86_400.0
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 def test_a_daemon_forgets_what_ended_long_ago(pool, spec) -> None:
     core, events, now = Core(), [], time.time()
     host = Host(name="here", kind="cpu", slots=(Slot(index=0),))
-    events += core.step(HostsSeen(at=now - 50 * DAY_S, by="daemon", id="hosts", hosts=(host,)))[0]
+    events += core.step(HostsReported(at=now - 50 * DAY_S, by="daemon", id="hosts", hosts=(host,)))[0]
     for number, days in enumerate((50, 31, 29), 1):
         at = now - days * DAY_S
         events += core.step(Submit(at=at, by="root", id=f"key {number}", spec=spec))[0]

@@ -21,7 +21,7 @@ from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import (
     AgentPlace,
     Event,
-    ExitSeen,
+    ExitReported,
     JobEnded,
     JobInfo,
     JobRunning,
@@ -32,8 +32,8 @@ from jupyter_elastic.types import (
     PlanAccepted,
     PolicyUsed,
     Progress,
-    ProgressSeen,
-    RunningSeen,
+    ProgressReported,
+    RunningReported,
     Stop,
 )
 
@@ -154,19 +154,19 @@ def test_an_agent_elsewhere_is_not_heard(pool, spec) -> None:
             with pytest.raises(
                 NotAllowed, match=r"another one \(here\); it is connected, and only it can see what runs"
             ):
-                await second.ask(wire.ReportSeen(seen=_failed(job)))
+                await second.ask(wire.ReportArrived(seen=_failed(job)))
             with pytest.raises(NotAllowed, match="only the user's agent reports"):
-                await second.ask(wire.ReportSeen(seen=_failed(job)))
+                await second.ask(wire.ReportArrived(seen=_failed(job)))
             assert client.jobs(job=job)[0].phase == "starting"
-            await first.ask(wire.ReportSeen(seen=_failed(job)))
+            await first.ask(wire.ReportArrived(seen=_failed(job)))
             assert client.jobs(all=True, job=job)[0].phase == "failed"
             await second.close()
 
     asyncio.run(agents())
 
 
-def _failed(job: int) -> ExitSeen:
-    return ExitSeen(at=0, by="", id="x", job=job, attempt=1, outcome="failed")
+def _failed(job: int) -> ExitReported:
+    return ExitReported(at=0, by="", id="x", job=job, attempt=1, outcome="failed")
 
 
 def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:
@@ -276,12 +276,14 @@ def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) ->
             assert await asyncio.wait_for(anext(orders), 60) == launch
             slots = launch.slots
             said = {"at": 1e300, "by": "mallory", "id": "x", "job": job, "attempt": 1}
-            await mine.ask(wire.ReportSeen(seen=RunningSeen(**said, generation=1, slots=slots)))
-            await mine.ask(wire.ReportSeen(seen=ProgressSeen(**said, progress=Progress(step=3, metrics={"loss": 0.5}))))
+            await mine.ask(wire.ReportArrived(seen=RunningReported(**said, generation=1, slots=slots)))
+            await mine.ask(
+                wire.ReportArrived(seen=ProgressReported(**said, progress=Progress(step=3, metrics={"loss": 0.5})))
+            )
             await mine.ask(wire.CancelJob(job=job))
             stop = await asyncio.wait_for(anext(orders), 60)
             assert isinstance(stop, Stop)
-            await mine.ask(wire.ReportSeen(seen=ExitSeen(**said, outcome="cancelled")))
+            await mine.ask(wire.ReportArrived(seen=ExitReported(**said, outcome="cancelled")))
 
     asyncio.run(agent())
     running = until(client, job, JobRunning)
@@ -290,4 +292,4 @@ def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) ->
     assert until(client, job, JobEnded).fact.outcome == "cancelled"
     assert client.jobs(job=job)[0].progress == Progress(step=3, metrics={"loss": 0.5})
     with pytest.raises(Exception, match="role agent"):
-        client.ask(wire.ReportSeen(seen=ExitSeen(at=0, by="", id="", job=job, attempt=1, outcome="failed")))
+        client.ask(wire.ReportArrived(seen=ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="failed")))

@@ -21,7 +21,7 @@ from jupyter_elastic.driver.engine import Engine, Task
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload, encode_payload
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import ExitSeen, Observation, ReleaseSeen, RunningSeen
+from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported
 
 PATIENCE_S = 60.0
 
@@ -45,7 +45,7 @@ class Bench:
         **more: Any,
     ) -> None:
         self.folder = folder
-        self.reports: list[Observation] = []
+        self.reports: list[Report] = []
         self.news = asyncio.Event()
         self.generation = 0
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -67,7 +67,7 @@ class Bench:
         )  # fmt: skip
         self.engine = engine(task, self._report)
 
-    def _report(self, seen: Observation) -> None:
+    def _report(self, seen: Report) -> None:
         self.reports.append(seen)
         self.news.set()
 
@@ -91,19 +91,19 @@ class Bench:
                 await asyncio.wait_for(self.news.wait(), 0.005)
         return found
 
-    async def running(self, generation: int | None = None) -> RunningSeen:
+    async def running(self, generation: int | None = None) -> RunningReported:
         """Wait until this generation (the last one asked for) is reported running."""
         wanted = self.generation if generation is None else generation
         return await self.until(
-            lambda: next((r for r in self.reports if isinstance(r, RunningSeen) and r.generation == wanted), None)
+            lambda: next((r for r in self.reports if isinstance(r, RunningReported) and r.generation == wanted), None)
         )
 
-    async def ended(self, patience_s: float = PATIENCE_S) -> ExitSeen:
+    async def ended(self, patience_s: float = PATIENCE_S) -> ExitReported:
         return await self.until(lambda: self.exit, patience_s)
 
     @property
-    def exit(self) -> ExitSeen | None:
-        return next((r for r in self.reports if isinstance(r, ExitSeen)), None)
+    def exit(self) -> ExitReported | None:
+        return next((r for r in self.reports if isinstance(r, ExitReported)), None)
 
     def of(self, kind: str) -> list[Any]:
         """The reports of a kind."""
@@ -111,7 +111,7 @@ class Bench:
 
     @property
     def released(self) -> list[str]:
-        return [slot for r in self.reports if isinstance(r, ReleaseSeen) for slot in r.slots]
+        return [slot for r in self.reports if isinstance(r, ReleaseReported) for slot in r.slots]
 
     def steps(self) -> list[dict[str, Any]]:
         """What the cells wrote with `note(...)`, in order."""

@@ -74,10 +74,10 @@ async def test_a_death_and_its_replacement_are_reported(folder: Path) -> None:
     async with Bench(Horovod, folder, "from jupyter_elastic.training import report\n" + cell, out=OUT) as bench:
         await bench.launch("h:0", "h:1")
         await bench.step_at(2, time.time())
-        await bench.until(lambda: bench.of("ProgressSeen"))
+        await bench.until(lambda: bench.of("ProgressReported"))
         bench.kill(1)
-        (back,) = await bench.until(lambda: bench.of("ReplacementSeen"))
-        (death,) = bench.of("DeathSeen")
+        (back,) = await bench.until(lambda: bench.of("ReplacementReported"))
+        (death,) = bench.of("DeathReported")
         assert (death.rank, death.slot, death.cause, death.count) == (1, "h:1", "was killed by SIGKILL", 1)
         assert death.step > 0
         assert (back.rank, back.slot) == (1, "h:1")
@@ -86,7 +86,7 @@ async def test_a_death_and_its_replacement_are_reported(folder: Path) -> None:
         await bench.until(lambda: bench.released == ["h:1"])
         bench.finish()
         assert (await bench.ended()).outcome == "completed"
-        assert len(bench.of("DeathSeen")) == 1
+        assert len(bench.of("DeathReported")) == 1
 
 
 @asynchronous

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
-from jupyter_elastic.types import ProgressSeen, RunningSeen
+from jupyter_elastic.types import ProgressReported, RunningReported
 from tests.live.engine.bench import Bench
 from tests.live.training.test_accuracy import digits  # noqa: F401  a fixture
 
@@ -48,7 +48,7 @@ def job(tmp_path, name, digits, epochs=6):  # noqa: F811
 
 def sizes(bench, after=0):
     """The world sizes that were reported, from the report number `after` on."""
-    return [seen.progress.world_size for seen in bench.reports[after:] if isinstance(seen, ProgressSeen)]
+    return [seen.progress.world_size for seen in bench.reports[after:] if isinstance(seen, ProgressReported)]
 
 
 def test_these_are_all_cells_of_the_page():
@@ -104,7 +104,8 @@ def test_an_elastic_cell_of_the_page_goes_through_random_changes(warm_workers, t
 
             def runs_on(slots, since):
                 return lambda: any(
-                    isinstance(seen, RunningSeen) and set(seen.slots) == set(slots) for seen in bench.reports[since:]
+                    isinstance(seen, RunningReported) and set(seen.slots) == set(slots)
+                    for seen in bench.reports[since:]
                 )
 
             slots = ["h:0", "h:1"][: chance.randint(1, 2)]

@@ -11,7 +11,7 @@ import pytest
 from jupyter_elastic.driver.driver import Driver, load_engine
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
-from jupyter_elastic.types import ExitSeen, JobSpec, Launch, ReleaseSeen, Rescale, RunningSeen, Stop
+from jupyter_elastic.types import ExitReported, JobSpec, Launch, ReleaseReported, Rescale, RunningReported, Stop
 
 ABOUT = {"at": 5.0, "by": "me", "id": "x", "job": 3, "attempt": 1}
 
@@ -35,19 +35,19 @@ def stop(how, reason=""):
 
 def test_the_snapshot_is_what_still_matters(driver):
     assert driver.snapshot() == []
-    driver.report(RunningSeen(**ABOUT, generation=1, slots=("h:0", "h:1")))
-    driver.report(RunningSeen(**ABOUT, generation=2, slots=("h:0",)))
-    driver.report(ReleaseSeen(**ABOUT, slots=("h:1",)))
+    driver.report(RunningReported(**ABOUT, generation=1, slots=("h:0", "h:1")))
+    driver.report(RunningReported(**ABOUT, generation=2, slots=("h:0",)))
+    driver.report(ReleaseReported(**ABOUT, slots=("h:1",)))
     running, released = driver.snapshot()
     assert running.generation == 2
     assert released.slots == ("h:1",)
     driver.accept(rescale(3, "h:0", "h:1"))
-    assert [type(part) for part in driver.snapshot()] == [RunningSeen]
+    assert [type(part) for part in driver.snapshot()] == [RunningReported]
 
 
 def test_a_release_names_the_generation_that_the_engine_knew(driver):
-    driver.report(ReleaseSeen(**ABOUT, slots=("h:1",)))
-    driver.report(ReleaseSeen(**ABOUT, slots=("h:0",), generation=1))
+    driver.report(ReleaseReported(**ABOUT, slots=("h:1",)))
+    driver.report(ReleaseReported(**ABOUT, slots=("h:0",), generation=1))
     (released,) = driver.snapshot()
     assert released.generation == 1
     assert released.slots == ("h:1", "h:0")
@@ -82,13 +82,13 @@ def test_after_a_stop_nothing_grows_and_a_harder_stop_wins(driver):
 def test_the_end_is_judged_by_who_asked_for_it(driver, how, said, outcome, reason):
     if how:
         driver.accept(stop(how, "r"))
-    driver.report(ExitSeen(**ABOUT, outcome=said))
+    driver.report(ExitReported(**ABOUT, outcome=said))
     assert (driver._exit.outcome, driver._exit.reason, driver._exit.at) == (outcome, reason, 5.0)
 
 
 def test_only_the_first_end_counts(driver):
-    driver.report(ExitSeen(**ABOUT, outcome="completed"))
-    driver.report(ExitSeen(**ABOUT, outcome="failed"))
+    driver.report(ExitReported(**ABOUT, outcome="completed"))
+    driver.report(ExitReported(**ABOUT, outcome="failed"))
     assert driver._exit.outcome == "completed"
 
 

@@ -10,7 +10,7 @@ from jupyter_elastic.agent.attempt import check_spec
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord, attempts
 from jupyter_elastic.platform import connection
-from jupyter_elastic.types import ExitSeen, JobSpec, Launch
+from jupyter_elastic.types import ExitReported, JobSpec, Launch
 
 
 def order(folder, python=sys.executable):
@@ -25,7 +25,7 @@ def test_what_is_written_is_read_again(tmp_path):
     folder.create(launch)
     record = DriverRecord(job=3, attempt=2, driver=(11, 1.5), workers=((12, 2.25),))
     folder.write_record(record)
-    seen = ExitSeen(at=1.0, by="me", id="x", job=3, attempt=2, outcome="failed", reason="why")
+    seen = ExitReported(at=1.0, by="me", id="x", job=3, attempt=2, outcome="failed", reason="why")
     folder.write_exit(seen)
     assert (folder.order(), folder.record(), folder.exit()) == (launch, record, seen)
     assert (folder.path / "order.json").stat().st_mode & 0o077 == 0
@@ -34,7 +34,7 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_a_damaged_file_says_nothing(tmp_path):
     folder = AttemptFolder.of(tmp_path, 1)
     folder.create(order(tmp_path))
-    (folder.path / "exit.json").write_text('{"type":"ExitSeen","job":')
+    (folder.path / "exit.json").write_text('{"type":"ExitReported","job":')
     (folder.path / "driver.json").write_text("[]")
     assert folder.exit() is None
     assert folder.record() is None

@@ -9,18 +9,18 @@ import pytest
 from jupyter_elastic.agent import outbox
 from jupyter_elastic.agent.outbox import Outbox
 from jupyter_elastic.errors import DaemonUnreachable, JournalError, NotFound
-from jupyter_elastic.types import ExitSeen, Progress, ProgressSeen, ReleaseSeen, RunningSeen
+from jupyter_elastic.types import ExitReported, Progress, ProgressReported, ReleaseReported, RunningReported
 
 ABOUT = {"at": 0.0, "by": "me", "id": "x", "job": 1, "attempt": 1}
 
 
 def progress(step):
-    return ProgressSeen(**ABOUT, progress=Progress(step=step))
+    return ProgressReported(**ABOUT, progress=Progress(step=step))
 
 
-RUNNING = RunningSeen(**ABOUT, generation=1, slots=("h:0",))
-RELEASED = ReleaseSeen(**ABOUT, slots=("h:0",))
-EXIT = ExitSeen(**ABOUT, outcome="completed")
+RUNNING = RunningReported(**ABOUT, generation=1, slots=("h:0",))
+RELEASED = ReleaseReported(**ABOUT, slots=("h:0",))
+EXIT = ExitReported(**ABOUT, outcome="completed")
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import asyncio
 import json
 
 from jupyter_elastic.driver.progress import INTERVAL_S, ProgressWriter, merged
-from jupyter_elastic.types import JobSpec, Launch, Progress, ProgressSeen
+from jupyter_elastic.types import JobSpec, Launch, Progress, ProgressReported
 
 
 def seen(step, **metrics):
-    return ProgressSeen(at=step, by="me", id="p", job=1, attempt=2, progress=Progress(step=step, metrics=metrics))
+    return ProgressReported(at=step, by="me", id="p", job=1, attempt=2, progress=Progress(step=step, metrics=metrics))
 
 
 def order(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic.scheduler.core.agents import objection
-from jupyter_elastic.types import AgentChanged, AgentPlace, AgentSeen
+from jupyter_elastic.types import AgentChanged, AgentPlace, AgentReported
 from tests.support.books import Books, host
 
 FIRST = AgentPlace(place="first", home="a", words="host lab, pid:[1]")
@@ -15,11 +15,11 @@ STRANGER = AgentPlace(place="elsewhere", home="b")
 
 def pool(*, runs: bool, connected: bool) -> Books:
     books = Books(host("a", 2))
-    books.step(AgentSeen, connected=True, place=FIRST)
+    books.step(AgentReported, connected=True, place=FIRST)
     if runs:
         books.running(2)
     if not connected:
-        books.step(AgentSeen, connected=False)
+        books.step(AgentReported, connected=False)
     return books
 
 
@@ -48,7 +48,7 @@ def test_it_takes_over_openly_when_the_first_is_gone() -> None:
     assert "jupyter elastic agent --take-over" in refused(books, RESTARTED)
     assert refused(books, RESTARTED, alone=True) == ""
     assert refused(books, STRANGER, take_over=True) == ""
-    (fact,) = books.step(AgentSeen, connected=True, place=RESTARTED)
+    (fact,) = books.step(AgentReported, connected=True, place=RESTARTED)
     assert fact == AgentChanged(user="ann", connected=True, place=RESTARTED)
     assert "the agent of ann is another one" in refused(books, FIRST)
 
@@ -61,6 +61,6 @@ def test_nothing_runs() -> None:
 
 def test_where_an_agent_is_is_told_once() -> None:
     books = pool(runs=False, connected=True)
-    assert books.step(AgentSeen, connected=True, place=FIRST) == []
-    assert books.step(AgentSeen, connected=False) == [AgentChanged(user="ann", connected=False)]
+    assert books.step(AgentReported, connected=True, place=FIRST) == []
+    assert books.step(AgentReported, connected=False) == [AgentChanged(user="ann", connected=False)]
     assert books.core.state.places["ann"] == FIRST

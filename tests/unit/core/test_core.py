@@ -12,10 +12,10 @@ from jupyter_elastic.scheduler.core import Core, State
 from jupyter_elastic.types import (
     Cancel,
     Event,
-    ExitSeen,
+    ExitReported,
     Plan,
     Progress,
-    ProgressSeen,
+    ProgressReported,
     Propose,
     Resize,
     Size,
@@ -44,7 +44,7 @@ def test_a_first_measurement_at_a_size_is_news_and_a_second_is_not() -> None:
     wanted = []
     for samples in (1.0, 2.0, 3.0):
         seen = Progress(samples=samples, samples_per_s=50.0, total_samples=100.0)
-        books.step(ProgressSeen, job=job, attempt=1, progress=seen)
+        books.step(ProgressReported, job=job, attempt=1, progress=seen)
         wanted.append(books.core.wants_plan)
         books.plan({job: 2})
     assert wanted == [False, True, False]
@@ -73,9 +73,9 @@ def test_books_are_equal_after_replay_and_after_a_snapshot() -> None:
     books.plan({job: 1}, memo={1: 2}, reasons={job: "enough"})
     books.step(Resize, job=job, min_slots=1, max_slots=2)
     books.step(UsePolicy, name="las", options={"a": 1}, source="class A: ...")
-    books.step(ProgressSeen, job=job, attempt=1, progress=Progress(step=1, metrics={"loss": 0.1}))
+    books.step(ProgressReported, job=job, attempt=1, progress=Progress(step=1, metrics={"loss": 0.1}))
     books.submit()
-    books.step(ExitSeen, job=job, attempt=1, outcome="lost")
+    books.step(ExitReported, job=job, attempt=1, outcome="lost")
     replayed = Core()
     for event in books.events:
         replayed.fold(msgspec.json.decode(msgspec.json.encode(event), type=Event))
@@ -109,7 +109,7 @@ def test_a_step_costs_what_changed_however_long_the_queue_is() -> None:
     core.view(3.0)
     times = []
     for number in range(200):
-        seen = ProgressSeen(at=3.0, by="ann", id="r", job=1, attempt=1, progress=Progress(step=number + 1))
+        seen = ProgressReported(at=3.0, by="ann", id="r", job=1, attempt=1, progress=Progress(step=number + 1))
         began = perf_counter()
         assert core.step(seen)[0]
         times.append(perf_counter() - began)

@@ -1,4 +1,4 @@
-"""Wishes and observations, one by one."""
+"""Commands and reports, one by one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jupyter_elastic import types
 from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.types import (
     AgentChanged,
-    AgentSeen,
+    AgentReported,
     Cancel,
-    ExitSeen,
+    ExitReported,
     Forget,
     Host,
     HostsChanged,
-    HostsSeen,
+    HostsReported,
     JobEnded,
     JobProgressed,
     JobRequeued,
@@ -24,12 +24,12 @@ from jupyter_elastic.types import (
     JobsForgotten,
     Launch,
     Progress,
-    ProgressSeen,
-    ReleaseSeen,
+    ProgressReported,
+    ReleaseReported,
     Rescale,
     RescaleRequested,
     Resize,
-    RunningSeen,
+    RunningReported,
     Size,
     Slot,
     SlotsReleased,
@@ -43,7 +43,7 @@ from tests.support.books import Books, host, job_spec
 
 
 def progress(books: Books, job: int, **what: Any) -> None:
-    books.step(ProgressSeen, job=job, attempt=books.job(job).attempt, progress=Progress(**what))
+    books.step(ProgressReported, job=job, attempt=books.job(job).attempt, progress=Progress(**what))
 
 
 # --- submit, cancel, resize, policy -----------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_cancel_in_every_phase() -> None:
     assert isinstance(fact, StopRequested)
     assert [effect.how for effect in books.effects if isinstance(effect, Stop)] == ["cancel"]
     assert books.step(Cancel, job=job) == []
-    _, ended = books.step(ExitSeen, job=job, attempt=1, outcome="preempted")
+    _, ended = books.step(ExitReported, job=job, attempt=1, outcome="preempted")
     assert isinstance(ended, JobEnded)
     assert ended.outcome == "cancelled"
     with pytest.raises(NotFound, match="no job 7"):
@@ -124,7 +124,7 @@ def test_a_job_that_completes_while_it_is_cancelled_has_completed() -> None:
     books = Books(host("a", 2))
     job = books.running(2)
     books.step(Cancel, job=job)
-    books.step(ExitSeen, job=job, attempt=1, outcome="completed")
+    books.step(ExitReported, job=job, attempt=1, outcome="completed")
     assert books.job(job).phase == "completed"
 
 
@@ -205,7 +205,7 @@ def test_a_life_from_submit_to_end() -> None:
     assert isinstance(order, Rescale)
     assert (order.generation, order.slots, order.draining) == (2, ("a:0", "a:1", "a:2"), ())
     books.settle(job, pause_s=0.5)
-    facts = books.step(ExitSeen, job=job, attempt=1, outcome="completed")
+    facts = books.step(ExitReported, job=job, attempt=1, outcome="completed")
     assert [type(fact) for fact in facts] == [SlotsReleased, JobEnded]
     info = books.core.jobs(job=job)[0]
     assert (info.phase, info.slots, info.ended_at) == ("completed", (), books.now)
@@ -219,9 +219,9 @@ def test_an_older_generation_does_not_settle_the_newest() -> None:
     job = books.running(2)
     books.plan({job: 3})
     old = {"job": job, "attempt": 1, "generation": 1, "slots": ("a:0", "a:1")}
-    assert books.step(RunningSeen, **old) == []
+    assert books.step(RunningReported, **old) == []
     assert books.job(job).phase == "rescaling"
-    assert books.step(RunningSeen, job=job, attempt=1, generation=3, slots=("a:0",)) == []
+    assert books.step(RunningReported, job=job, attempt=1, generation=3, slots=("a:0",)) == []
     assert len(books.settle(job)) == 1
     assert books.settle(job) == []  # a repeat is no news
 
@@ -230,7 +230,9 @@ def test_members_are_those_of_the_leases() -> None:
     books = Books(host("a", 4))
     job = books.submit()
     books.plan({job: 2})
-    facts = books.step(RunningSeen, job=job, attempt=1, generation=1, slots=("a:1", "a:3", "x:9"), pause_s=float("nan"))
+    facts = books.step(
+        RunningReported, job=job, attempt=1, generation=1, slots=("a:1", "a:3", "x:9"), pause_s=float("nan")
+    )
     assert facts == [JobRunning(job=job, attempt=1, generation=1, slots=("a:1",), pause_s=0.0)]
 
 
@@ -238,10 +240,10 @@ def test_only_draining_slots_are_released_and_only_once() -> None:
     books = Books(host("a", 4))
     job = books.running(3)
     release = {"job": job, "attempt": 1, "slots": ("a:0", "a:2", "nowhere:1")}
-    assert books.step(ReleaseSeen, **release) == []
+    assert books.step(ReleaseReported, **release) == []
     books.plan({job: 2})
-    assert books.step(ReleaseSeen, **release) == [SlotsReleased(job=job, attempt=1, slots=("a:2",))]
-    assert books.step(ReleaseSeen, **release) == []
+    assert books.step(ReleaseReported, **release) == [SlotsReleased(job=job, attempt=1, slots=("a:2",))]
+    assert books.step(ReleaseReported, **release) == []
 
 
 def test_a_late_repeat_of_a_release_does_not_free_a_slot_that_was_given_again() -> None:
@@ -249,27 +251,27 @@ def test_a_late_repeat_of_a_release_does_not_free_a_slot_that_was_given_again() 
     job = books.running(2)
     books.plan({job: 1})
     old = {"job": job, "attempt": 1, "slots": ("a:1",), "generation": 2}
-    assert len(books.step(ReleaseSeen, **old)) == 1
+    assert len(books.step(ReleaseReported, **old)) == 1
     books.plan({job: 2})
     books.plan({job: 1})
     assert books.job(job).draining == ("a:1",)
-    assert books.step(ReleaseSeen, **old) == []
-    assert len(books.step(ReleaseSeen, **{**old, "generation": 4})) == 1
+    assert books.step(ReleaseReported, **old) == []
+    assert len(books.step(ReleaseReported, **{**old, "generation": 4})) == 1
 
 
 def test_reports_of_an_old_attempt_are_ignored() -> None:
     books = Books(host("a", 4))
     job = books.running(2)
     books.plan({})
-    books.step(ExitSeen, job=job, attempt=1, outcome="preempted")
+    books.step(ExitReported, job=job, attempt=1, outcome="preempted")
     assert books.job(job).phase == "queued"
     books.plan({job: 2})
     assert books.job(job).attempt == 2
     for kind, what in (
-        (RunningSeen, {"generation": 1, "slots": ("a:0", "a:1")}),
-        (ReleaseSeen, {"slots": ("a:0",)}),
-        (ProgressSeen, {"progress": Progress(step=1)}),
-        (ExitSeen, {"outcome": "completed"}),
+        (RunningReported, {"generation": 1, "slots": ("a:0", "a:1")}),
+        (ReleaseReported, {"slots": ("a:0",)}),
+        (ProgressReported, {"progress": Progress(step=1)}),
+        (ExitReported, {"outcome": "completed"}),
     ):
         for attempt in (0, 1, 3):
             assert books.step(kind, job=job, attempt=attempt, **what) == []
@@ -302,7 +304,7 @@ def test_every_way_out(stop: str, outcome: str, phase: str) -> None:
         books.plan({})
     elif stop == "cancel":
         books.step(Cancel, job=job)
-    books.step(ExitSeen, job=job, attempt=1, outcome=outcome, reason="r")
+    books.step(ExitReported, job=job, attempt=1, outcome=outcome, reason="r")
     assert books.job(job).phase == phase
     assert {slot.state for slot in books.core.slots()} == {"free"}
 
@@ -313,19 +315,19 @@ def test_the_fourth_loss_in_a_row_ends_the_job_and_progress_forgives() -> None:
 
     def lose() -> None:
         books.plan({job: 1})
-        books.step(ExitSeen, job=job, attempt=books.job(job).attempt, outcome="lost", reason="driver killed")
+        books.step(ExitReported, job=job, attempt=books.job(job).attempt, outcome="lost", reason="driver killed")
 
     for _ in range(3):
         lose()
     books.plan({job: 1})
     progress(books, job, step=5)
-    books.step(ExitSeen, job=job, attempt=4, outcome="lost")
+    books.step(ExitReported, job=job, attempt=4, outcome="lost")
     for _ in range(2):
         lose()
     books.plan({job: 1})
     progress(books, job, step=5, samples_per_s=1.0)  # no further than before
     assert books.job(job).phase == "starting"
-    books.step(ExitSeen, job=job, attempt=7, outcome="lost", reason="driver killed")
+    books.step(ExitReported, job=job, attempt=7, outcome="lost", reason="driver killed")
     info = books.core.jobs(job=job)[0]
     assert (info.phase, info.restarts) == ("failed", 6)
     assert "lost 4 attempts in a row" in info.reason
@@ -338,7 +340,7 @@ def test_a_preemption_is_no_loss() -> None:
     for attempt in range(1, 7):
         books.plan({job: 1})
         books.plan({})
-        facts = books.step(ExitSeen, job=job, attempt=attempt, outcome="lost")
+        facts = books.step(ExitReported, job=job, attempt=attempt, outcome="lost")
         assert isinstance(facts[-1], JobRequeued)
         assert facts[-1].cause == "preempted"
 
@@ -347,10 +349,10 @@ def test_progress_keeps_what_is_a_number_and_a_repeat_is_nothing() -> None:
     books = Books(host("a", 2))
     job = books.running(2)
     seen = Progress(step=3, samples=float("nan"), epoch=-1.0, metrics={"loss": float("nan"), "acc": 0.5})
-    assert books.step(ProgressSeen, job=job, attempt=1, progress=seen) == [
+    assert books.step(ProgressReported, job=job, attempt=1, progress=seen) == [
         JobProgressed(job=job, attempt=1, progress=Progress(step=3, metrics={"acc": 0.5}, not_finite=("loss",)))
     ]
-    assert books.step(ProgressSeen, job=job, attempt=1, progress=seen) == []
+    assert books.step(ProgressReported, job=job, attempt=1, progress=seen) == []
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -364,7 +366,7 @@ def test_the_time_limit_counts_over_attempts_and_fails_with_a_reason() -> None:
     books.now = started + 40
     books.plan({})
     ran = books.now - started
-    books.step(ExitSeen, job=job, attempt=1, outcome="preempted")
+    books.step(ExitReported, job=job, attempt=1, outcome="preempted")
     assert books.core.next_wakeup(books.now) is None
     books.now += 1000
     books.plan({job: 1})
@@ -377,7 +379,7 @@ def test_the_time_limit_counts_over_attempts_and_fails_with_a_reason() -> None:
     assert isinstance(fact, StopRequested)
     assert fact.how == "time limit"
     assert books.step(Tick) == []
-    books.step(ExitSeen, job=job, attempt=2, outcome="cancelled")
+    books.step(ExitReported, job=job, attempt=2, outcome="cancelled")
     info = books.core.jobs(job=job)[0]
     assert info.phase == "failed"
     assert "time limit of 60 s" in info.reason
@@ -388,7 +390,7 @@ def test_a_clock_that_jumps_breaks_nothing(at: float) -> None:
     books = Books(host("a", 2))
     job = books.running(1, max_time_s=60.0)
     before = books.now
-    books.step(ProgressSeen, job=job, attempt=1, progress=Progress(step=1), at=at)
+    books.step(ProgressReported, job=job, attempt=1, progress=Progress(step=1), at=at)
     assert books.events[-1].at == before
     assert books.core.view(at).now >= before
     assert books.core.view(before + 10).jobs[0].run_s == pytest.approx(11)
@@ -415,19 +417,19 @@ def test_attained_service_counts_leased_slots() -> None:
 def test_a_job_goes_on_without_a_lost_host_if_it_can() -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.running(4)
-    facts = books.step(HostsSeen, hosts=(host("a", 2),))
+    facts = books.step(HostsReported, hosts=(host("a", 2),))
     assert [type(fact) for fact in facts] == [HostsChanged, RescaleRequested]
     assert books.job(job).slots == ("a:0", "a:1")
     states = {slot.slot: (slot.state, slot.job) for slot in books.core.slots()}
     assert states["b:0"] == ("out", job)
-    books.step(ReleaseSeen, job=job, attempt=1, slots=("b:0", "b:1"))
+    books.step(ReleaseReported, job=job, attempt=1, slots=("b:0", "b:1"))
     assert [slot.slot for slot in books.core.slots()] == ["a:0", "a:1"]
 
 
 def test_it_goes_on_with_an_allowed_size() -> None:
     books = Books(host("a", 3), host("b", 1))
     job = books.running(4, 1, 4, sizes=(1, 2, 4))
-    books.step(HostsSeen, hosts=(host("a", 3),))
+    books.step(HostsReported, hosts=(host("a", 3),))
     assert books.job(job).slots == ("a:0", "a:1")
     assert set(books.job(job).draining) == {"a:2", "b:0"}
 
@@ -436,10 +438,10 @@ def test_it_goes_on_with_an_allowed_size() -> None:
 def test_a_job_that_can_not_go_on_is_queued_again(preemptible: bool) -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.running(4, 3, 4, preemptible=preemptible)
-    _, fact = books.step(HostsSeen, hosts=(host("a", 2),))
+    _, fact = books.step(HostsReported, hosts=(host("a", 2),))
     assert isinstance(fact, StopRequested)
     assert (fact.how, fact.reason) == ("preempt", "host lost: b:0, b:1")
-    books.step(ExitSeen, job=job, attempt=1, outcome="lost")
+    books.step(ExitReported, job=job, attempt=1, outcome="lost")
     assert books.job(job).phase == "queued"
 
 
@@ -447,30 +449,30 @@ def test_a_starting_job_that_loses_a_slot_starts_anew() -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.submit()
     books.plan({job: 4})
-    _, fact = books.step(HostsSeen, hosts=(host("a", 2),))
+    _, fact = books.step(HostsReported, hosts=(host("a", 2),))
     assert isinstance(fact, StopRequested)
 
 
 def test_a_slot_used_by_a_stranger_is_given_up_and_comes_back() -> None:
     books = Books(host("a", 2))
     job = books.running(2)
-    books.step(HostsSeen, hosts=(host("a", 2, slots=(Slot(index=0), Slot(index=1, out="used by pid 7"))),))
+    books.step(HostsReported, hosts=(host("a", 2, slots=(Slot(index=0), Slot(index=1, out="used by pid 7"))),))
     assert books.job(job).slots == ("a:0",)
-    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:1",))
+    books.step(ReleaseReported, job=job, attempt=1, slots=("a:1",))
     assert [slot.state for slot in books.core.slots()] == ["leased", "out"]
     assert books.core.slots()[1].reason == "used by pid 7"
-    books.step(HostsSeen, hosts=(host("a", 2),))
+    books.step(HostsReported, hosts=(host("a", 2),))
     assert [slot.state for slot in books.core.slots()] == ["leased", "free"]
-    assert books.step(HostsSeen, hosts=(host("a", 2),)) == []
+    assert books.step(HostsReported, hosts=(host("a", 2),)) == []
 
 
 def test_a_host_that_comes_back_still_waits_for_its_old_tenant() -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.running(4)
-    books.step(HostsSeen, hosts=(host("a", 2),))
-    books.step(HostsSeen, hosts=(host("a", 2), host("b", 2)))
+    books.step(HostsReported, hosts=(host("a", 2),))
+    books.step(HostsReported, hosts=(host("a", 2), host("b", 2)))
     assert [slot.state for slot in books.core.slots()] == ["leased", "leased", "draining", "draining"]
-    books.step(ReleaseSeen, job=job, attempt=1, slots=("b:0", "b:1"))
+    books.step(ReleaseReported, job=job, attempt=1, slots=("b:0", "b:1"))
     assert sum(slot.state == "free" for slot in books.core.slots()) == 2
 
 
@@ -482,12 +484,12 @@ def test_a_host_named_twice_counts_once() -> None:
 def test_an_agent_that_went_hides_queued_jobs_and_hears_everything_when_it_is_back() -> None:
     books = Books(host("a", 4))
     job, waiting = books.running(4), books.submit()
-    assert books.step(AgentSeen, by="ann", connected=False) == [AgentChanged(user="ann", connected=False)]
-    assert books.step(AgentSeen, by="ann", connected=False) == []
+    assert books.step(AgentReported, by="ann", connected=False) == [AgentChanged(user="ann", connected=False)]
+    assert books.step(AgentReported, by="ann", connected=False) == []
     assert [one.job for one in books.core.view(books.now).jobs] == [job]
     assert books.plan({job: 2, waiting: 2})[0].job == job  # type: ignore[union-attr]
     assert books.job(waiting).phase == "queued"
-    books.step(AgentSeen, by="ann", connected=True)
+    books.step(AgentReported, by="ann", connected=True)
     launch, order = books.core.outstanding("ann")
     assert isinstance(launch, Launch)
     assert isinstance(order, Rescale)
@@ -504,7 +506,7 @@ def test_outstanding_orders_of_a_settled_and_of_a_stopping_job() -> None:
     assert (launch.generation, launch.slots) == (1, ("a:0", "a:1"))
     books.step(Cancel, job=job, reason="enough")
     assert [type(order) for order in books.core.outstanding("ann")] == [Launch, Stop]
-    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:0", "a:1"))
+    books.step(ReleaseReported, job=job, attempt=1, slots=("a:0", "a:1"))
     [stop] = books.core.outstanding("ann")
     assert isinstance(stop, Stop)
     assert (stop.how, stop.reason) == ("cancel", "enough")
@@ -550,11 +552,13 @@ def test_a_thousand_deaths_are_some_forty_events() -> None:
     told = 0
     for count in range(1, 1001):
         seen = {**about, "count": count, "cause": "was killed by SIGKILL"}
-        told += len(books.step(types.DeathSeen, **seen))
-        assert books.step(types.DeathSeen, **seen) == []  # told twice
-        told += len(books.step(types.ReplacementSeen, **about, count=count, after_s=0.1))
-        assert books.step(types.ReplacementSeen, **about, count=count, after_s=0.1) == []
+        told += len(books.step(types.DeathReported, **seen))
+        assert books.step(types.DeathReported, **seen) == []  # told twice
+        told += len(books.step(types.ReplacementReported, **about, count=count, after_s=0.1))
+        assert books.step(types.ReplacementReported, **about, count=count, after_s=0.1) == []
     assert 40 <= told <= 90
     assert books.job(job).deaths > 800
     books.plan({})
-    assert books.step(types.DeathSeen, **about, count=2000, cause="was killed by SIGKILL") == []  # it is being stopped
+    assert (
+        books.step(types.DeathReported, **about, count=2000, cause="was killed by SIGKILL") == []
+    )  # it is being stopped

@@ -7,7 +7,7 @@ import pytest
 from jupyter_elastic import types as t
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core.explain import span
-from jupyter_elastic.types import AgentSeen, Cancel, ExitSeen, HostsSeen, Progress, ProgressSeen
+from jupyter_elastic.types import AgentReported, Cancel, ExitReported, HostsReported, Progress, ProgressReported
 from tests.support.books import Books, host
 
 
@@ -17,7 +17,7 @@ def test_a_waiting_job_hears_what_is_missing_and_until_about_when() -> None:
     first, job = books.submit(2, 2), books.submit(2, 4)
     for samples in (0.0, 100.0):
         seen = Progress(samples=samples, total_samples=12_100.0, samples_per_s=100.0)
-        books.step(ProgressSeen, job=holder, attempt=1, progress=seen)
+        books.step(ProgressReported, job=holder, attempt=1, progress=seen)
     books.plan({holder: 3}, reasons={job: "job 2 goes first"})
     text = books.core.explain(job, books.now + 10)
     assert "needs 2 slots to start" in text
@@ -49,14 +49,14 @@ def test_enough_is_free() -> None:
 def test_slots_that_are_out_are_named() -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.submit(4, 4)
-    books.step(HostsSeen, hosts=(host("a", 2),))
+    books.step(HostsReported, hosts=(host("a", 2),))
     assert "can't give 4 now" in books.core.explain(job, books.now)
 
 
 def test_the_agent_that_is_away() -> None:
     books = Books(host("a", 2))
     running, waiting = books.running(1), books.submit()
-    books.step(AgentSeen, by="ann", connected=False)
+    books.step(AgentReported, by="ann", connected=False)
     assert "The agent of ann is not connected" in books.core.explain(running, books.now)
     assert "run `jupyter elastic agent`" in books.core.explain(waiting, books.now)
 
@@ -69,7 +69,7 @@ def test_a_running_job_hears_its_size_and_why() -> None:
     assert "is starting with 6 workers (it asked for 1:6)" in text
     assert "not reported yet" in text
     books.settle(job)
-    books.step(HostsSeen, hosts=(host("a", 4),))
+    books.step(HostsReported, hosts=(host("a", 4),))
     text = books.core.explain(job, books.now)
     assert "with 4 workers" in text
     assert "host lost: b:0, b:1" in text
@@ -81,12 +81,12 @@ def test_a_running_job_hears_its_size_and_why() -> None:
 def test_the_end_and_a_failed_attempt() -> None:
     books = Books(host("a", 2))
     job = books.running(1)
-    books.step(ExitSeen, job=job, attempt=1, outcome="lost", reason="driver killed")
+    books.step(ExitReported, job=job, attempt=1, outcome="lost", reason="driver killed")
     assert "Attempt 1 ended: driver killed." in books.core.explain(job, books.now)
     books.plan({job: 1})
     books.step(Cancel, job=job, reason="enough")
     assert "is being stopped (cancel): enough" in books.core.explain(job, books.now)
-    books.step(ExitSeen, job=job, attempt=2, outcome="cancelled")
+    books.step(ExitReported, job=job, attempt=2, outcome="cancelled")
     assert books.core.explain(job, books.now) == f"Job {job} was cancelled: enough."
     with pytest.raises(NotFound):
         books.core.explain(9, books.now)
@@ -103,9 +103,9 @@ def test_the_sentence_about_the_start_can_be_told_from_the_rest() -> None:
     text, until = books.core.explain(job, books.now), books.core.until(job, books.now)
     assert until == "When it can start can't be told: running jobs don't say how much is left."
     assert text.endswith(until)
-    books.step(AgentSeen, by="ann", connected=False)
+    books.step(AgentReported, by="ann", connected=False)
     assert books.core.until(job, books.now) == ""  # no waiting helps
-    books.step(AgentSeen, by="ann", connected=True)
+    books.step(AgentReported, by="ann", connected=True)
     books.step(Cancel, job=job)
     assert books.core.until(job, books.now) == ""
 
@@ -114,9 +114,9 @@ def test_deaths_and_what_came_of_them() -> None:
     books = Books(host("a", 2))
     job = books.running(2)
     about = {"job": job, "attempt": 1, "rank": 1, "slot": "a:1"}
-    books.step(t.DeathSeen, **about, count=1, cause="was killed by SIGKILL", step=120)
+    books.step(t.DeathReported, **about, count=1, cause="was killed by SIGKILL", step=120)
     assert "1 worker died: rank 1 was killed by SIGKILL at step 120, 4 s ago." in books.core.explain(job, books.now + 4)
-    books.step(t.ReplacementSeen, **about, count=1, after_s=0.42)
+    books.step(t.ReplacementReported, **about, count=1, after_s=0.42)
     said = "1 worker died: rank 1 was killed by SIGKILL at step 120; rank 1 was replaced after 0.4 s"
     assert said in books.core.explain(job, books.now)
 

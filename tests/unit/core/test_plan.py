@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.types import (
-    AgentSeen,
+    AgentReported,
     AnyFact,
     Cancel,
-    ExitSeen,
-    HostsSeen,
+    ExitReported,
+    HostsReported,
     JobStarted,
     Plan,
     PlanAccepted,
@@ -19,7 +19,7 @@ from jupyter_elastic.types import (
     PolicyFailed,
     PolicyUsed,
     Propose,
-    ReleaseSeen,
+    ReleaseReported,
     RescaleRequested,
     Resize,
     Size,
@@ -70,7 +70,7 @@ def test_more_than_the_pool_has_is_refused_and_slots_that_are_out_do_not_count()
     first, second = books.submit(), books.submit()
     [fact] = books.plan({first: 4, second: 1})
     assert fact.reason == "illegal plan: it gives away 5 slots, but the pool has 4"  # type: ignore[union-attr]
-    books.step(HostsSeen, hosts=(host("a", 2),))
+    books.step(HostsReported, hosts=(host("a", 2),))
     [fact] = books.plan({first: 2, second: 1})
     assert isinstance(fact, PlanRejected)
 
@@ -98,7 +98,7 @@ def test_a_job_that_must_not_be_preempted_keeps_its_slots() -> None:
 def test_jobs_that_ended_or_stop_while_the_policy_thought_are_passed_over() -> None:
     books = Books(host("a", 4))
     ended, stopping, job = books.running(1), books.running(1), books.submit()
-    books.step(ExitSeen, job=ended, attempt=1, outcome="completed")
+    books.step(ExitReported, job=ended, attempt=1, outcome="completed")
     books.step(Cancel, job=stopping)
     [fact] = moves(books.plan({ended: 4, stopping: 4, job: 1}))
     assert isinstance(fact, JobStarted)
@@ -186,7 +186,7 @@ def test_a_plan_for_a_host_that_was_lost_while_the_policy_thought_leaves_what_is
     books = Books(host("a", 2), host("b", 2))
     job = books.running(2)
     asked = books.core.view(books.now)
-    books.step(HostsSeen, hosts=(host("a", 2),))
+    books.step(HostsReported, hosts=(host("a", 2),))
     [fact] = books.plan({job: asked.capacity})
     assert isinstance(fact, PlanRejected)
     assert "the pool has 2" in fact.reason
@@ -218,7 +218,7 @@ def test_a_switch_in_the_middle_of_a_shrink_lets_it_end_too() -> None:
     waiting = books.submit(3, 3)
     assert moves(books.plan({job: 1, waiting: 3})) == [], "the slots are still draining"
     books.settle(job)
-    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:1", "a:2", "a:3"))
+    books.step(ReleaseReported, job=job, attempt=1, slots=("a:1", "a:2", "a:3"))
     [fact] = moves(books.plan({job: 1, waiting: 3}))
     assert isinstance(fact, JobStarted)
 
@@ -233,11 +233,11 @@ def test_growth_comes_from_free_slots_only_and_the_rest_after_the_release() -> N
     facts = moves(books.plan({first: 1, second: 3}))
     assert [(fact.job, fact.slots) for fact in facts] == [(first, ("a:0",))]  # type: ignore[union-attr]
     assert not books.core.wants_plan
-    books.step(ReleaseSeen, job=first, attempt=1, slots=("a:2",))
+    books.step(ReleaseReported, job=first, attempt=1, slots=("a:2",))
     assert books.core.wants_plan
     facts = moves(books.plan({first: 1, second: 3}))
     assert [(fact.job, fact.slots) for fact in facts] == [(second, ("a:3", "a:2"))]  # type: ignore[union-attr]
-    books.step(ReleaseSeen, job=first, attempt=1, slots=("a:1",))
+    books.step(ReleaseReported, job=first, attempt=1, slots=("a:1",))
     [fact] = moves(books.plan({first: 1, second: 3}))
     assert isinstance(fact, RescaleRequested)
     assert (fact.generation, fact.slots) == (3, ("a:3", "a:2", "a:1"))
@@ -249,7 +249,7 @@ def test_a_gang_waits_for_draining_slots_and_nobody_behind_it_takes_the_free_one
     gang, small = books.submit(2, 2), books.submit(1, 1)
     facts = moves(books.plan({holder: 1, gang: 2, small: 1}))
     assert [type(fact) for fact in facts] == [RescaleRequested]
-    books.step(ReleaseSeen, job=holder, attempt=1, slots=("a:1", "a:2"))
+    books.step(ReleaseReported, job=holder, attempt=1, slots=("a:1", "a:2"))
     facts = moves(books.plan({holder: 1, gang: 2, small: 1}))
     assert [fact.job for fact in facts] == [gang, small]  # type: ignore[union-attr]
 
@@ -260,7 +260,7 @@ def test_a_later_job_starts_if_there_is_room_for_both() -> None:
     gang, small = books.submit(3, 3), books.submit(1, 1)
     facts = moves(books.plan({holder: 1, gang: 3, small: 1}))
     assert [type(fact) for fact in facts] == [RescaleRequested]  # two are free, and both are the gang's
-    books.step(ReleaseSeen, job=holder, attempt=1, slots=("a:1", "a:2"))
+    books.step(ReleaseReported, job=holder, attempt=1, slots=("a:1", "a:2"))
     assert len(moves(books.plan({holder: 1, gang: 3, small: 1}))) == 2
 
 
@@ -268,12 +268,12 @@ def test_a_gang_takes_less_when_nobody_is_there_to_release_the_rest() -> None:
     books = Books(host("a", 4))
     holder = books.running(3, by="bob")
     books.plan({holder: 1})
-    books.step(AgentSeen, by="bob", connected=False)
+    books.step(AgentReported, by="bob", connected=False)
     elastic, rigid, small = books.submit(1, 3), books.submit(2, 2), books.submit(1, 1)
     [fact] = moves(books.plan({holder: 1, elastic: 3}))
     assert isinstance(fact, JobStarted)
     assert len(fact.slots) == 1
-    books.step(ExitSeen, job=elastic, attempt=1, outcome="completed")
+    books.step(ExitReported, job=elastic, attempt=1, outcome="completed")
     [fact] = moves(books.plan({holder: 1, rigid: 2, small: 1}))
     assert (type(fact), fact.job) == (JobStarted, small)  # type: ignore[union-attr]
 
@@ -333,7 +333,7 @@ def test_a_server_that_drains_is_no_new_worker() -> None:
     [fact] = moves(books.plan({job: Size(4, 0)}))
     assert isinstance(fact, RescaleRequested)
     assert (fact.slots, fact.servers) == (("a:0", "a:1"), 0)
-    books.step(ReleaseSeen, job=job, attempt=1, slots=("a:2", "a:3"))
+    books.step(ReleaseReported, job=job, attempt=1, slots=("a:2", "a:3"))
     [fact] = moves(books.plan({job: Size(4, 0)}))
     assert isinstance(fact, RescaleRequested)
     assert fact.slots == ("a:0", "a:1", "a:2", "a:3")
@@ -348,7 +348,7 @@ def test_a_resize_that_somebody_asked_for_is_the_reason_of_what_follows() -> Non
     (said,) = [fact for fact in facts if isinstance(fact, PlanAccepted)]
     assert request.reason == said.reasons[str(job)] == "resized to 1:2 by root"
     books.settle(job)
-    books.step(ReleaseSeen, job=job, attempt=1, slots=books.job(job).draining)
+    books.step(ReleaseReported, job=job, attempt=1, slots=books.job(job).draining)
     books.step(Resize, by="ann", job=job, min_slots=4, max_slots=4)
     (request,) = moves(books.plan({job: 4}))
     assert isinstance(request, RescaleRequested)

@@ -8,9 +8,9 @@ from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.policies import DEFAULT
 from jupyter_elastic.scheduler.sim import registry
 from jupyter_elastic.types import (
-    ExitSeen,
+    ExitReported,
     HostsChanged,
-    HostsSeen,
+    HostsReported,
     JobRunning,
     PlanRejected,
     Profile,
@@ -59,7 +59,7 @@ def test_the_next_attempt_may_have_another_size_and_knows_nothing_yet() -> None:
     books = Books(host("a", 3))
     job = books.running(1, 1, 3)
     attempt = books.job(job).attempt
-    books.step(ExitSeen, job=job, attempt=attempt, outcome="lost")
+    books.step(ExitReported, job=job, attempt=attempt, outcome="lost")
     books.plan({job: 3})
     assert books.job(job).rigid
     assert books.core.view(books.now).jobs[0].min_slots == 3
@@ -70,7 +70,7 @@ def test_a_host_that_goes_takes_all_of_a_job_that_cannot_regroup() -> None:
     job = books.submit(1, 3)
     books.plan({job: 3})
     books.settle(job, elastic=False)
-    facts = books.step(HostsSeen, hosts=(host("a", 2),))
+    facts = books.step(HostsReported, hosts=(host("a", 2),))
     assert [type(fact) for fact in facts] == [HostsChanged, StopRequested]
 
 

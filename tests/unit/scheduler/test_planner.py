@@ -16,11 +16,11 @@ SOURCE = "class Mine:\n    def plan(self, view):\n        return {}\n"
 
 
 def house(jobs: int, *, source: str = "", wants: bool = True) -> Any:
-    """What the planner needs of a daemon with so many jobs; it keeps its wishes."""
+    """What the planner needs of a daemon with so many jobs; it keeps its commands."""
     state = SimpleNamespace(policy="fifo", policy_options={}, policy_source=source, jobs=dict.fromkeys(range(jobs)))
     core = SimpleNamespace(state=state, wants_plan=wants, view=lambda now: View(now=now, hosts=(), jobs=()))
-    found = SimpleNamespace(core=core, failing=None, now=lambda: 1.0, next_id=lambda: "x", wishes=[])
-    found.wish = found.wishes.append
+    found = SimpleNamespace(core=core, failing=None, now=lambda: 1.0, next_id=lambda: "x", commands=[])
+    found.command = found.commands.append
     return found
 
 
@@ -39,11 +39,11 @@ def test_only_what_is_quick_and_ours_is_asked_at_once(changed: dict[str, Any], p
         await adviser.policy("fifo", {}, "")
         planner = Planner(pool, adviser, lambda: 0.0)
         planner.at_once()
-        assert pool.wishes == [], "before it serves it is not asked"
+        assert pool.commands == [], "before it serves it is not asked"
         serving = asyncio.create_task(planner.run())
         await asyncio.sleep(0)
         planner.at_once()
-        assert [type(wish) for wish in pool.wishes] == [Propose] * planned
+        assert [type(wish) for wish in pool.commands] == [Propose] * planned
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
 
