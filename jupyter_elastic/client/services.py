@@ -103,7 +103,7 @@ def _environment() -> dict[str, str]:
     """Ours, with the pool's folder as a fixed path, and a way to find this very package (a source checkout)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JPY_")}
     environment[connection.DIR_VARIABLE] = str(connection.state_dir())
-    source = str(Path(__file__).resolve().parent.parent)
+    source = str(Path(__file__).resolve().parents[2])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if not source.endswith("site-packages") and source not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([source, *paths])

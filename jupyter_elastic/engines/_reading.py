@@ -105,7 +105,7 @@ def crash(stderr: Path, code: int | None) -> str:
     except OSError:
         return ""
     lines = text.partition("\nExtension modules:")[0].rstrip().splitlines()
-    ours = f'File "{Path(__file__).parents[2]}{os.sep}'
+    ours = f'File "{Path(__file__).parents[1]}{os.sep}'
     return "\n".join([sign + line if not index else line for index, line in enumerate(lines)
                       if ours not in line and "<frozen runpy>" not in line]) if sign else ""  # fmt: skip
 

@@ -34,7 +34,7 @@ _COLLECTIVE = (
     "/horovod/",
     "/torch/distributed/",
     "/torch/nn/parallel/distributed.py",
-    "/agent/horovod_doors.py",
+    "/engines/horovod/worker.py",
     "/mpi4py/",
 )
 """Files in which a thread that was called by the cell waits for others."""
