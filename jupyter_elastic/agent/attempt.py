@@ -60,7 +60,7 @@ class Attempt:
         elif self._rescale is None or effect.generation > self._rescale.generation:
             self._rescale = effect
         if self._driver is not None:
-            self._driver.write(channel.frame(effect))
+            self._driver.write(channel.ORDERS.encode(effect))
 
     async def live(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
         """See the attempt through; comes back when the daemon has acknowledged its end.
@@ -150,8 +150,8 @@ class Attempt:
         orders: list[AnyEffect | None] = [self._rescale, self._stop]
         for effect in orders:
             if effect is not None:
-                self._driver.write(channel.frame(effect))
-        while (seen := await channel.read_report(reader)) is not None:
+                self._driver.write(channel.ORDERS.encode(effect))
+        while (seen := await channel.REPORTS.read(reader)) is not None:
             if isinstance(seen, ExitReported):
                 return seen
             self._outbox.put(seen)

@@ -347,8 +347,8 @@ class Driver:
             channel.check_peer(writer.get_extra_info("socket"))
             self._agents.add(writer)
             for seen in self.snapshot():
-                writer.write(channel.frame(seen))
-            while (order := await channel.read_order(reader)) is not None:
+                writer.write(channel.REPORTS.encode(seen))
+            while (order := await channel.ORDERS.read(reader)) is not None:
                 self.accept(order)
         except (ElasticError, OSError) as problem:
             log.warning("connection dropped: %s", problem)
@@ -371,7 +371,7 @@ class Driver:
         return parts
 
     def _send(self, seen: Report) -> None:
-        frame = channel.frame(seen)
+        frame = channel.REPORTS.encode(seen)
         for writer in list(self._agents):
             if writer.transport.get_write_buffer_size() > MAX_UNSENT:
                 writer.transport.abort()

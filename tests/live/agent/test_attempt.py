@@ -224,9 +224,9 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         reader, writer = await asyncio.open_unix_connection(str(folder.runtime / channel.SOCKET_NAME))
-        writer.write(channel.frame(stop(order, "preempt")))
+        writer.write(channel.ORDERS.encode(stop(order, "preempt")))
         await writer.drain()
-        while not isinstance(await channel.read_report(reader), ExitReported):
+        while not isinstance(await channel.REPORTS.read(reader), ExitReported):
             pass
         writer.close()
         await processes.gone(driver)

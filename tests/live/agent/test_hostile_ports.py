@@ -11,7 +11,6 @@ import json
 import os
 import pickle
 import socket
-import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from jupyter_elastic.protocol.framing import HEADER, VERSION
 from tests.live.engine.bench import TENSORFLOW, TORCH, needs
 from tests.support.pool import Pool
 
@@ -61,7 +61,7 @@ def frames(evil: bytes) -> list[bytes]:
     keys = (b"/worker_addresses/w0", b"/rank_and_size/w0:0", b"/global/0", b"/")
     return [
         evil,
-        struct.pack(">I", len(evil)) + evil,  # driver and agent
+        bytes([VERSION]) + len(evil).to_bytes(HEADER - 1, "big") + evil,  # driver and agent
         evil + b"\n",  # the warm pool
         json.dumps({"k": "start", "payload": evil.hex()}).encode() + b"\n",
         ZMTP + b"\x00" + bytes([len(evil)]) + evil,  # the daemon
