@@ -1,6 +1,7 @@
 """Public: does a policy keep its promises? `check_policy(MyPolicy)` asks it over many small pools.
 
-Knows the vocabulary only. Everything is seeded: a failure comes back on every machine, and its message holds the view.
+Knows the vocabulary and the core's judge of plans. Everything is seeded: a failure comes back on every machine, and its
+message holds the view.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.types import HostView, JobView, Phase, Plan, Policy, Profile, Size, Speed, View
 
-MEMO_BYTES = 64 * 1024
 START = 1_000_000.0
 PHASES: tuple[Phase, ...] = ("queued", "queued", "running", "running", "starting", "rescaling", "stopping")
 STEP = 30.0
@@ -78,43 +79,6 @@ def check_plan(policy: Policy, view: View, *, again: Policy | None = None) -> Pl
         idle = wasted(plan, view, getattr(policy, "options", None))
         _need(idle is None, f"claims to be work conserving, but {idle}", view)
     return plan
-
-
-def illegal(plan: Any, view: View) -> str | None:
-    """Why a plan can't be carried out; None when it can."""
-    if not isinstance(plan, Plan):
-        return f"{type(plan).__name__} is no Plan"
-    jobs = {job.job: job for job in view.jobs}
-    total = 0
-    for number, size in plan.sizes.items():
-        job = jobs.get(number)
-        if job is None:
-            return f"there is no unfinished job {number!r}"
-        if job.phase == "stopping":
-            return f"job {number} is stopping and must be left out"
-        if not isinstance(size, Size) or type(size.workers) is not int or type(size.servers) is not int:
-            return f"job {number}: {size!r} is no Size of whole numbers"
-        total += size.slots
-        if size == job.size or size == Size(0):
-            continue
-        if not job.allows(size.workers):
-            return f"job {number} can't run on {size.workers} workers"
-        if not job.min_servers <= size.servers <= job.max_servers:
-            return f"job {number} can't have {size.servers} servers"
-    if total > view.capacity:
-        return f"{total} slots are more than the pool's {view.capacity}"
-    for job in view.jobs:
-        if job.size.workers and not job.preemptible and not plan.sizes.get(job.job, Size(0)).workers:
-            return f"job {job.job} is not preemptible, but loses all its slots"
-    try:
-        text = msgspec.json.encode(plan.memo)
-    except (TypeError, ValueError, RecursionError, OverflowError) as problem:
-        return f"its memo holds more than JSON values: {problem}"
-    if len(text) > MEMO_BYTES:
-        return f"its memo has {len(text)} bytes, {MEMO_BYTES} are allowed"
-    if not all(number in jobs and isinstance(text, str) and text for number, text in plan.reasons.items()):
-        return "a reason is empty, no text, or for an unknown job"
-    return None
 
 
 def wasted(plan: Plan, view: View, options: Any = None) -> str | None:

@@ -19,9 +19,9 @@ from msgspec import Struct
 from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.forecast import whatif
 from jupyter_elastic.scheduler.policies.source import from_source
-from jupyter_elastic.testing.policies import illegal
 from jupyter_elastic.types import Plan, Policy, View
 from jupyter_elastic.widgets.pool_screen import ShadowDifference, ShadowRow
 

@@ -7,53 +7,76 @@ kept from jobs that come later in the order.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from jupyter_elastic.scheduler.core import placement
 from jupyter_elastic.scheduler.core.state import Job, State
-from jupyter_elastic.types import AnyFact, JobId, JobStarted, Plan, RescaleRequested, Size, StopRequested
+from jupyter_elastic.scheduler.core.view import job_view
+from jupyter_elastic.types import AnyFact, JobId, JobStarted, JobView, Plan, RescaleRequested, Size, StopRequested, View
 
 MEMO_BYTES = 64 * 1024
 REASON_CHARS = 2_000
 
 
-def judge(state: State, plan: Plan) -> str | None:
-    """Why the plan is illegal; None when it is legal.
+def illegal(plan: Any, view: View) -> str | None:
+    """Why a pool that shows this view would refuse the plan; None when it would follow it."""
+    jobs = {job.job: None if job.phase == "stopping" else job for job in view.jobs}
+    held = (job for job in view.jobs if job.size.workers and not job.preemptible)
+    return _judge(plan, jobs.__getitem__, held, view.capacity) or memo(plan)[1]
+
+
+def judge(state: State, plan: Any) -> str | None:
+    """Why the plan is illegal, its memo aside; None when it is legal.
 
     Jobs that have ended or are stopping are passed over: they did so while the policy was thinking.
     """
-    stranger: Any = plan
-    if not isinstance(stranger, Plan):
-        return f"{type(stranger).__name__} is no Plan"
+
+    def find(number: JobId) -> JobView | None:
+        if number in state.ended:
+            return None
+        job = state.jobs[number]
+        return None if ignored(state, job) else job_view(job)
+
+    active = [state.jobs[number] for number in state.active]
+    held = (job_view(job) for job in active if job.slots and not job.spec.preemptible)
+    return _judge(plan, find, held, state.capacity)
+
+
+def _judge(plan: Any, find: Callable[[JobId], JobView | None], held: Iterable[JobView], capacity: int) -> str | None:
+    """Why the plan is illegal. `find` gives None for a job that is passed over and raises KeyError where there is none.
+
+    `held` are the jobs that must keep some of their slots.
+    """
+    if not isinstance(plan, Plan):
+        return f"{type(plan).__name__} is no Plan"
     sizes: Any = plan.sizes
-    said: Any = plan.reasons
-    if not isinstance(sizes, dict) or not isinstance(said, dict):
+    reasons: Any = plan.reasons
+    if not isinstance(sizes, dict) or not isinstance(reasons, dict):
         return "sizes and reasons of a plan are dictionaries by job id"
     total = 0
-    for job_id, size in sizes.items():
-        if type(job_id) is not int:
-            return f"{job_id!r} is no job id; ids are integers"
+    for number, size in sizes.items():
+        if type(number) is not int:
+            return f"{number!r} is no job id; ids are integers"
         if not (isinstance(size, Size) and type(size.workers) is int and type(size.servers) is int):
-            return f"job {job_id}: {size!r} is no Size of whole numbers"
-        job = state.jobs.get(job_id)
+            return f"job {number}: {size!r} is no Size of whole numbers"
+        try:
+            job = find(number)
+        except KeyError:
+            return f"there is no unfinished job {number}"
         if job is None:
-            if job_id in state.ended:
-                continue
-            return f"there is no job {job_id}"
-        if ignored(state, job):
             continue
         problem = _judge_size(job, size)
         if problem:
-            return f"job {job_id}: {problem}"
+            return f"job {number}: {problem}"
         total += size.slots
-    if total > state.capacity:
-        return f"it gives away {total} slots, but the pool has {state.capacity}"
-    for job_id in state.active:
-        job = state.jobs[job_id]
-        if not job.spec.preemptible and job.slots and not sizes.get(job_id, Size(0)).workers:
-            return f"job {job_id} is not preemptible, but the plan takes all its slots"
+    if total > capacity:
+        return f"it gives away {total} slots, but the pool has {capacity}"
+    for job in held:
+        if not sizes.get(job.job, Size(0)).workers:
+            return f"job {job.job} is not preemptible, but the plan takes all its slots"
     return None
 
 
@@ -62,8 +85,7 @@ def ignored(state: State, job: Job) -> bool:
     return job.phase == "stopping" or (job.phase == "queued" and state.absent(job.owner))
 
 
-def _judge_size(job: Job, size: Size) -> str | None:
-    spec = job.spec
+def _judge_size(job: JobView, size: Size) -> str | None:
     if size.workers < 0 or size.servers < 0:
         return f"a negative size ({size.workers} workers, {size.servers} servers)"
     if size == job.size:
@@ -71,12 +93,13 @@ def _judge_size(job: Job, size: Size) -> str | None:
     if size.workers == 0:
         return "servers without workers" if size.servers else None
     if not job.allows(size.workers):
-        allowed = f"one of {', '.join(map(str, spec.sizes))}" if spec.sizes else f"{spec.min_slots} to {spec.max_slots}"
+        low, high = job.min_slots, job.max_slots
+        allowed = f"one of {', '.join(map(str, job.sizes))}" if job.sizes else f"{low} to {high}"
+        if low == high == job.size.workers:
+            allowed = f"{low}, the size that it has; only all of it can be taken"
         return f"{size.workers} workers are not allowed, it takes {allowed}"
-    if not spec.min_servers <= size.servers <= spec.max_servers:
-        return f"{size.servers} servers are not allowed, it takes {spec.min_servers} to {spec.max_servers}"
-    if job.rigid:
-        return f"its size stays {job.size.workers}, its cell has not come to an elastic loop; only all can be taken"
+    if not job.min_servers <= size.servers <= job.max_servers:
+        return f"{size.servers} servers are not allowed, it takes {job.min_servers} to {job.max_servers}"
     return None
 
 

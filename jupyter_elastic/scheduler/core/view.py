@@ -78,7 +78,7 @@ class Views:
             if job is None:
                 self._jobs.pop(job_id, None)
             else:
-                self._jobs[job_id] = _job_view(job)
+                self._jobs[job_id] = job_view(job)
         self._stale = set()
         for job_id in state.active:
             job = state.jobs[job_id]
@@ -97,7 +97,8 @@ class Views:
                 )
 
 
-def _job_view(job: Job) -> JobView:
+def job_view(job: Job) -> JobView:
+    """A job as policies see it, its running times up to the last count."""
     spec = job.spec
     if job.rigid:
         size = job.size

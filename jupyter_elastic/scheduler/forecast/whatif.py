@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.forecast.legal import illegal
+from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.forecast.lengths import Usual, expected
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import HostView, JobId, JobView, Policy, Profile, Size, View

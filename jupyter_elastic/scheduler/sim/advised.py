@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_elastic.scheduler.forecast.legal import illegal
+from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.sim.pollux import RESTART, Training, shape
 from jupyter_elastic.scheduler.sim.profiles import Model
 from jupyter_elastic.scheduler.sim.reference import Allocation, packed

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.types import (
     AgentReported,
     AnyFact,
@@ -110,6 +111,24 @@ def test_keeping_what_one_holds_is_legal_even_after_a_resize() -> None:
     books.step(Resize, job=job, min_slots=1, max_slots=2)
     assert moves(books.plan({job: 4})) == []
     assert isinstance(books.plan({job: 3})[0], PlanRejected)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "problem"),
+    [
+        ({1: Size(2)}, None),
+        ({9: Size(2)}, "there is no unfinished job 9"),
+        ({1: Size(1)}, "job 1: 1 workers are not allowed, it takes 2 to 3"),
+        ({1: Size(3)}, "it gives away 3 slots, but the pool has 2"),
+        ({}, None),
+    ],
+)
+def test_pool_and_view_give_one_verdict_on_a_plan(sizes: dict[int, Size], problem: str | None) -> None:
+    books = Books(host("a", 2))
+    books.submit(2, 3)
+    assert illegal(Plan(sizes=sizes), books.core.view(books.now)) == problem
+    refused = [fact.reason for fact in books.plan(dict(sizes)) if isinstance(fact, PlanRejected)]
+    assert refused == ([] if problem is None else [f"illegal plan: {problem}"])
 
 
 @pytest.mark.parametrize("memo", [object(), "x" * 70_000, 2**70])

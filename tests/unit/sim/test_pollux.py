@@ -8,9 +8,9 @@ import pytest
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, registry
-from jupyter_elastic.scheduler.sim.advised import Advised, gather, illegal, place
+from jupyter_elastic.scheduler.sim.advised import Advised, gather, place
 from jupyter_elastic.scheduler.sim.profiles import Model, read_models
-from jupyter_elastic.types import HostView, JobView, Plan, Size, View
+from jupyter_elastic.types import Plan, Size, View
 from tests.support import toy
 
 
@@ -113,7 +113,7 @@ class TestOurs:
         ours = Advised(Greedy())  # type: ignore[arg-type]
         run = pollux.simulate(jobs(tmp_path, models, ("a", 0, 1, 32)), ours, name="greedy", nodes=1, gpus=2)
         assert run.courses[0].restarts == 0
-        assert ours.rejected[0].startswith("at 120 s: job 1 can't run on")
+        assert ours.rejected[0].startswith("at 120 s: job 1: 99 workers are not allowed")
 
     def test_adapting_the_batch_is_faster(self, tmp_path: Path, models: dict[str, Model]) -> None:
         path = toy.trace(tmp_path / "workload.csv", [("a", 0, 1, 32)])
@@ -148,12 +148,3 @@ def test_spread_jobs_are_brought_together_where_that_pays(tmp_path: Path) -> Non
     late = {"a": [0, 0, 1, 1]}
     gather(late, spread, {"a": job}, 2, 4)
     assert late == spread  # it isn't worth a restart any more
-
-
-def test_why_a_plan_is_illegal() -> None:
-    job = JobView(job=1, owner="a", phase="queued", submitted_at=0, queued_at=0, min_slots=2, max_slots=3)
-    view = View(now=0, hosts=(HostView(name="h", capacity=2, free=2),), jobs=(job,))
-    assert illegal(Plan(sizes={1: Size(2)}), view) is None
-    assert illegal(Plan(sizes={2: Size(2)}), view) == "there is no unfinished job 2"
-    assert illegal(Plan(sizes={1: Size(1)}), view) is not None
-    assert illegal(Plan(sizes={1: Size(3)}), view) == "3 slots are more than the pool's 2"
