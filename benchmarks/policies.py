@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from benchmarks import submits
 from benchmarks.harness import row
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import HostView, JobView, Profile, Size, View
 
@@ -144,12 +144,12 @@ class Pool:
 
     def __init__(self, folder: Path) -> None:
         """Start it, with the default policy; nobody runs its jobs, so that what it decides stays on paper."""
-        os.environ[connection.DIR_VARIABLE] = str(folder)
+        os.environ[paths.DIR_VARIABLE] = str(folder)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", str(SLOTS)],
             stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        while (found := connection.living_daemon()) is None or found.pid != self.process.pid:
+        while (found := endpoints.living_daemon()) is None or found.pid != self.process.pid:
             time.sleep(0.01)
         self._numbers = itertools.count()
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
@@ -198,7 +198,7 @@ class Pool:
 def pools() -> Iterator[tuple[Pool, Pool]]:
     """The daemon with the long queue, and the one without."""
     folder = Path(tempfile.mkdtemp(prefix="je-acks-", dir=Path(__file__).parent))
-    before = os.environ.get(connection.DIR_VARIABLE)
+    before = os.environ.get(paths.DIR_VARIABLE)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         found = []
@@ -206,9 +206,9 @@ def pools() -> Iterator[tuple[Pool, Pool]]:
             found.append(Pool(folder / name))
             stack.callback(found[-1].close)
         if before is None:
-            del os.environ[connection.DIR_VARIABLE]
+            del os.environ[paths.DIR_VARIABLE]
         else:
-            os.environ[connection.DIR_VARIABLE] = before
+            os.environ[paths.DIR_VARIABLE] = before
         yield found[0], found[1]
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import zmq
 
 from benchmarks.harness import row
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 
@@ -107,13 +107,13 @@ def ours(folder: Path) -> Iterator[str]:
     """Our daemon with a fresh pool, running; its endpoint."""
     pool = folder / "pool"
     shutil.rmtree(pool, ignore_errors=True)
-    os.environ[connection.DIR_VARIABLE] = str(pool)
+    os.environ[paths.DIR_VARIABLE] = str(pool)
     process = subprocess.Popen(
         [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "4"],
         stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        while (found := connection.living_daemon()) is None or found.pid != process.pid:
+        while (found := endpoints.living_daemon()) is None or found.pid != process.pid:
             time.sleep(0.01)
         yield found.endpoint
     finally:
@@ -156,7 +156,7 @@ def drive(endpoint: str, frame: Callable[[int, str], bytes]) -> tuple[float, flo
 def measure(rounds: int = 5) -> list[dict[str, Any]]:
     """Both in turn, `rounds` times."""
     folder = Path(tempfile.mkdtemp(prefix="je-submits-", dir=Path(__file__).parent))
-    before = os.environ.get(connection.DIR_VARIABLE)
+    before = os.environ.get(paths.DIR_VARIABLE)
     many: tuple[list[float], list[float]] = ([], [])
     single: tuple[list[float], list[float]] = ([], [])
     try:
@@ -169,9 +169,9 @@ def measure(rounds: int = 5) -> list[dict[str, Any]]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if before is None:
-            os.environ.pop(connection.DIR_VARIABLE, None)
+            os.environ.pop(paths.DIR_VARIABLE, None)
         else:
-            os.environ[connection.DIR_VARIABLE] = before
+            os.environ[paths.DIR_VARIABLE] = before
     return [
         row("durable submits, 256 in flight", "jobs/s", many[0], many[1], "bare ROUTER + fdatasync", ">= 0.25"),
         row("durable submit, one alone", "ms", single[0], single[1], "bare ROUTER + fdatasync"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jupyter_elastic.agent import agent
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.platform.lock import Lock
 
 LOG_BYTES = 5_000_000
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
     options = parser.parse_args(arguments)
     try:
-        lock = Lock(connection.agent_lock())
+        lock = Lock(paths.agent_lock())
         if not lock.acquire():
             sys.stderr.write("this user's agent runs already\n")
             return 0
@@ -47,12 +47,12 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
     """Its files are for their owner's eyes only."""
 
     def _open(self) -> TextIOWrapper:
-        connection.open_private(Path(self.baseFilename), append=True).close()
+        private_files.open_private(Path(self.baseFilename), append=True).close()
         return super()._open()
 
 
 def _log(*, foreground: bool) -> None:
-    path = connection.state_dir() / "agent.log"
+    path = paths.state_dir() / "agent.log"
     handlers: list[logging.Handler] = [_PrivateLog(path, maxBytes=LOG_BYTES, backupCount=1)]
     if foreground:
         handlers.append(logging.StreamHandler())

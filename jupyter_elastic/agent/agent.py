@@ -29,7 +29,7 @@ from jupyter_elastic.forkserver.drivers import Newborn, Nursery
 from jupyter_elastic.forkserver.workers import warm_up
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportArrived
 from jupyter_elastic.types import AnyEffect, ExitReported, Launch
 
@@ -100,11 +100,11 @@ class Agent:
             await asyncio.gather(orders, warm, *self._tasks, return_exceptions=True)
             for nursery in self._nurseries.values():
                 await nursery.close()
-            parents.send_away(parents.found(connection.runtime_dir()))
+            parents.send_away(parents.found(paths.runtime_dir()))
 
     def adopt(self) -> None:
         """Take over every attempt whose driver was started and whose end is not written."""
-        for folder in attempts(connection.jobs_dir()):
+        for folder in attempts(paths.jobs_dir()):
             if folder.exit() is None and (record := folder.record()) is not None:
                 log.info("adopting job %d attempt %d", record.job, record.attempt)
                 self._begin(record.job, record.attempt, folder)
@@ -161,7 +161,7 @@ class Agent:
 
     def _find(self, job: int, number: int) -> AttemptFolder | None:
         """The folder of an attempt that only its order names."""
-        for folder in attempts(connection.jobs_dir()):
+        for folder in attempts(paths.jobs_dir()):
             if folder.path.name == f"attempt.{number}":
                 launch = folder.order()
                 if launch is not None and launch.job == job:
@@ -237,7 +237,7 @@ class Agent:
         if isinstance(answer, Jobs) and len(answer.jobs) < MOST_UNFINISHED:
             unfinished = [info.spec.folder for info in answer.jobs]
             try:
-                if gone := await asyncio.to_thread(captures.sweep, connection.jobs_dir(), unfinished):
+                if gone := await asyncio.to_thread(captures.sweep, paths.jobs_dir(), unfinished):
                     log.info("removed the captures of %d jobs that are over", gone)
             except OSError as problem:
                 log.warning("captures of jobs that are over could not be removed: %s", problem)
@@ -260,11 +260,11 @@ def hello(*, take_over: bool) -> Hello:
 
 def _is_ours() -> bool:
     """Whether the pool's folder still exists with us as its agent."""
-    path = os.environ.get(connection.DIR_VARIABLE)
+    path = os.environ.get(paths.DIR_VARIABLE)
     if path and not Path(path).exists():
         return False
     try:
-        record = msgspec.json.decode(connection.agent_file().read_bytes(), type=AgentRecord)
+        record = msgspec.json.decode(paths.agent_file().read_bytes(), type=AgentRecord)
     except (OSError, msgspec.DecodeError):
         return False
     return record.pid == os.getpid()
@@ -274,7 +274,7 @@ async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None
     """Be the agent; the lock is held by the caller. `take_over`: nothing of an agent elsewhere runs any more."""
     pid, started = processes.myself()
     record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
-    connection.write_private(connection.agent_file(), msgspec.json.encode(record))
+    private_files.write_private(paths.agent_file(), msgspec.json.encode(record))
     client = AsyncClient(endpoint, role="agent")
     client.hello = hello(take_over=take_over)
     async with client:

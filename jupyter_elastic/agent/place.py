@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 from jupyter_elastic.jobfiles.attempt_folder import attempts
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.types import AgentPlace
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -22,20 +22,18 @@ PROCESSES = Path("/proc/self/ns/pid")
 def here() -> AgentPlace:
     """This place. The folders get names of their own at the first need, which a copy of the path does not have."""
     boot, processes = BOOT.read_text(encoding="ascii").strip(), str(PROCESSES.readlink())
-    home = _name_of(connection.state_dir())
-    parts = (boot, processes, home, _name_of(connection.runtime_dir()))
+    home = _name_of(paths.state_dir())
+    parts = (boot, processes, home, _name_of(paths.runtime_dir()))
     return AgentPlace(
         place=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32],
         home=home,
-        words=f"host {socket.gethostname()}, {processes}, {connection.state_dir()}"[:500],
+        words=f"host {socket.gethostname()}, {processes}, {paths.state_dir()}"[:500],
     )
 
 
 def nobody_drives() -> bool:
     """Whether no driver of this state folder's jobs lives: each holds the lock of its attempt until its death."""
-    return not any(
-        folder.exit() is None and folder.lock.holder() is not None for folder in attempts(connection.jobs_dir())
-    )
+    return not any(folder.exit() is None and folder.lock.holder() is not None for folder in attempts(paths.jobs_dir()))
 
 
 def _name_of(folder: Path) -> str:
@@ -43,5 +41,5 @@ def _name_of(folder: Path) -> str:
     try:
         return file.read_text(encoding="ascii")[:64]
     except OSError:
-        connection.write_private(file, uuid.uuid4().hex.encode())
+        private_files.write_private(file, uuid.uuid4().hex.encode())
     return file.read_text(encoding="ascii")[:64]

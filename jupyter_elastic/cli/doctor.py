@@ -74,14 +74,14 @@ def check_extension() -> Finding:
 def check_daemon() -> Finding:
     """The pool's daemon answers, or would be started."""
     from jupyter_elastic.client import Client, services
-    from jupyter_elastic.platform import connection
+    from jupyter_elastic.platform import paths
     from jupyter_elastic.protocol import wire
 
     try:
         endpoint = services.ensure(start=False)
         client = Client()
     except ElasticError:
-        found = f"not running; it is started by the first job; the pool is {connection.state_dir()}"
+        found = f"not running; it is started by the first job; the pool is {paths.state_dir()}"
         return Finding(check="daemon", status="ok", found=found)
     try:
         welcome = client.ask(wire.Hello(version=wire.VERSION))
@@ -97,7 +97,7 @@ def check_daemon() -> Finding:
     assert isinstance(welcome, wire.Welcome)
     found = (
         f"answers at {endpoint}, version {welcome.package}, policy {welcome.policy}, you are {welcome.user}; your jobs "
-        f"are in {connection.state_dir()}"
+        f"are in {paths.state_dir()}"
     )
     if welcome.package != importlib.metadata.version("jupyter-elastic"):
         advice = "the daemon is of another version than this package: restart it when its jobs are over"
@@ -198,9 +198,9 @@ def check_captures() -> Finding:
     """What captured names take on the disk."""
     from jupyter_elastic.jobfiles import captures
     from jupyter_elastic.kernel.capture import human
-    from jupyter_elastic.platform import connection
+    from jupyter_elastic.platform import paths
 
-    jobs = connection.jobs_dir()
+    jobs = paths.jobs_dir()
     count, size = captures.on_disk(jobs)
     found = (
         f"{human(size)} of {count} jobs in {jobs}; they go a day after their job's end, beyond {human(captures.MOST)} "

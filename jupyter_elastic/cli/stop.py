@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.driver import channel
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.forkserver import parents
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import endpoints, paths, peer, processes
 from jupyter_elastic.protocol import wire
 
 JOBS_S = 90.0
@@ -40,7 +39,6 @@ HELP = (
     "so that it refuses then, unless --force is given. The next cell starts what it needs again, and so does a "
     "notebook in which a live view of the pool is open."
 )
-_peer = struct.Struct("3i")
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
@@ -57,7 +55,7 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
 def stop(runtime: Path, *, force: bool) -> Stopped:
     """End the pool that has this runtime folder; nothing when jobs are not over, unless `force` says so."""
-    endpoint = connection.read_endpoint(runtime / "daemon.json")
+    endpoint = endpoints.read_endpoint(runtime / "daemon.json")
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
     agent = _agent(runtime)
     pool = _name(runtime, daemon, agent)
@@ -93,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     try:
-        folders = connection.runtime_dirs() if options.all else [connection.runtime_dir()]
+        folders = paths.runtime_dirs() if options.all else [paths.runtime_dir()]
         results = [stop(folder, force=options.force) for folder in folders]
     except ElasticError as problem:
         sys.stderr.write(f"error: {problem}\n")
@@ -133,11 +131,11 @@ def _name(runtime: Path, *known: processes.Known) -> str:
     """The pool's folder, which its processes have in their environment."""
     for pid, _ in processes.living(known):
         with contextlib.suppress(psutil.Error):
-            if folder := psutil.Process(pid).environ().get(connection.DIR_VARIABLE):
+            if folder := psutil.Process(pid).environ().get(paths.DIR_VARIABLE):
                 return folder
     with contextlib.suppress(ElasticError):
-        if connection.runtime_dir() == runtime:
-            return str(connection.state_dir())
+        if paths.runtime_dir() == runtime:
+            return str(paths.state_dir())
     return str(runtime)
 
 
@@ -145,7 +143,7 @@ def _client(runtime: Path, daemon: processes.Known) -> Client | None:
     """A connection to the pool's daemon, this user's own or somebody else's; None when none can be had."""
     if processes.living([daemon]):
         return Client(str(runtime / "daemon.json"))
-    if os.environ.get(connection.ENDPOINT_VARIABLE) and connection.runtime_dir() == runtime:
+    if os.environ.get(endpoints.ENDPOINT_VARIABLE) and paths.runtime_dir() == runtime:
         return Client()
     return None
 
@@ -176,8 +174,7 @@ def _drivers(runtime: Path) -> list[processes.Known]:
     for path in runtime.glob(f"a-*/{channel.SOCKET_NAME}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
-            pid, _, _ = _peer.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _peer.size))
-            found.append(processes.known(pid))
+            found.append(processes.known(peer.peer_of(probe).pid))
     return found
 
 

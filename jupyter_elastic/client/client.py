@@ -23,7 +23,7 @@ from zmq.asyncio import Context, Socket
 from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_elastic.errors import BY_CODE, DaemonUnreachable, ElasticError, JournalError, ProtocolError
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AnyEffect, Event, JobId, JobInfo, JobSpec
 
@@ -99,7 +99,7 @@ class AsyncClient:
         self.hello = wire.Hello(version=wire.VERSION, role=role)
         """What we say of ourselves."""
         self.connected = False
-        self._where = connection.find(endpoint)
+        self._where = endpoints.find(endpoint)
         self._pending: dict[int, _Pending] = {}
         self._next_id = 1
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
@@ -233,7 +233,7 @@ class AsyncClient:
     def _secure(self, socket: Socket) -> None:
         if not self._where.server_key:
             return
-        public, secret = connection.client_key(self._where.secret_file)
+        public, secret = endpoints.client_key(self._where.secret_file)
         self._public_key = public
         socket.curve_serverkey = self._where.server_key.encode("ascii")
         socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
@@ -356,7 +356,7 @@ class AsyncClient:
         state = "is connected but did not answer" if self.connected else "does not answer"
         return (
             f"the daemon at {self._where.endpoint} {state} within {limit:g} s; "
-            f"start one with `jupyter elastic daemon`, or see {connection.state_dir() / 'daemon.log'}"
+            f"start one with `jupyter elastic daemon`, or see {paths.state_dir() / 'daemon.log'}"
         )
 
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_elastic.errors import DaemonUnreachable
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.python_path import with_package
 
 DAEMON = ("-m", "jupyter_elastic.scheduler")
 AGENT = ("-m", "jupyter_elastic.agent")
@@ -32,8 +33,8 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
     DaemonUnreachable when there is none and `start` is False, or when a started process does not come up; the message
     names its log.
     """
-    elsewhere = os.environ.get(connection.ENDPOINT_VARIABLE)
-    endpoint = connection.find().endpoint if elsewhere else _daemon(start)
+    elsewhere = os.environ.get(endpoints.ENDPOINT_VARIABLE)
+    endpoint = endpoints.find().endpoint if elsewhere else _daemon(start)
     if agent and start:
         _agent()
     return endpoint
@@ -41,22 +42,22 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
 
 def log_file(name: str) -> Path:
     """Where a detached process writes what it has to say: `daemon` or `agent`."""
-    return connection.state_dir() / f"{name}.log"
+    return paths.state_dir() / f"{name}.log"
 
 
 def _daemon(start: bool) -> str:
-    found = connection.living_daemon()
+    found = endpoints.living_daemon()
     if found is not None:
         return found.endpoint
     if not start:
         raise DaemonUnreachable(
-            f"no daemon runs for the pool {connection.state_dir()}; start one with `jupyter elastic daemon`"
+            f"no daemon runs for the pool {paths.state_dir()}; start one with `jupyter elastic daemon`"
         )
-    with Lock(connection.runtime_dir() / "start-daemon.lock").held():
-        found = connection.living_daemon()  # somebody else may have been faster
+    with Lock(paths.runtime_dir() / "start-daemon.lock").held():
+        found = endpoints.living_daemon()  # somebody else may have been faster
         if found is None:
-            _spawn("daemon", DAEMON, lambda: connection.living_daemon() is not None)
-            found = connection.living_daemon()
+            _spawn("daemon", DAEMON, lambda: endpoints.living_daemon() is not None)
+            found = endpoints.living_daemon()
     if found is None:
         raise DaemonUnreachable(f"the daemon ended at once; its log is {log_file('daemon')}")
     return found.endpoint
@@ -65,14 +66,14 @@ def _daemon(start: bool) -> str:
 def _agent() -> None:
     if _agent_lives():
         return
-    with Lock(connection.runtime_dir() / "start-agent.lock").held():
+    with Lock(paths.runtime_dir() / "start-agent.lock").held():
         if not _agent_lives():
             _spawn("agent", AGENT, _agent_lives)
 
 
 def _agent_lives() -> bool:
     """The agent holds its lock for as long as it lives."""
-    return Lock(connection.agent_lock()).holder() is not None
+    return Lock(paths.agent_lock()).holder() is not None
 
 
 def _spawn(name: str, arguments: tuple[str, ...], lives: Callable[[], bool]) -> None:
@@ -100,14 +101,9 @@ def _spawn(name: str, arguments: tuple[str, ...], lives: Callable[[], bool]) -> 
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the pool's folder as a fixed path, and a way to find this very package (a source checkout)."""
+    """This process's environment without Jupyter's own variables, with the pool's folder as a fixed path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JPY_")}
-    environment[connection.DIR_VARIABLE] = str(connection.state_dir())
-    source = str(Path(__file__).resolve().parents[2])
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if not source.endswith("site-packages") and source not in paths:
-        environment["PYTHONPATH"] = os.pathsep.join([source, *paths])
-    return environment
+    return with_package({**environment, paths.DIR_VARIABLE: str(paths.state_dir())})
 
 
 def _tail(log: Path) -> str:

@@ -7,20 +7,15 @@ connection.
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 from pathlib import Path
 
-from jupyter_elastic.errors import NotAllowed
 from jupyter_elastic.protocol.framing import Frames
 from jupyter_elastic.types import AnyEffect, Report
 
 SOCKET_NAME = "driver.sock"
 ORDERS: Frames[AnyEffect] = Frames(AnyEffect, "orders of the agent")
 REPORTS: Frames[Report] = Frames(Report, "reports of the driver")
-
-_peer = struct.Struct("3i")
 
 
 def listen(runtime: Path) -> socket.socket:
@@ -31,11 +26,3 @@ def listen(runtime: Path) -> socket.socket:
     listener.bind(str(path))
     listener.listen(8)
     return listener
-
-
-def check_peer(connected: socket.socket) -> None:
-    """NotAllowed unless the other side runs as the same user as we."""
-    raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _peer.size)
-    _, uid, _ = _peer.unpack(raw)
-    if uid != os.getuid():
-        raise NotAllowed(f"user {uid} may not speak to a driver of user {os.getuid()}")

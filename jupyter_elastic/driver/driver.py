@@ -36,7 +36,8 @@ from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord
 from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_payload
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types import (
     AnyEffect,
     DeathReported,
@@ -164,7 +165,9 @@ class Driver:
             async with asyncio.timeout(HEAD_START_S):
                 await self._over.wait()
         self._record()
-        server = await asyncio.start_unix_server(self._serve, sock=channel.listen(connection.private_dir(self.runtime)))
+        server = await asyncio.start_unix_server(
+            self._serve, sock=channel.listen(private_files.private_dir(self.runtime))
+        )
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
@@ -344,7 +347,7 @@ class Driver:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            channel.check_peer(writer.get_extra_info("socket"))
+            check_same_user(writer.get_extra_info("socket"))
             self._agents.add(writer)
             for seen in self.snapshot():
                 writer.write(channel.REPORTS.encode(seen))
@@ -458,7 +461,7 @@ async def _rehearse() -> None:
     A forked process shares its pages with its parent until it touches them, and a touch costs a page fault.
     """
     await asyncio.to_thread(processes.myself)
-    with tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=connection.passing_dir()) as place:
+    with tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=paths.passing_dir()) as place:
         folder = Path(place)
         listener = channel.listen(folder)
         server = await asyncio.start_unix_server(lambda _, writer: writer.close(), sock=listener)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import private_files
 from jupyter_elastic.types import Launch, Progress, ProgressReported, Report
 
 INTERVAL_S = 0.25
@@ -69,7 +69,7 @@ class ProgressWriter:
     def _write(self, seen: ProgressReported) -> None:
         line = {"at": seen.at, "attempt": self.attempt, **msgspec.to_builtins(seen.progress)}
         try:
-            with connection.open_private(self.path, append=True) as file:
+            with private_files.open_private(self.path, append=True) as file:
                 file.write(msgspec.json.encode(line) + b"\n")
         except OSError as problem:
             if not self._complained:

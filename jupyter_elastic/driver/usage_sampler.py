@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.jobfiles.usage import NAME, GpuUse, JobUse
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.processes import Known
 from jupyter_elastic.types import SlotId
 
@@ -53,7 +53,7 @@ class Meter:
                 workers, devices = self._workers(), self._devices()
                 gpus = await asyncio.to_thread(gpu_use, devices) if devices else []
                 with contextlib.suppress(OSError):  # a full disk is said by others
-                    connection.write_private(self._path, msgspec.json.encode(self.measure(workers, gpus)))
+                    private_files.write_private(self._path, msgspec.json.encode(self.measure(workers, gpus)))
         finally:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -31,7 +31,7 @@ from msgspec import Struct
 from jupyter_elastic.driver import driver
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.forkserver import pages
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.platform.processes import Known, myself
 from jupyter_elastic.types import Launch
 
@@ -322,13 +322,13 @@ class _LateFile:
 
     def __init__(self) -> None:
         self.path = Path()
-        self._before = tempfile.TemporaryFile(buffering=0, dir=connection.passing_dir())  # noqa: SIM115 - until `open`
+        self._before = tempfile.TemporaryFile(buffering=0, dir=paths.passing_dir())  # noqa: SIM115 - until `open`
         self._write_to(self._before.fileno())
 
     def open(self) -> None:
         if self._before.closed:
             return
-        with self._before, connection.open_private(self.path, append=True) as file:
+        with self._before, private_files.open_private(self.path, append=True) as file:
             self._before.seek(0)
             file.write(self._before.read())
             self._write_to(file.fileno())

@@ -29,7 +29,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -43,6 +42,7 @@ from msgspec import Struct
 from jupyter_elastic import _version
 from jupyter_elastic.forkserver import pages, parents
 from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.peer import peer_of
 
 IDLE_S = 1800.0
 """So long a parent stays that nobody asks, even if somebody is there who could."""
@@ -68,7 +68,6 @@ MODULES = {
 ALWAYS = ("cloudpickle", "numpy", "jupyter_elastic.worker.worker", "jupyter_elastic.training")
 
 log = logging.getLogger(__name__)
-_credentials = struct.Struct("3i")
 
 
 class Request(Struct, frozen=True):
@@ -210,7 +209,7 @@ class Pool:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
-        _, uid, _ = _credentials.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _credentials.size))
+        uid = peer_of(client).uid
         if uid != os.getuid():
             log.warning("refused a connection of user %d", uid)
             client.close()

@@ -23,11 +23,11 @@ from typing import Literal
 
 import msgspec
 
-from jupyter_elastic import _version
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.server import FRAMEWORKS, Request, newest_source
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform.python_path import with_package
 
 START_S = 180.0
 """How long a pool may take to import its frameworks before its clients do without it."""
@@ -136,7 +136,7 @@ class Spawner:
             child = subprocess.Popen(
                 [self._python, "-P", "-m", "jupyter_elastic.worker.worker", "--fd", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                env=_with_package(self._environment),
+                env=with_package(self._environment),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -185,7 +185,7 @@ async def cleared() -> None:
 
     For who has not had these workers forked; a warm parent that doesn't answer is not waited for long.
     """
-    served = [parent.socket for parent in parents.found(connection.runtime_dir()) if parent.memory]
+    served = [parent.socket for parent in parents.found(paths.runtime_dir()) if parent.memory]
     await asyncio.gather(*(_cleared(path) for path in served))
 
 
@@ -310,13 +310,13 @@ def start_pool(
     command = [python, "-P", "-m", "jupyter_elastic.forkserver.server", "--socket", str(path)]
     if kept_for is not None:
         command += ["--kept-for", *map(str, kept_for)]
-    with connection.open_private(path.with_suffix(".log"), append=True) as output:
+    with private_files.open_private(path.with_suffix(".log"), append=True) as output:
         child = subprocess.Popen(
             [*command, "--frameworks", *frameworks],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**_with_package(environment), "OPENBLAS_NUM_THREADS": "1"},  # no thread before the first fork
+            env={**with_package(environment), "OPENBLAS_NUM_THREADS": "1"},  # no thread before the first fork
             cwd="/",
             start_new_session=True,
         )
@@ -356,16 +356,7 @@ def socket_of(python: str, environment: Mapping[str, str], frameworks: tuple[str
     """The socket of the pool for this interpreter, environment and set of frameworks."""
     counted = sorted((name, value) for name, value in environment.items() if name.startswith(_READ_BY_FRAMEWORKS))
     text = json.dumps([python, our_source(), counted, sorted(frameworks)])
-    return connection.runtime_dir() / f"pool-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
-
-
-def _with_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which `-m jupyter_elastic...` finds this very package."""
-    root = Path(_version.__file__).parent.parent
-    if root.name in {"site-packages", "dist-packages"}:
-        return dict(environment)
-    path = environment.get("PYTHONPATH", "")
-    return {**environment, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+    return paths.runtime_dir() / f"pool-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
 
 
 _tasks: set[asyncio.Task[None]] = set()

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.processes import Known
 from jupyter_elastic.types import ExitReported, Launch
@@ -58,7 +58,7 @@ class AttemptFolder:
     def runtime(self) -> Path:
         """The attempt's folder for sockets: short, private, and the same for whoever asks."""
         name = hashlib.sha256(os.fsencode(self.path.absolute())).hexdigest()[:10]
-        return connection.runtime_dir() / f"a-{name}"
+        return paths.runtime_dir() / f"a-{name}"
 
     @property
     def log(self) -> Path:
@@ -68,7 +68,7 @@ class AttemptFolder:
     def create(self, launch: Launch) -> None:
         """Record the order: what an agent that comes later knows the attempt by."""
         self.path.mkdir(mode=0o700, exist_ok=True)
-        connection.write_private(self.path / "order.json", msgspec.json.encode(launch))
+        private_files.write_private(self.path / "order.json", msgspec.json.encode(launch))
 
     def order(self) -> Launch | None:
         """The Launch of this attempt."""
@@ -76,7 +76,7 @@ class AttemptFolder:
 
     def write_record(self, record: DriverRecord) -> None:
         """Say which processes belong to the attempt, all at once."""
-        connection.write_private(self.path / "driver.json", msgspec.json.encode(record))
+        private_files.write_private(self.path / "driver.json", msgspec.json.encode(record))
 
     def record(self) -> DriverRecord | None:
         """The processes of the attempt as last written."""
@@ -86,7 +86,7 @@ class AttemptFolder:
         """Write the end, on disk before this returns."""
         path = self.path / "exit.json"
         temporary = path.with_name(f".exit.json.{os.getpid()}")
-        with connection.open_private(temporary) as file:
+        with private_files.open_private(temporary) as file:
             file.write(msgspec.json.encode(seen))
             os.fsync(file.fileno())
         temporary.replace(path)

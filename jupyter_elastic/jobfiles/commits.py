@@ -15,7 +15,8 @@ import threading
 from pathlib import Path
 
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.platform.connection import SHARED_MEMORY, private_dir
+from jupyter_elastic.platform.paths import SHARED_MEMORY
+from jupyter_elastic.platform.private_files import private_dir
 
 
 class Commits:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from jupyter_elastic.errors import PackagingError
 from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
 from jupyter_elastic.kernel import analysis
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import processes
 
 HUGE = 1024**3
 """Bytes; a name above is refused."""
@@ -137,7 +137,7 @@ def package(
         sys_path=_search_path(),
         workdir=workdir or str(Path.cwd()),
         sources=_sources(values, namespace, labels or {}),
-        kernel=(os.getpid(), connection.start_time()),
+        kernel=processes.myself(),
         seed=seed,
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))

@@ -18,7 +18,7 @@ from jupyter_elastic.errors import BadRequest, JobCancelled
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths
 from jupyter_elastic.types import JobSpec
 
 CANCEL_S = 60.0
@@ -33,7 +33,7 @@ def job_spec(
     options: Options, package: capture.Package, engine: str, name: str, *, notebook: str = "", cell: str = ""
 ) -> JobSpec:
     """The job as it is to be queued, with this name if it was given none; its folder is written."""
-    folder = create_job_folder(package.payload, connection.jobs_dir())
+    folder = create_job_folder(package.payload, paths.jobs_dir())
     return JobSpec(
         name=options.name or name,
         folder=str(folder),

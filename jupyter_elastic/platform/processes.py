@@ -22,8 +22,6 @@ from typing import TypeAlias
 
 import psutil
 
-from jupyter_elastic.platform.connection import alive
-
 Known: TypeAlias = tuple[int, float]
 """A process: pid and start time (seconds since the epoch)."""
 
@@ -82,6 +80,17 @@ def end_children() -> None:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.005)
+
+
+def alive(pid: int, start_time: float) -> bool:
+    """Whether the very process lives that had this pid at this start time (psutil's `create_time`)."""
+    if pid <= 0:
+        return False
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - start_time) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def living(processes: Iterable[Known]) -> list[Known]:

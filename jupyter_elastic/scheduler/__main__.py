@@ -19,7 +19,7 @@ import zmq
 
 from jupyter_elastic._version import __version__
 from jupyter_elastic.errors import BadRequest, ElasticError
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
@@ -44,11 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("jupyter_elastic").setLevel(logging.INFO)
     lock = None
     try:
-        lock = Lock(connection.daemon_lock())
+        lock = Lock(paths.daemon_lock())
         if not lock.acquire():
             sys.stderr.write(
-                f"a daemon (pid {lock.holder()}) already serves the pool {connection.state_dir()}; "
-                f"stop it first, or set {connection.DIR_VARIABLE} to another folder\n"
+                f"a daemon (pid {lock.holder()}) already serves the pool {paths.state_dir()}; "
+                f"stop it first, or set {paths.DIR_VARIABLE} to another folder\n"
             )
             return ALREADY
         sys.setswitchinterval(0.0005)  # a thinking policy shares the interpreter with the socket: short turns
@@ -98,12 +98,12 @@ def _settings(options: argparse.Namespace) -> Settings:
     if options.tcp:
         if not options.tcp.startswith("tcp://"):
             raise BadRequest(f"--tcp {options.tcp}: expected tcp://address:port, for example tcp://0.0.0.0:7000")
-        curve = _curve(Path(options.keys) if options.keys else connection.state_dir() / "keys.txt")
-    socket = Path(options.socket).absolute() if options.socket else connection.socket_path()
+        curve = _curve(Path(options.keys) if options.keys else paths.state_dir() / "keys.txt")
+    socket = Path(options.socket).absolute() if options.socket else paths.socket_path()
     if len(os.fsencode(socket)) > 100:
         raise BadRequest(f"--socket {socket}: a UNIX socket's path has 100 bytes at most; choose a shorter one")
     return Settings(
-        state_dir=connection.state_dir(),
+        state_dir=paths.state_dir(),
         socket=socket,
         source=hosts.source(options.hosts, slots=options.slots),
         rights=Rights(admins=options.admin),
@@ -126,10 +126,10 @@ def _curve(table: Path) -> Curve:
         raise BadRequest(
             f"--tcp needs a table of keys, and {table} can't be read ({problem}); write a line `public-key user` each"
         ) from problem
-    path = connection.state_dir() / "daemon.key"
+    path = paths.state_dir() / "daemon.key"
     if not path.exists():
         public, secret = zmq.curve_keypair()
-        connection.write_private(path, public + b" " + secret + b"\n")
+        private_files.write_private(path, public + b" " + secret + b"\n")
     try:
         public, secret = path.read_bytes().split()
     except ValueError:
@@ -145,20 +145,19 @@ async def _serve(settings: Settings) -> None:
     try:
         await daemon.run(lambda: _announce(daemon))
     finally:
-        connection.daemon_file().unlink(missing_ok=True)
+        paths.daemon_file().unlink(missing_ok=True)
 
 
 def _announce(daemon: Daemon) -> None:
     """Say in `daemon.json` where we are; for remote clients a file that the administrator hands out."""
     settings = daemon.settings
-    found = connection.Endpoint(
-        endpoint=daemon.endpoints[0], pid=os.getpid(), start_time=connection.start_time(), package=__version__
-    )
+    pid, started = processes.myself()
+    found = endpoints.Endpoint(endpoint=daemon.endpoints[0], pid=pid, start_time=started, package=__version__)
     if settings.curve is not None and len(daemon.endpoints) > 1:
-        remote = connection.Endpoint(endpoint=daemon.endpoints[1], server_key=settings.curve.public.decode())
-        connection.write_endpoint(settings.state_dir / "remote.json", remote)
+        remote = endpoints.Endpoint(endpoint=daemon.endpoints[1], server_key=settings.curve.public.decode())
+        endpoints.write_endpoint(settings.state_dir / "remote.json", remote)
         log.info("remote clients need %s", settings.state_dir / "remote.json")
-    connection.write_endpoint(connection.daemon_file(), found)  # last: who sees it finds everything
+    endpoints.write_endpoint(paths.daemon_file(), found)  # last: who sees it finds everything
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload, encode_payload, read_payload, restore_namespace
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.connection import passing_dir
+from jupyter_elastic.platform.paths import passing_dir
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.worker import display, environment, late_variables, seeds

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths
 from tests.support.pool import Pool
 
 
@@ -18,9 +18,9 @@ def tcp_options(folder: Path) -> tuple[str, ...]:
 def guest(folder: Path, name: str) -> Pool:
     """Somebody with a folder and a key, which the table of the pool knows. Has an agent once it is started."""
     home = folder / name
-    made = Pool(home, env={connection.ENDPOINT_VARIABLE: str(home / "pool.json")})
+    made = Pool(home, env={endpoints.ENDPOINT_VARIABLE: str(home / "pool.json")})
     made.endpoint = str(home / "pool.json")
-    public, _ = connection.client_key(str(home / "client.key"))
+    public, _ = endpoints.client_key(str(home / "client.key"))
     with (folder / "keys.txt").open("a") as table:
         table.write(f"{public} {name}\n")
     return made
@@ -28,13 +28,13 @@ def guest(folder: Path, name: str) -> Pool:
 
 def invite(made: Pool, pool: Pool) -> None:
     """Give somebody the pool's address."""
-    remote = connection.read_endpoint(pool.folder / "remote.json")
+    remote = endpoints.read_endpoint(pool.folder / "remote.json")
     assert remote is not None
     own = msgspec.structs.replace(remote, secret_file=str(made.folder / "client.key"))
-    connection.write_endpoint(Path(made.endpoint), own)
+    endpoints.write_endpoint(Path(made.endpoint), own)
 
 
 def environment(made: Pool) -> dict[str, str]:
     """The environment of somebody's Jupyter server, as far as it is ours."""
-    ours = (connection.DIR_VARIABLE, connection.ENDPOINT_VARIABLE, "OMP_NUM_THREADS")
+    ours = (paths.DIR_VARIABLE, endpoints.ENDPOINT_VARIABLE, "OMP_NUM_THREADS")
     return {name: made.env[name] for name in ours}

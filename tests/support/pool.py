@@ -34,7 +34,7 @@ from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.kernel import capture
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.protocol.wire import CancelJob, ListJobs, Ping
 from jupyter_elastic.types import (
     ENDED,
@@ -60,12 +60,12 @@ class Pool:
     ) -> None:
         self.options = options
         """Of the daemon."""
-        self.folder = connection.private_dir(folder.absolute())
-        self.runtime = connection.runtime_dir_of(self.folder)
-        self.jobs_dir = connection.private_dir(self.folder / "jobs")
+        self.folder = private_files.private_dir(folder.absolute())
+        self.runtime = paths.runtime_dir_of(self.folder)
+        self.jobs_dir = private_files.private_dir(self.folder / "jobs")
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("JUPYTER_ELASTIC")},
-            connection.DIR_VARIABLE: str(self.folder),
+            paths.DIR_VARIABLE: str(self.folder),
             "JUPYTER_ELASTIC_SLOTS": str(slots),
             "OMP_NUM_THREADS": "1",
             **(env or {}),
@@ -158,7 +158,7 @@ class Pool:
 
     def members(self) -> list[processes.Known]:
         """Every living process of this pool: daemon, agent, nursery, drivers, warm parents, workers."""
-        mark = f"{connection.DIR_VARIABLE}={self.folder}".encode()
+        mark = f"{paths.DIR_VARIABLE}={self.folder}".encode()
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -179,8 +179,8 @@ class Pool:
             )
 
     def _daemon_lives(self) -> bool:
-        found = connection.read_endpoint(self.runtime / "daemon.json")
-        return found is not None and connection.alive(found.pid, found.start_time)
+        found = endpoints.read_endpoint(self.runtime / "daemon.json")
+        return found is not None and processes.alive(found.pid, found.start_time)
 
     def _ended_early(self, process: subprocess.Popen[bytes] | None, name: str) -> bool:
         assert process is not None

@@ -11,7 +11,7 @@ import pytest
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.forkserver.drivers import Nursery
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.types import ExitReported
 from tests.support import fake_engine
 from tests.support.pool import lasting_pool, shared_pool
@@ -79,7 +79,7 @@ def world(pool_dir, tmp_path, monkeypatch):
                 for task in here.tasks:
                     task.cancel()
                 await asyncio.gather(*here.tasks, return_exceptions=True)
-                for folder in attempts(connection.jobs_dir()):
+                for folder in attempts(paths.jobs_dir()):
                     if (record := folder.record()) is not None:
                         await processes.end([record.driver, *record.workers], grace_s=0.0)
                 await here.nursery.close()
@@ -92,4 +92,4 @@ def world(pool_dir, tmp_path, monkeypatch):
 @pytest.fixture
 def job(pool_dir) -> Path:
     """Where a job would be."""
-    return connection.jobs_dir() / "0123abcd"
+    return paths.jobs_dir() / "0123abcd"

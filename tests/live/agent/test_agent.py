@@ -14,7 +14,7 @@ from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.forkserver.drivers import Nursery
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch
@@ -87,7 +87,7 @@ def test_a_stop_for_an_attempt_that_left_no_trace_ends_it_at_once(pool_dir):
 
 def test_a_repeated_launch_of_an_attempt_that_is_over_repeats_its_end(pool_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
-    order = launch(connection.jobs_dir() / "job", Script(outcome="completed"), python=sys.executable)
+    order = launch(paths.jobs_dir() / "job", Script(outcome="completed"), python=sys.executable)
 
     async def first(daemon):
         daemon.sent.put_nowait(order)
@@ -104,12 +104,12 @@ def test_a_repeated_launch_of_an_attempt_that_is_over_repeats_its_end(pool_dir, 
 
     with_agent(first)
     with_agent(next_agent)
-    assert len((connection.jobs_dir() / "job" / "calls").read_text().splitlines()) == 1
+    assert len((paths.jobs_dir() / "job" / "calls").read_text().splitlines()) == 1
 
 
 def test_an_attempt_that_was_ordered_and_never_started_is_started_by_the_next_agent(pool_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
-    order = launch(connection.jobs_dir() / "job", Script(), python=sys.executable)
+    order = launch(paths.jobs_dir() / "job", Script(), python=sys.executable)
     folder = AttemptFolder.of(order.spec.folder, 1)
     folder.create(order)  # and then the agent died
 
@@ -126,7 +126,7 @@ def test_an_attempt_that_was_ordered_and_never_started_is_started_by_the_next_ag
 
 def test_a_launch_and_its_stop_at_once_end_it(pool_dir, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
-    order = launch(connection.jobs_dir() / "job", Script(), python=sys.executable)
+    order = launch(paths.jobs_dir() / "job", Script(), python=sys.executable)
     assert isinstance(order, Launch)
 
     async def story(daemon):
@@ -143,7 +143,7 @@ def test_an_agent_without_daemon_and_jobs_leaves(pool_dir):
         async with AsyncClient(f"ipc://{pool_dir}/nobody", role="agent") as client, asyncio.timeout(60):
             await agent.Agent(client, alone_s=0.2, look_s=0.05).run()
 
-    connection.jobs_dir()
+    paths.jobs_dir()
     asyncio.run(alone())
 
 
@@ -153,7 +153,7 @@ def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
             raise DaemonUnreachable("away")
 
     async def alone():
-        connection.jobs_dir()
+        paths.jobs_dir()
         watched = agent.Agent(Gone(), alone_s=10_000.0, look_s=0.05)
         task = asyncio.create_task(watched.run())
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths, private_files
 from tests.support.pool import Pool
 
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
@@ -26,13 +26,13 @@ def _can_unshare() -> bool:
 @contextlib.contextmanager
 def second_agent(pool: Pool, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """An agent as in a second container: other processes, other folders, the same daemon."""
-    own = connection.private_dir(folder / "second")
+    own = private_files.private_dir(folder / "second")
     hide = f'mount -t tmpfs none "{pool.jobs_dir}" && exec "$@"'
     agent = [sys.executable, "-P", "-m", "jupyter_elastic.agent", "--endpoint", pool.endpoint, *options]
     with (folder / "second.out").open("ab") as log:
         process = subprocess.Popen(
             [*ELSEWHERE, "sh", "-c", hide, "sh", *agent],
-            env={**pool.env, connection.DIR_VARIABLE: str(own)},
+            env={**pool.env, paths.DIR_VARIABLE: str(own)},
             stdout=log,
             stderr=log,
         )
@@ -41,7 +41,7 @@ def second_agent(pool: Pool, folder: Path, *options: str) -> Iterator[subprocess
     finally:
         process.kill()
         process.wait()
-        shutil.rmtree(connection.runtime_dir_of(own), ignore_errors=True)
+        shutil.rmtree(paths.runtime_dir_of(own), ignore_errors=True)
 
 
 def log(folder: Path) -> str:

@@ -101,14 +101,14 @@ def test_stop_without_a_daemon_finds_the_drivers(pool, tmp_path):
 
 def test_stop_all_ends_every_pool_but_those_with_jobs(pool, tmp_path, monkeypatch, capsys):
     from jupyter_elastic.cli import stop
-    from jupyter_elastic.platform import connection
+    from jupyter_elastic.platform import paths
 
-    assert pool.runtime in connection.runtime_dirs()
+    assert pool.runtime in paths.runtime_dirs()
     with Pool(tmp_path / "other", slots=1) as other:
         job = other.submit(WAIT, names={"folder": tmp_path})
         other.printed(job, "begun")
         # Other pools of this user are not the test's to end.
-        monkeypatch.setattr(connection, "runtime_dirs", lambda: [pool.runtime, other.runtime])
+        monkeypatch.setattr(paths, "runtime_dirs", lambda: [pool.runtime, other.runtime])
         assert stop.main(["--all"]) == 1
         said = capsys.readouterr().out
         assert f"{other.folder}: left alone, 1 job(s) are not over: {job} (running)" in said

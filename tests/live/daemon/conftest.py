@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.client import Client
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints
 from jupyter_elastic.types import JobSpec
 
 WAIT_S = 60.0
@@ -41,7 +41,7 @@ class Pool:
             )  # fmt: skip
         limit = time.monotonic() + WAIT_S
         while True:
-            found = connection.living_daemon()
+            found = endpoints.living_daemon()
             if found is not None and found.pid == self.process.pid:
                 return self
             assert self.process.poll() is None, f"the daemon ended:\n{self.log.read_text()[-2000:]}"

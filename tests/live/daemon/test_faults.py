@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ExitReported, JobEnded, JobStarted, PlanRejected, PolicyUsed
 
@@ -22,7 +22,7 @@ UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 def fill_disk(pool) -> None:
     """From now on the daemon's files can't grow."""
-    log = connection.state_dir() / "journal.sqlite-wal"
+    log = paths.state_dir() / "journal.sqlite-wal"
     resource.prlimit(pool.process.pid, resource.RLIMIT_FSIZE, (log.stat().st_size, resource.RLIM_INFINITY))
 
 
@@ -201,7 +201,7 @@ def test_a_damaged_journal_is_named_and_nothing_is_overwritten(pool, spec) -> No
     client = pool.start().client()
     client.submit(spec)
     assert pool.stop() == 0
-    path = connection.state_dir() / "journal.sqlite"
+    path = paths.state_dir() / "journal.sqlite"
     broken = path.read_bytes()[:5000]
     path.write_bytes(broken)
     with pytest.raises(AssertionError, match=r"(?s)is damaged.*Copy it to a safe place"):

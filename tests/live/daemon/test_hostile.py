@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from jupyter_elastic.errors import DaemonUnreachable
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.scheduler.subscriptions import STREAMS
@@ -46,7 +46,7 @@ def ask(dealer, ask_, number=1):
 
 
 def endpoint() -> str:
-    return connection.find().endpoint
+    return endpoints.find().endpoint
 
 
 def test_garbage_is_answered_with_a_refusal_and_nothing_else_happens(pool, dealer, spec) -> None:
@@ -157,7 +157,7 @@ def test_no_zeromq_at_all(pool) -> None:
     opened = []
     for number in range(60):
         raw = socket.socket(socket.AF_UNIX)
-        raw.connect(str(connection.socket_path()))
+        raw.connect(str(paths.socket_path()))
         with contextlib.suppress(OSError):
             raw.sendall(greeting[: chance.randrange(64)] if number % 2 else chance.randbytes(500))
         if number % 3:
@@ -174,7 +174,7 @@ def test_a_peer_cannot_write_its_own_name_into_its_greeting(pool) -> None:
     pool.start()
     raw = socket.socket(socket.AF_UNIX)
     raw.settimeout(60)
-    raw.connect(str(connection.socket_path()))
+    raw.connect(str(paths.socket_path()))
     raw.sendall(b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" + b"\0" * 31)
     got = b""
     while len(got) < 64:
@@ -238,22 +238,22 @@ def _rss(pid: int) -> int:
 def keys(folder: Path, name: str) -> str:
     """A key pair on disk; its public key."""
     public, secret = zmq.curve_keypair()
-    connection.write_private(folder / f"{name}.key", public + b" " + secret)
+    private_files.write_private(folder / f"{name}.key", public + b" " + secret)
     return public.decode()
 
 
 def test_curve_lets_in_the_keys_of_the_table_and_nobody_else(pool, tmp_path, spec) -> None:
-    state = connection.state_dir()
+    state = paths.state_dir()
     ann, bob = keys(tmp_path, "ann"), keys(tmp_path, "bob")
     table = tmp_path / "keys.txt"
     table.write_text(f"# who may connect\n{ann} ann\n\n")
     pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(table))
-    remote = connection.read_endpoint(state / "remote.json")
+    remote = endpoints.read_endpoint(state / "remote.json")
 
     def file_for(name: str, **changes: str) -> str:
         path = tmp_path / f"{name}.json"
         secret = str(tmp_path / f"{name.split('-', maxsplit=1)[0]}.key")
-        connection.write_endpoint(path, msgspec.structs.replace(remote, secret_file=secret, **changes))
+        endpoints.write_endpoint(path, msgspec.structs.replace(remote, secret_file=secret, **changes))
         return str(path)
 
     client = pool.client(endpoint=file_for("ann"))

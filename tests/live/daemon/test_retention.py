@@ -7,7 +7,7 @@ import time
 import pytest
 
 from jupyter_elastic.errors import NotFound
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.journal import Journal
@@ -25,7 +25,7 @@ def test_a_daemon_forgets_what_ended_long_ago(pool, spec) -> None:
         at = now - days * DAY_S
         events += core.step(Submit(at=at, by="root", id=f"key {number}", spec=spec))[0]
         events += core.step(Cancel(at=at, by="root", id=f"cancel {number}", job=number))[0]
-    journal = Journal(connection.state_dir() / "journal.sqlite")
+    journal = Journal(paths.state_dir() / "journal.sqlite")
     journal.append(events)
     journal.close()
 

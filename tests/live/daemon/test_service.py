@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed, NotFound, ProtocolError
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import (
@@ -171,14 +171,14 @@ def _failed(job: int) -> ExitReported:
 
 def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:
     with ThreadPoolExecutor(6) as many:
-        endpoints = set(many.map(lambda _: services.ensure(agent=False), range(6)))
-    assert len(endpoints) == 1
+        answers = set(many.map(lambda _: services.ensure(agent=False), range(6)))
+    assert len(answers) == 1
     assert services.log_file("daemon").read_text().count("INFO jupyter_elastic.scheduler.daemon: pool ") == 1
-    found = connection.living_daemon()
+    found = endpoints.living_daemon()
     client = pool.client()
     assert client.ask(wire.Shutdown()) == wire.Done()
     limit = time.monotonic() + 60
-    while connection.alive(found.pid, found.start_time):
+    while processes.alive(found.pid, found.start_time):
         assert time.monotonic() < limit
         time.sleep(0.02)
     with pytest.raises(DaemonUnreachable, match="jupyter elastic daemon"):
@@ -258,7 +258,7 @@ def test_books_are_the_same_after_a_restart(pool, spec) -> None:
     assert client.jobs(all=True) == before
     assert client.ask(wire.ListHosts()).slots == slots
     assert pool.stop() == 0
-    assert not connection.daemon_file().exists()
+    assert not paths.daemon_file().exists()
 
 
 def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, processes
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,7 +20,7 @@ def warm_pool() -> Iterator[None]:
     before = os.environ.get("JUPYTER_ELASTIC_DIR")
     with tempfile.TemporaryDirectory(prefix="engine-pool-") as folder:
         os.environ["JUPYTER_ELASTIC_DIR"] = folder
-        runtime = connection.runtime_dir()
+        runtime = paths.runtime_dir()
         yield
         for lock in runtime.glob("pool-*.lock"):
             pid, start_time, *_ = json.loads(lock.read_text())

@@ -19,7 +19,7 @@ import pytest
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.forkserver import workers as spawn
 from jupyter_elastic.forkserver.workers import PoolClient, Spawner, connect, socket_of
-from jupyter_elastic.platform import connection, processes
+from jupyter_elastic.platform import paths, processes
 from tests.live.engine.bench import asynchronous
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -43,7 +43,7 @@ async def gone(process: subprocess.Popen[bytes]) -> None:
 
 @asynchronous
 async def test_forks_and_tells_how_they_ended() -> None:
-    path = connection.runtime_dir() / "pool-test-a.sock"
+    path = paths.runtime_dir() / "pool-test-a.sock"
     client = await connect(path, sys.executable, ENVIRONMENT, (), start=True)
     spawner = Spawner(sys.executable, {}, (), warm=True)
     spawner._client = client
@@ -74,7 +74,7 @@ async def test_forks_and_tells_how_they_ended() -> None:
 
 @asynchronous
 async def test_workers_wait_ahead_and_a_dead_one_is_not_handed_out() -> None:
-    path = connection.runtime_dir() / "pool-test-b.sock"
+    path = paths.runtime_dir() / "pool-test-b.sock"
     client = await connect(path, sys.executable, ENVIRONMENT, (), start=True)
     pool = owner(path)
 

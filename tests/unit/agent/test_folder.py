@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.agent.attempt import check_spec
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord, attempts
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths
 from jupyter_elastic.types import ExitReported, JobSpec, Launch
 
 
@@ -53,7 +53,7 @@ def test_all_attempts_are_found_and_nothing_else(tmp_path):
 
 
 def test_the_runtime_folder_is_short_private_and_always_the_same(pool_dir):
-    deep = connection.jobs_dir() / ("x" * 150)
+    deep = paths.jobs_dir() / ("x" * 150)
     runtime = AttemptFolder.of(deep, 1).runtime
     assert runtime == AttemptFolder.of(deep, 1).runtime != AttemptFolder.of(deep, 2).runtime
     assert len(str(runtime / "driver.sock")) < 100

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import paths
 
 NO_DISK = """
 import pathlib, sys, tempfile
-from jupyter_elastic.platform import connection
-tempfile.tempdir, connection.SHARED_MEMORY = "/nowhere", pathlib.Path(sys.argv[1])
+from jupyter_elastic.platform import paths
+tempfile.tempdir, paths.SHARED_MEMORY = "/nowhere", pathlib.Path(sys.argv[1])
 """
 
 
@@ -35,5 +35,5 @@ def test_a_rehearsal_stays_in_memory(tmp_path: Path, rehearsal: str) -> None:
 
 
 def test_without_shared_memory_the_usual_place_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SHARED_MEMORY", connection.SHARED_MEMORY / "not there")
-    assert connection.passing_dir() is None
+    monkeypatch.setattr(paths, "SHARED_MEMORY", paths.SHARED_MEMORY / "not there")
+    assert paths.passing_dir() is None

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed
-from jupyter_elastic.platform import connection
+from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.platform.lock import Lock
 
 
 def test_folders_are_closed_to_others(pool_dir: Path) -> None:
     pool_dir.mkdir(mode=0o755, parents=True)
-    for folder in (connection.state_dir(), connection.runtime_dir(), connection.jobs_dir()):
+    for folder in (paths.state_dir(), paths.runtime_dir(), paths.jobs_dir()):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert connection.state_dir() == pool_dir
-    assert len(str(connection.socket_path())) < 60
+    assert paths.state_dir() == pool_dir
+    assert len(str(paths.socket_path())) < 60
 
 
 @pytest.fixture
@@ -36,31 +36,31 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_pool_lies_in_jupyters_data_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_core.paths import jupyter_data_dir
 
-    assert connection.state_dir() == Path(jupyter_data_dir(), "elastic")
-    assert connection.state_dir().is_relative_to(home)
+    assert paths.state_dir() == Path(jupyter_data_dir(), "elastic")
+    assert paths.state_dir().is_relative_to(home)
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "xdg"))
-    assert connection.state_dir() == Path(jupyter_data_dir(), "elastic")
+    assert paths.state_dir() == Path(jupyter_data_dir(), "elastic")
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(home / "data"))
-    assert connection.state_dir() == home / "data" / "elastic"
+    assert paths.state_dir() == home / "data" / "elastic"
     monkeypatch.setenv("JUPYTER_ELASTIC_DIR", "~/pool")
-    assert connection.state_dir() == home / "pool"
+    assert paths.state_dir() == home / "pool"
 
 
 def test_a_pool_in_the_old_place_stays_there(home: Path) -> None:
     old = home / ".local/share/jupyter-elastic"
     old.mkdir(parents=True)
-    assert connection.state_dir() == old
+    assert paths.state_dir() == old
     old.rmdir()
-    new = connection.state_dir()
+    new = paths.state_dir()
     old.mkdir(parents=True, exist_ok=True)
-    assert connection.state_dir() == new  # there was one before
+    assert paths.state_dir() == new  # there was one before
 
 
 def test_a_file_where_a_folder_should_be_is_named(pool_dir: Path) -> None:
     pool_dir.parent.mkdir(exist_ok=True)
     pool_dir.write_text("")
     with pytest.raises(BadRequest, match="JUPYTER_ELASTIC_DIR"):
-        connection.state_dir()
+        paths.state_dir()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
@@ -68,7 +68,7 @@ def test_somebody_elses_folder_is_refused(pool_dir: Path) -> None:
     pool_dir.mkdir(parents=True)
     os.chown(pool_dir, 65534, 65534)
     with pytest.raises(NotAllowed, match="another user"):
-        connection.state_dir()
+        paths.state_dir()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
@@ -76,50 +76,50 @@ def test_a_link_of_somebody_else_is_refused_even_if_it_leads_home(pool_dir: Path
     home = tmp_path / "home"
     home.mkdir()
     pool_dir.symlink_to(home)
-    assert connection.state_dir() == pool_dir  # a link of one's own is a way to another disk
+    assert paths.state_dir() == pool_dir  # a link of one's own is a way to another disk
     os.chown(pool_dir, 65534, 65534, follow_symlinks=False)
     with pytest.raises(NotAllowed, match="another user"):
-        connection.state_dir()
+        paths.state_dir()
 
 
 def test_two_pools_have_two_sockets(tmp_path: Path) -> None:
-    assert connection.runtime_dir_of(tmp_path / "a") != connection.runtime_dir_of(tmp_path / "b")
+    assert paths.runtime_dir_of(tmp_path / "a") != paths.runtime_dir_of(tmp_path / "b")
 
 
 def test_find(pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert connection.find().endpoint == f"ipc://{connection.socket_path()}"
-    assert connection.find("tcp://host:7").endpoint == "tcp://host:7"
-    connection.write_endpoint(connection.daemon_file(), connection.Endpoint(endpoint="ipc:///x", pid=1))
-    assert connection.find().endpoint == "ipc:///x"
-    assert stat.S_IMODE(connection.daemon_file().stat().st_mode) == 0o600
-    connection.write_endpoint(tmp_path / "remote.json", connection.Endpoint(endpoint="tcp://h:1", server_key="k"))
-    monkeypatch.setenv(connection.ENDPOINT_VARIABLE, str(tmp_path / "remote.json"))
-    assert connection.find().server_key == "k"
-    monkeypatch.setenv(connection.ENDPOINT_VARIABLE, str(tmp_path / "nothing"))
+    assert endpoints.find().endpoint == f"ipc://{paths.socket_path()}"
+    assert endpoints.find("tcp://host:7").endpoint == "tcp://host:7"
+    endpoints.write_endpoint(paths.daemon_file(), endpoints.Endpoint(endpoint="ipc:///x", pid=1))
+    assert endpoints.find().endpoint == "ipc:///x"
+    assert stat.S_IMODE(paths.daemon_file().stat().st_mode) == 0o600
+    endpoints.write_endpoint(tmp_path / "remote.json", endpoints.Endpoint(endpoint="tcp://h:1", server_key="k"))
+    monkeypatch.setenv(endpoints.ENDPOINT_VARIABLE, str(tmp_path / "remote.json"))
+    assert endpoints.find().server_key == "k"
+    monkeypatch.setenv(endpoints.ENDPOINT_VARIABLE, str(tmp_path / "nothing"))
     with pytest.raises(DaemonUnreachable, match="neither an endpoint"):
-        connection.find()
+        endpoints.find()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"endpoint": 3}', b"[" * 100_000])
 def test_a_broken_connection_file_is_no_file(pool_dir: Path, content: bytes) -> None:
-    connection.daemon_file().write_bytes(content)
-    assert connection.read_endpoint(connection.daemon_file()) is None
-    assert connection.living_daemon() is None
+    paths.daemon_file().write_bytes(content)
+    assert endpoints.read_endpoint(paths.daemon_file()) is None
+    assert endpoints.living_daemon() is None
 
 
 def test_alive_is_about_the_very_process() -> None:
     me = os.getpid()
-    assert connection.alive(me, connection.start_time())
-    assert not connection.alive(me, connection.start_time() - 100)
-    assert not connection.alive(0, 0.0)
+    assert processes.alive(me, processes.myself()[1])
+    assert not processes.alive(me, processes.myself()[1] - 100)
+    assert not processes.alive(0, 0.0)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = connection.start_time(process.pid)
-    assert connection.alive(process.pid, started)
+    started = processes.known(process.pid)[1]
+    assert processes.alive(process.pid, started)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not connection.alive(process.pid, started), "a zombie does not live"
+    assert not processes.alive(process.pid, started), "a zombie does not live"
     process.communicate()
-    assert not connection.alive(process.pid, started)
+    assert not processes.alive(process.pid, started)
 
 
 def test_a_lock_is_held_once_and_ends_with_its_holder(tmp_path: Path) -> None:

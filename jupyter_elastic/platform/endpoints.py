@@ -1,0 +1,86 @@
+"""How a daemon is found: its connection file, its address, the client's key for daemons on other machines.
+
+Knows the file's JSON; must not know sockets or how processes are started (that is `client.services`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.errors import BadRequest, DaemonUnreachable
+from jupyter_elastic.platform.paths import daemon_file, socket_path, state_dir
+from jupyter_elastic.platform.private_files import write_private
+from jupyter_elastic.platform.processes import alive
+
+ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
+"""Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
+
+
+class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What `daemon.json` holds: who answers where. `start_time` (psutil's) makes a re-used pid harmless."""
+
+    endpoint: str
+    pid: int = 0
+    start_time: float = 0.0
+    package: str = ""
+    server_key: str = ""
+    """Z85 text of the daemon's CURVE public key; empty for UNIX sockets, where the kernel says who is who."""
+    secret_file: str = ""
+    """For CURVE: file with the client's own key pair (`public secret`, Z85); empty: `state_dir()/client.key`."""
+
+
+def write_endpoint(path: Path, endpoint: Endpoint) -> None:
+    """Write a connection file (0600)."""
+    write_private(path, msgspec.json.encode(endpoint))
+
+
+def read_endpoint(path: Path) -> Endpoint | None:
+    """What a connection file says; None when it is absent or unreadable."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Endpoint)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def client_key(path: str = "") -> tuple[str, str]:
+    """This user's CURVE key pair (public, secret), for daemons elsewhere; made at the first need (0600).
+
+    The file is `path`, else `state_dir()/client.key`. BadRequest when it holds something else.
+    """
+    file = Path(path).expanduser() if path else state_dir() / "client.key"
+    try:
+        if not file.exists():
+            import zmq
+
+            write_private(file, b" ".join(zmq.curve_keypair()) + b"\n")
+        public, secret = file.read_text(encoding="ascii").split()
+    except (OSError, ValueError) as problem:
+        raise BadRequest(f"{file} is no key pair ({problem}); move it away, and a new one is made") from problem
+    return public, secret
+
+
+def find(endpoint: str | None = None) -> Endpoint:
+    """The daemon to talk to: the argument, `$JUPYTER_ELASTIC_ENDPOINT`, or this user's own pool.
+
+    The own pool's UNIX socket is named even when nobody listens there yet: a client waits for the daemon to come.
+    DaemonUnreachable when a connection file is named that can't be read.
+    """
+    given = endpoint or os.environ.get(ENDPOINT_VARIABLE, "")
+    if given:
+        if "://" in given:
+            return Endpoint(endpoint=given)
+        found = read_endpoint(Path(given).expanduser())
+        if found is None:
+            raise DaemonUnreachable(f"{given} is neither an endpoint (ipc://, tcp://) nor a readable connection file")
+        return found
+    return read_endpoint(daemon_file()) or Endpoint(endpoint=f"ipc://{socket_path()}")
+
+
+def living_daemon() -> Endpoint | None:
+    """The own pool's daemon if it lives."""
+    found = read_endpoint(daemon_file())
+    return found if found is not None and alive(found.pid, found.start_time) else None

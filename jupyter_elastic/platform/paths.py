@@ -1,0 +1,103 @@
+"""Where a pool's files lie: the state folder that stays, the runtime folder of sockets, locks and pids.
+
+Knows environment variables and paths; must not know what the files say. Both folders belong to one user and are closed
+to all others; a folder that somebody else owns is refused, never used.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+from jupyter_elastic.platform.private_files import private_dir
+
+DIR_VARIABLE = "JUPYTER_ELASTIC_DIR"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - `private_dir` and `tempfile` see to owner and mode
+_OLD_STATE = "~/.local/share/jupyter-elastic"
+"""Where pools lay at first: one that is there stays there."""
+_ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
+
+
+def state_dir() -> Path:
+    """The pool's lasting folder (journal, jobs, logs): `$JUPYTER_ELASTIC_DIR`, else `elastic` in Jupyter's data folder.
+
+    Created with mode 0700 when absent.
+    """
+    given = os.environ.get(DIR_VARIABLE)
+    return private_dir(Path(given).expanduser().absolute() if given else _in_jupyters_folder())
+
+
+def _in_jupyters_folder() -> Path:
+    """Where Jupyter keeps a user's data; a pool in the old place is found if none is there."""
+    named = os.environ.get("JUPYTER_DATA_DIR")
+    path, old = _places(named, os.environ.get("HOME"), os.environ.get("XDG_DATA_HOME"))
+    return old if not named and not path.exists() and old.is_dir() else path
+
+
+@functools.cache
+def _places(*_environment: str | None) -> tuple[Path, Path]:
+    """The folder by Jupyter's own rules, and the old one; to find them takes half a millisecond."""
+    from jupyter_core.paths import jupyter_data_dir  # daemon, agent and workers are told their folder
+
+    return Path(jupyter_data_dir(), "elastic").absolute(), Path(_OLD_STATE).expanduser()
+
+
+def runtime_dir() -> Path:
+    """The pool's folder of sockets, locks and pids; its path is short, as UNIX sockets ask (108 bytes)."""
+    return runtime_dir_of(state_dir())
+
+
+def runtime_dir_of(state: Path) -> Path:
+    """The runtime folder that belongs to a state folder."""
+    return private_dir(private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}") / _digest(state))
+
+
+def runtime_dirs() -> list[Path]:
+    """The runtime folders of all pools that this user has or had."""
+    return sorted(path for path in private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}").iterdir() if path.is_dir())
+
+
+@functools.cache
+def _digest(state: Path) -> str:
+    return hashlib.sha256(os.fsencode(state.resolve())).hexdigest()[:8]
+
+
+def jobs_dir() -> Path:
+    """Where jobs have their folders."""
+    return private_dir(state_dir() / "jobs")
+
+
+def socket_path() -> Path:
+    """The daemon's UNIX socket."""
+    return runtime_dir() / "daemon.sock"
+
+
+def daemon_file() -> Path:
+    """The daemon's connection file."""
+    return runtime_dir() / "daemon.json"
+
+
+def agent_file() -> Path:
+    """The file in which this user's agent says that it lives."""
+    return runtime_dir() / "agent.json"
+
+
+def daemon_lock() -> Path:
+    """Held (flock) by the one daemon of the pool."""
+    return runtime_dir() / "daemon.lock"
+
+
+def agent_lock() -> Path:
+    """Held (flock) by this user's one agent."""
+    return runtime_dir() / "agent.lock"
+
+
+def passing_dir() -> Path | None:
+    """Where to put files that live for a moment: in memory, or None (where `tempfile` does) if that can't be.
+
+    Not on the disk, because ext4 is the slower to make a file the more were removed in the last minute: after a
+    thousand it takes ten times as long.
+    """
+    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None

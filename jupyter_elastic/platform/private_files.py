@@ -1,0 +1,47 @@
+"""Folders and files that only their owner can read or write (mode 0700 and 0600)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from io import FileIO
+from pathlib import Path
+
+from jupyter_elastic.errors import BadRequest, NotAllowed
+
+
+def private_dir(path: Path) -> Path:
+    """Create `path` with mode 0700 if it is absent; NotAllowed if it, or a link to it, is somebody else's.
+
+    Who owns a link in `/tmp` can turn it to another folder at any time, and be taken for the daemon.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # a link to a folder will do
+        link, info = path.lstat(), path.stat()
+    except OSError as problem:
+        raise BadRequest(
+            f"can't use the folder {path}: {problem}; set JUPYTER_ELASTIC_DIR to one that you own"
+        ) from problem
+    if info.st_uid != os.getuid() or link.st_uid not in {os.getuid(), 0}:
+        raise NotAllowed(
+            f"{path} belongs to another user; remove it or set JUPYTER_ELASTIC_DIR to a folder of your own"
+        )
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 all at once: a reader sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    temporary.replace(path)
+
+
+def open_private(path: Path, *, append: bool = False) -> FileIO:
+    """Open a file for writing, without a buffer; it is of mode 0600 when it is made here."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    return FileIO(os.open(path, flags, 0o600), "w")

@@ -1,0 +1,18 @@
+"""How a Python process that is started elsewhere finds this very package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+"""The folder that holds the package: a source checkout, or `site-packages`."""
+
+
+def with_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which `-m jupyter_elastic...` finds this package: with a checkout first on `PYTHONPATH`."""
+    folders = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if ROOT.name in {"site-packages", "dist-packages"} or str(ROOT) in folders:
+        return dict(environment)
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *folders])}
