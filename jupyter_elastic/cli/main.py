@@ -30,12 +30,12 @@ from jupyter_elastic._version import __version__
 from jupyter_elastic.cli import describe
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Tail, find
+from jupyter_elastic.client.job_model import human_time
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.live_pool import live_pool
-from jupyter_elastic.widgets.model import human_time
 from jupyter_elastic.widgets.pool_model import PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen
 

@@ -22,14 +22,17 @@ import zmq
 from zmq.asyncio import Context, Socket
 from zmq.utils.monitor import parse_monitor_message
 
+from jupyter_elastic.client import services
 from jupyter_elastic.errors import BY_CODE, DaemonUnreachable, ElasticError, JournalError, ProtocolError
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AnyEffect, Event, JobId, JobInfo, JobSpec
+from jupyter_elastic.types import AnyEffect, Event, JobEnded, JobId, JobInfo, JobSpec
 
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0
 """How often an agent says that it lives."""
+STARTED_S = 3.0
+"""How often who waits for a job looks whether daemon and agent live."""
 ASKED_S = 0.1
 """`begin_submit` waits no longer than this for a connection that doesn't take its request."""
 CLOSED = "this client is closed; make a new one"
@@ -193,14 +196,30 @@ class AsyncClient:
         answer = await self.ask(wire.ListJobs(all=all, job=job, limit=limit))
         return _expect(answer, wire.Jobs).jobs
 
+    async def wait_for_end(self, job: JobId) -> None:
+        """Wait for a job's end; a daemon or an agent of this user that is gone meanwhile is started again."""
+        starts = asyncio.create_task(_keep_started())
+        try:
+            async for event in self.events(0, job):
+                if isinstance(event.fact, JobEnded) and event.fact.job == job:
+                    return
+        finally:
+            starts.cancel()
+
     async def events(
-        self, since: int = 0, job: JobId | None = None, *, caught_up: Callable[[], None] | None = None
+        self,
+        since: int = 0,
+        job: JobId | None = None,
+        *,
+        follow: bool = True,
+        caught_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Event]:
         """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
 
-        With `job` only those of this job, and of the pool since it was submitted. `caught_up` is called once all that
-        had happened by then was given, and again after each interruption. JournalError when the pool's journal is not
-        the one that `since` came from, DaemonUnreachable when this client is closed.
+        With `job` only those of this job, and of the pool since it was submitted. Without `follow` it ends where all
+        that had happened by then was given; `caught_up` is called there, and again after each interruption.
+        JournalError when the pool's journal is not the one that `since` came from, DaemonUnreachable when this client
+        is closed.
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
@@ -216,6 +235,8 @@ class AsyncClient:
                     raise item
                 if item is not None:
                     yield item
+                elif not follow:
+                    return
                 elif caught_up is not None:
                     caught_up()
         finally:
@@ -420,12 +441,16 @@ class Client:
         """See `AsyncClient.jobs`."""
         return self._call(self._client.jobs(all=all, job=job, limit=limit))
 
-    def events(self, since: int = 0, job: JobId | None = None) -> Iterator[Event]:
+    def wait_for_end(self, job: JobId, timeout_s: float | None = None) -> None:
+        """See `AsyncClient.wait_for_end`; TimeoutError when the job has not ended in `timeout_s` seconds."""
+        self._call(self._client.wait_for_end(job), timeout_s)
+
+    def events(self, since: int = 0, job: JobId | None = None, *, follow: bool = True) -> Iterator[Event]:
         """See `AsyncClient.events`. Ends when the client is closed."""
-        stream = self._client.events(since, job)
+        stream = self._client.events(since, job, follow=follow)
         try:
-            while not self._closed:
-                yield self._call(_next(stream))
+            while not self._closed and (event := self._call(_next(stream))) is not None:
+                yield event
         except DaemonUnreachable:
             if not self._closed:
                 raise
@@ -460,8 +485,8 @@ class Client:
             if not self._thread.is_alive():
                 self._loop.close()
 
-    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self._result(self._begin(work))
+    def _call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
+        return self._result(self._begin(work), timeout_s)
 
     def _begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         if self._closed:
@@ -470,9 +495,9 @@ class Client:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
-    def _result(future: concurrent.futures.Future[_T]) -> _T:
+    def _result(future: concurrent.futures.Future[_T], timeout_s: float | None = None) -> _T:
         try:
-            return future.result()
+            return future.result(timeout_s)
         except (asyncio.CancelledError, GeneratorExit):
             raise DaemonUnreachable("the connection to the daemon was closed") from None
         except BaseException:
@@ -480,8 +505,15 @@ class Client:
             raise
 
 
-async def _next(stream: AsyncIterator[Event]) -> Event:
-    return await anext(stream)
+async def _keep_started() -> None:
+    while True:
+        await asyncio.sleep(STARTED_S)
+        with contextlib.suppress(ElasticError):
+            await asyncio.to_thread(services.ensure)
+
+
+async def _next(stream: AsyncIterator[Event]) -> Event | None:
+    return await anext(stream, None)
 
 
 async def _aclose(stream: Any) -> None:

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from jupyter_elastic.client.client import Client
+from jupyter_elastic.client.job_model import JobModel, SizePoint
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
-from jupyter_elastic.widgets.model import JobModel, SizePoint
 
 BACKGROUND = "background"
 """File in a job's folder: the cell that waits for the job may go on."""
@@ -127,14 +127,14 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> Phase:
         """Wait for the job's end, at most `timeout` seconds (TimeoutError); how it ended."""
-        from jupyter_elastic.widgets.live import live
-
-        watched = live().watch(self)
-        if not watched.ended.wait(timeout):
-            problem = TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
-            problem._render_traceback_ = lambda *_: [f"TimeoutError: {problem}"]  # type: ignore[attr-defined]
-            raise problem
-        return self._settled()
+        if self.status not in ENDED:
+            try:
+                self._client.wait_for_end(self.id, timeout)
+            except TimeoutError:
+                problem = TimeoutError(f"job {self.id} has not ended after {timeout:g} s; it goes on")
+                problem._render_traceback_ = lambda *_: [f"TimeoutError: {problem}"]  # type: ignore[attr-defined]
+                raise problem from None
+        return self.status
 
     @property
     def results(self) -> dict[int, dict[str, Any]]:
@@ -215,13 +215,10 @@ class Job:
 
     def size_history(self) -> list[SizePoint]:
         """How many slots it held since when, and why; which workers died and were replaced."""
-        return list(self.model().sizes)
-
-    def model(self) -> JobModel:
-        """Its whole story, folded from the daemon's events."""
-        from jupyter_elastic.widgets.live import live
-
-        return live().watch(self).wait_current()
+        model = JobModel(self.id)
+        for event in self._client.events(0, self.id, follow=False):
+            model.fold(event)
+        return model.sizes
 
     def __repr__(self) -> str:
         try:
@@ -231,11 +228,6 @@ class Job:
         # Notebooks keep what they show: only an end stays true.
         ended = f": {info.phase}" if info.phase in ENDED else ""
         return f"<Job {self.id} {info.spec.name!r}{ended}>"
-
-    def _settled(self) -> Phase:
-        """The phase once the daemon has said that the job is over."""
-        self._known = None
-        return self.status
 
     def _failure(self, info: JobInfo) -> str:
         failure = self.error

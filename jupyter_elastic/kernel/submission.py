@@ -64,6 +64,7 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
         return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs")
     unit = "slot"
     if view is not None:
+        view.watched.ended.wait(CANCEL_S)
         view.refresh(last=True)
         unit = view.watched.model.unit
     freed = (

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_elastic.client import AsyncClient, services
+from jupyter_elastic.client.job_model import JobModel
 from jupyter_elastic.errors import DaemonUnreachable, ElasticError, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo
 from jupyter_elastic.widgets import forecasts, pool_feed, shadow
-from jupyter_elastic.widgets.model import JobModel
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen

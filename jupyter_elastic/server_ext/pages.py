@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.client.job import BACKGROUND, Failure
+from jupyter_elastic.client.job_model import JobScreen
 from jupyter_elastic.errors import NotFound
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.server_ext.feed import JobFeed
 from jupyter_elastic.widgets import display
-from jupyter_elastic.widgets.model import JobScreen
 from jupyter_elastic.widgets.output import without
 
 

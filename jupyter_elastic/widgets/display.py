@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from jupyter_elastic.client.job_model import JobScreen, Series, SizePoint, human_time
 from jupyter_elastic.types import ENDED
-from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint, human_time
 
 Output = Mapping[str, Sequence[Sequence[str]]]
 """Rank -> lines, as `output` makes them."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client.job_model import JobModel, JobScreen
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.widgets.model import JobModel, JobScreen
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_screen import ShadowRow
 

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.client.job import BACKGROUND, Job
+from jupyter_elastic.client.job_model import JobScreen
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import ENDED
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.live import Watched, live
-from jupyter_elastic.widgets.model import JobScreen
 from jupyter_elastic.widgets.output import without
 from jupyter_elastic.widgets.relay import Relay
 
@@ -28,6 +29,8 @@ STATIC_S = 1.0
 KEPT_S = 60.0
 """What a page keeps below a live view is renewed so often while the job goes on, and soon after it has begun."""
 BEGUN_S = 3.0
+LAST_S = 10.0
+"""The view of a job that has ended is waited for no longer than this."""
 Output = dict[str, list[list[str]]]
 MIME = "application/vnd.jupyter-elastic.job+json"
 
@@ -98,6 +101,8 @@ class Shown:
 
     def _after_cell(self, _result: Any) -> None:
         """Renew the view of a detached job: nbclient and papermill only heed what the running cell says."""
+        if self.job.known.phase in ENDED:  # the cell has waited for it: so has its view to
+            self.watched.ended.wait(LAST_S)
         self._draw_static()
         if self.watched.ended.is_set():
             self._shell.events.unregister("post_run_cell", self._after_cell)

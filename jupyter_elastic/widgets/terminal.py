@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from jupyter_elastic.widgets.model import human_range, human_time
+from jupyter_elastic.client.job_model import human_range, human_time
 from jupyter_elastic.widgets.pool_screen import HostBox, JobRow, PoolScreen, ShareRow, SlotBox
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 from zmq.asyncio import Context
@@ -12,7 +13,7 @@ from zmq.asyncio import Context
 from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError, NotFound, ProtocolError
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentChanged, Event
+from jupyter_elastic.types import AgentChanged, Event, JobEnded
 from tests.support.books import job_spec
 
 
@@ -149,6 +150,46 @@ def test_the_end_of_the_story_so_far_is_told(hand) -> None:
             await daemon.say(events(6, 7))
             assert (await reading).seq == 7
             assert told == [1]
+
+    asyncio.run(play())
+
+
+def test_a_stream_without_following_ends_with_the_story_so_far(hand) -> None:
+    async def play() -> None:
+        daemon = hand()
+        async with AsyncClient(daemon.endpoint) as client:
+
+            async def read() -> list[int]:
+                return [event.seq async for event in client.events(0, 3, follow=False)]
+
+            reading = asyncio.create_task(read())
+            follow = await daemon.asked(wire.Follow)
+            await daemon.answer(follow.id, wire.Following(seq=2))
+            await daemon.say(events(0, 1, 2))
+            assert await reading == [1, 2]
+            await daemon.asked(wire.Unfollow)
+
+    asyncio.run(play())
+
+
+def test_the_end_of_one_job_is_waited_for(hand) -> None:
+    def ended(seq: int, job: int) -> Event:
+        return msgspec.structs.replace(event(seq), fact=JobEnded(job=job, outcome="completed"))
+
+    async def play() -> None:
+        daemon = hand()
+        async with AsyncClient(daemon.endpoint) as client:
+            waiting = asyncio.create_task(client.wait_for_end(3))
+            follow = await daemon.asked(wire.Follow)
+            await daemon.answer(follow.id, wire.Following(seq=9))
+            await daemon.say(wire.EventsMessage(stream=1, previous=0, last=4, events=(ended(4, 2),)))
+            asking = asyncio.create_task(client.ask(wire.ListJobs()))
+            request = await daemon.asked(wire.ListJobs)
+            await daemon.answer(request.id, wire.Jobs(jobs=(), seq=4))
+            await asking
+            assert not waiting.done()  # that was another job's end, and it has been read before the answer
+            await daemon.say(wire.EventsMessage(stream=1, previous=4, last=9, events=(ended(9, 3),)))
+            await asyncio.wait_for(waiting, 60)
 
     asyncio.run(play())
 

@@ -6,8 +6,8 @@ import time
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from jupyter_elastic.client.job_model import JobScreen, Series, SizePoint
 from jupyter_elastic.widgets import display
-from jupyter_elastic.widgets.model import JobScreen, Series, SizePoint
 from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs, without
 
 NASTY = "<script>alert('x')</script> & 🚀 \"q\""

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from jupyter_elastic import types as t
+from jupyter_elastic.client.job_model import MAX_POINTS, JobModel, human_time
 from jupyter_elastic.jobfiles.usage import JobUse
 from jupyter_elastic.widgets import display
-from jupyter_elastic.widgets.model import MAX_POINTS, JobModel, human_time
 
 SPEC = t.JobSpec(name="digits", folder="/f", python="/p", min_slots=1, max_slots=4)
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from jupyter_elastic.client.job_model import JobModel, JobScreen
 from jupyter_elastic.widgets.job import JobWidget
 from jupyter_elastic.widgets.live import PUSH_S, Live, Watched
-from jupyter_elastic.widgets.model import JobModel, JobScreen
 
 
 def test_views_share_their_class_and_their_front_end() -> None:
