@@ -147,7 +147,7 @@ class _Worker:
     place: Place = "working"
     round: int = 0
     """The last round it was let into; 0: none yet."""
-    seasoned: bool = False
+    has_state: bool = False
     """It holds the state of the ring."""
     promise: tuple[int, int] | None = None
     """Of a newcomer: the rank and size that it has been told."""
@@ -209,14 +209,14 @@ class Membership:
         idle = before - set(self.wanted) - {w.slot for w in self._workers.values()}
         return [*(Release(slot) for slot in sorted(idle)), *self._decide()]
 
-    def ready(self, name: str, door: Door, *, seasoned: bool = False) -> list[Action]:
+    def ready(self, name: str, door: Door, *, has_state: bool = False) -> list[Action]:
         """A worker stands at a door."""
         worker = self._workers.get(name)
         if worker is None or worker.place in {"done", "leaving"}:
             return []
         if worker.round == self.round and self._settled < self.round and self._broken is None:
             self._broken = 0  # who still joins waits for this one, in vain
-        worker.place, worker.seasoned = door, seasoned
+        worker.place, worker.has_state = door, has_state
         self._called.discard(name)
         if door == "run":
             self.elastic = self._entered = True
@@ -449,11 +449,11 @@ class Membership:
         if not self._enough(coming) or (members and not coming):
             return []
         left = [w for w in members if w not in coming]
-        actions = self._remove(left, keep=not any(w.seasoned for w in coming))
+        actions = self._remove(left, keep=not any(w.has_state for w in coming))
         self.round += 1
         self._broken = None
         self._first_done, self._member_died, self._left_behind_ticks = "", False, 0
-        restore = not any(w.seasoned for w in coming)
+        restore = not any(w.has_state for w in coming)
         early = any(w.place == "collective" for w in coming)
         names = tuple(w.name for w in _in_order(coming))
         for worker in coming:
@@ -471,7 +471,7 @@ class Membership:
         actions: list[Action] = []
         for worker in sorted(workers, key=_seniority):
             worker.place = "leaving"
-            actions.append(Removed(worker.name, keep=keep and worker.seasoned))
+            actions.append(Removed(worker.name, keep=keep and worker.has_state))
             keep = False
         return actions
 
@@ -495,7 +495,7 @@ class Membership:
 
 def _seniority(worker: _Worker) -> tuple[bool, int]:
     """Those that hold state first, then the oldest."""
-    return (not worker.seasoned, worker.age)
+    return (not worker.has_state, worker.age)
 
 
 def _in_order(coming: list[_Worker]) -> list[_Worker]:

@@ -28,14 +28,14 @@ import numpy as np
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import here as _here
+from jupyter_elastic.training.context import context as _context
+from jupyter_elastic.training.group import members as _members
+from jupyter_elastic.training.group import native as _native_group
 from jupyter_elastic.training.report import report
-from jupyter_elastic.training.ring import members as _members
-from jupyter_elastic.training.ring import native as _native_ring
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
-from jupyter_elastic.training.state import walk as _walk
+from jupyter_elastic.training.state import iterate as _iterate
 
 __all__ = [
     "State",
@@ -77,10 +77,10 @@ def batches(
 
     `data` is an array or tensor, a tuple or dict of them, or anything with `__len__` and `__getitem__`. `batch_size` is
     the size of the *global* batch and stays what it is however many workers there are: they share it out. The order
-    depends on `seed` and the epoch alone; after a change of the ring, or a restart from a commit, the epoch goes on
+    depends on `seed` and the epoch alone; after a change of the group, or a restart from a commit, the epoch goes on
     where it was, so every sample is trained exactly once an epoch.
 
-    `micro_batch` is the most that a worker takes at once: a larger share comes in several pieces, and a prepared
+    `micro_batch` is the most that a worker takes at once: a larger share comes in several micro-batches, and a prepared
     optimizer steps after the last one. A worker without a share (more workers than samples) gets one sample that counts
     for nothing.
 
@@ -97,7 +97,7 @@ def batches(
     _data.length(data)
     if not train:
         return _evaluation(data, batch_size, micro_batch, collate)
-    return _walk(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
+    return _iterate(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
 
 
 def _evaluation(
@@ -122,10 +122,10 @@ def shard(data: Any, *, even: bool = False) -> Any:
 def total(value: Any) -> Any:
     """The sum of a number or array over all workers that train together; every worker must call it."""
     values = np.asarray(value, dtype=np.float64)
-    ring = _here.ring
-    if ring is not None and not _here.rehearsing and ring.size() > 1:
-        _here.collective()
-        values = ring.total(np.atleast_1d(values)).reshape(values.shape)
+    group = _context.group
+    if group is not None and not _context.warming_up and group.size() > 1:
+        _context.collective()
+        values = group.total(np.atleast_1d(values)).reshape(values.shape)
     return values.item() if values.ndim == 0 else values
 
 
@@ -148,11 +148,11 @@ def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
 
 def _sum(own: float) -> tuple[int, float]:
     """How many take part, and the sum of their numbers."""
-    ring = None if _here.rehearsing else _here.ring or _native_ring()
-    if ring is None or ring.size() < 2:
+    group = None if _context.warming_up else _context.group or _native_group()
+    if group is None or group.size() < 2:
         return 1, own
-    _here.collective()
-    return ring.size(), float(ring.total(np.array([own]))[0])
+    _context.collective()
+    return group.size(), float(group.total(np.array([own]))[0])
 
 
 def prepare(*objects: Any) -> Any:
@@ -162,15 +162,15 @@ def prepare(*objects: Any) -> Any:
     """
     for value in objects:
         for framework in _frameworks():
-            framework.part(value)
+            framework.tracked(value)
     return objects[0] if len(objects) == 1 else objects
 
 
 def commit(*, durable: bool = False) -> None:
     """Commit the state that is being trained (`state.commit()` for functions that don't see it)."""
-    if _here.state is None:
+    if _context.state is None:
         raise BadRequest("training.commit() works within a function under @training.run; elsewhere use state.commit().")
-    _here.state.commit(durable=durable)
+    _context.state.commit(durable=durable)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,24 +18,24 @@ from jupyter_elastic.errors import BadRequest
 
 
 @dataclass(frozen=True)
-class Piece:
+class MicroBatch:
     """What one rank computes in one go: its share of a global batch, or a part of that share.
 
-    The gradient of the global batch's mean loss is the sum, over all pieces of all ranks, of `weight` times the
-    gradient of the piece's mean loss.
+    The gradient of the global batch's mean loss is the sum, over all micro-batches of all ranks, of `weight` times the
+    gradient of the micro-batch's mean loss.
     """
 
     step: int
     """Number of the global batch within its epoch, from 0."""
     indices: np.ndarray[Any, np.dtype[np.int64]]
-    """Samples of this piece; never empty, see `weight`."""
+    """Samples of this micro-batch; never empty, see `weight`."""
     weight: float
-    """Samples in this piece / samples in the global batch. 0 for padding: a rank without a share computes one sample
+    """Its samples / samples in the global batch. 0 for padding: a rank without a share computes one sample
     of the batch for company, and it counts for nothing."""
     batch: int
     """Samples in the global batch."""
     last: bool
-    """Whether the optimizer steps after this piece; the others only accumulate."""
+    """Whether the optimizer steps after this micro-batch; the others only accumulate."""
 
 
 def order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -56,12 +56,12 @@ def steps(count: int, batch_size: int) -> int:
     return math.ceil(count / batch_size)
 
 
-def pieces(
+def micro_batches(
     batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, micro_batch: int | None = None
-) -> Iterator[Piece]:
-    """The pieces of one global batch that `rank` of `size` computes.
+) -> Iterator[MicroBatch]:
+    """The micro-batches of one global batch that `rank` of `size` computes.
 
-    Every rank gets the same number of pieces, so that loops stay in lock-step. No piece is larger than `micro_batch`.
+    Every rank gets equally many, so that loops stay in lock-step. None is larger than `micro_batch`.
     """
     total = len(batch)
     largest = math.ceil(total / size)
@@ -72,7 +72,7 @@ def pieces(
         first, behind = share(len(mine), part, number)
         indices = mine[first:behind]
         weight = len(indices) / total
-        yield Piece(step, indices if len(indices) else batch[:1], weight, total, part == number - 1)
+        yield MicroBatch(step, indices if len(indices) else batch[:1], weight, total, part == number - 1)
 
 
 def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:

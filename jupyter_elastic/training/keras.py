@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import keras_fit
+from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.keras_fit import apart, distributed
-from jupyter_elastic.training.ring import Array
-from jupyter_elastic.training.state import Part
+from jupyter_elastic.training.state import Tracked
 
 if TYPE_CHECKING:
     from jupyter_elastic.training.keras_gradients import TrainStep
@@ -74,7 +74,7 @@ class _Variables:
             gradients.drop_unfinished(self.value)
 
 
-def part(value: Any) -> Part | None:
+def tracked(value: Any) -> Tracked | None:
     """The part of a state that a Keras object is, or None."""
     gradients = _gradients()
     if gradients is not None and isinstance(value, gradients.TrainStep):
@@ -103,7 +103,7 @@ def _prepare(optimizer: Any) -> None:
     reducer_of(optimizer)
 
 
-def complete(parts: list[Part]) -> None:
+def complete(parts: list[Tracked]) -> None:
     """Build optimizers that have no variables yet with the state's one model."""
     models = [p.value for p in parts if isinstance(p, _Variables) and p.is_model]
     if len(models) != 1:

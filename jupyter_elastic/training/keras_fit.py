@@ -1,7 +1,7 @@
 """Keras' `fit` over several workers: an optimizer that steps with the mean of all gradients, and what else it takes.
 
 `model.fit` computes and applies gradients within one traced step. An optimizer given to `distributed` averages them
-over the ring right there, before it applies them; `fit` begins with rank 0's weights on all workers and judges epochs
+over the group right there, before it applies them; `fit` begins with rank 0's weights on all workers and judges epochs
 by figures that are the same on all. A `fit` of several workers that nothing joins is refused (`guards` puts ours in the
 place of Keras' `fit` and `train_on_batch`). Imports no framework.
 """
@@ -24,9 +24,9 @@ import numpy as np
 
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import Group, group_for, in_horovod_job, members, translated
 from jupyter_elastic.training.report import report
-from jupyter_elastic.training.ring import Ring, in_horovod_job, members, ring_for, translated
 
 BACKENDS = ("tensorflow", "torch")
 """Backends of Keras 3 whose steps can be averaged; JAX's is compiled as a whole, without a way to Horovod."""
@@ -52,7 +52,7 @@ def distributed(optimizer: Any) -> Any:
         model.compile(optimizer=training.keras.distributed("adam"), loss=...)
         model.fit(*training.shard((x, y), even=True), batch_size=32, epochs=10)
 
-    Takes an optimizer or its name, gives the same optimizer back, and joins the ring. Keras 3 on TensorFlow and on
+    Takes an optimizer or its name, gives the same optimizer back, and joins the group. Keras 3 on TensorFlow and on
     torch, and legacy tf-keras. `fit` begins with rank 0's weights everywhere; the figures of an epoch (`History`, early
     stopping, learning rates) are means over the workers. Data are the workers' own: see `training.shard`. The mean is
     over workers, so it is the global batch's exact one where all have equally large batches. Outside of a job of
@@ -74,20 +74,20 @@ def distributed(optimizer: Any) -> Any:
     _require(backend)
     if session.current is not None and not in_horovod_job() and _workers() > 1:
         raise EngineError(
-            f"The engine {session.current.engine!r} runs its workers side by side and forms no ring, so their "
+            f"The engine {session.current.engine!r} runs its workers side by side and forms no process group, so their "
             "gradients can't be averaged. Run the cell with `--engine horovod`."
         )
     _put_in(optimizer, backend)
     if in_horovod_job():
-        here.averaging += 1
+        context.averaging += 1
         guards_too()
-        translated(ring_for(backend).init)
+        translated(group_for(backend).init)
     return optimizer
 
 
 def apart() -> None:
     """Say that from here on each worker's `fit` trains a model of its own: a search over parameters, an ensemble."""
-    here.apart = True
+    context.apart = True
 
 
 # --- what Keras is here -----------------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ def _wrapped(own: Callable[..., Any], instead: Callable[..., Any]) -> Callable[.
 
 
 def _fit(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    ring = _settle(model)
+    group = _settle(model)
     given = inspect.signature(own).bind(model, *args, **kwargs)
     callbacks = given.arguments.get("callbacks") or []
-    first, last = _callbacks(_keras_of(model).callbacks.Callback, ring)
+    first, last = _callbacks(_keras_of(model).callbacks.Callback, group)
     if not isinstance(callbacks, list | tuple):
         if hasattr(callbacks, "callbacks"):
             raise BadRequest("Give fit a list of callbacks here, not a CallbackList: some of ours go into it.")
@@ -234,26 +234,26 @@ def _fit(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dic
 
 
 def _train_on_batch(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if here.piece is not None:
+    if context.micro_batch is not None:
         raise EngineError(
             "training.batches shares each batch out exactly, and model.train_on_batch averages over workers. Within "
             "training.batches use `step = training.keras.train_step(model, optimizer, loss)` with the plain optimizer "
             "and call `step(x, y)`."
         )
     known = model in _settled
-    ring = _settle(model)
+    group = _settle(model)
     if not known:
-        _begin(model, ring, None)
+        _begin(model, group, None)
     return own(model, *args, **kwargs)
 
 
 def _joined(model: Any) -> bool:
-    """Whether this model's step averages over the ring by our optimizer; refuses what would train apart."""
+    """Whether this model's step averages over the group by our optimizer; refuses what would train apart."""
     optimizers = list(_optimizers(model))
     if any(optimizer in _averaging for optimizer in optimizers):
         return in_horovod_job()
     workers = members()[1] if in_horovod_job() else 1 if session.current is None else _workers()
-    if workers < 2 or here.apart or any(averages(optimizer) for optimizer in optimizers):
+    if workers < 2 or context.apart or any(averages(optimizer) for optimizer in optimizers):
         return False
     if _of_many_workers(model) or _averages_in_its_step(model):
         return False
@@ -279,8 +279,8 @@ def refusal(workers: int) -> str:
 def _warn(model: str) -> None:
     warnings.warn(
         f"{model}.fit: each of the {_workers()} workers of this job trains a model of its own, because the engine "
-        f"{session.current.engine if session.current else '?'!r} forms no ring. To train one model on all of them, use "
-        "`--engine horovod` and training.keras.distributed(model.optimizer); if that is what you want, "
+        f"{session.current.engine if session.current else '?'!r} forms no process group. To train one model on all "
+        "of them, use `--engine horovod` and training.keras.distributed(model.optimizer); if that is what you want, "
         "training.keras.apart() says so.",
         stacklevel=4,
     )
@@ -308,7 +308,7 @@ def _averages_in_its_step(model: Any) -> bool:
     return step is not None and bool(OURS_IN_A_STEP & set(getattr(step, "__code__", _no_code).co_names))
 
 
-def _settle(model: Any) -> Ring:
+def _settle(model: Any) -> Group:
     """Make the model's traced step one that can average."""
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -322,24 +322,24 @@ def _settle(model: Any) -> Ring:
     if compiled or model not in _settled:
         model.train_function = None  # may have been traced before
     _settled.add(model)
-    if here.ring is not None:
-        return here.ring
-    ring = ring_for(backend_of(model))
-    ring.init()
-    return ring
+    if context.group is not None:
+        return context.group
+    group = group_for(backend_of(model))
+    group.init()
+    return group
 
 
-def _begin(model: Any, ring: Ring, steps: int | None) -> None:
+def _begin(model: Any, group: Group, steps: int | None) -> None:
     """Start from rank 0's weights, all with the same number of steps."""
     if not model.built:
         raise BadRequest(UNBUILT)
     for optimizer in _optimizers(model):
         build(optimizer, model)
-    if ring.size() < 2:
+    if group.size() < 2:
         return
-    counts = np.zeros(ring.size())
-    counts[ring.rank()] = -1 if steps is None else steps
-    counts = ring.total(counts)
+    counts = np.zeros(group.size())
+    counts[group.rank()] = -1 if steps is None else steps
+    counts = group.total(counts)
     if len(set(counts)) > 1:
         what = ", ".join(f"rank {rank}: {int(n) if n >= 0 else 'unknown'}" for rank, n in enumerate(counts))
         raise EngineError(
@@ -347,64 +347,64 @@ def _begin(model: Any, ring: Ring, steps: int | None) -> None:
             "Give each the same number of samples, as training.shard(data, even=True) does, or set steps_per_epoch."
         )
     variables = [*model.weights, *(v for optimizer in _optimizers(model) for v in variables_of(optimizer))]
-    own = pickle.dumps([variable.numpy() for variable in variables]) if ring.rank() == 0 else b""
-    first = pickle.loads(ring.broadcast(own))  # noqa: S301  rank 0's own
+    own = pickle.dumps([variable.numpy() for variable in variables]) if group.rank() == 0 else b""
+    first = pickle.loads(group.broadcast(own))  # noqa: S301  rank 0's own
     if len(first) != len(variables):
         raise EngineError(
             f"The model and its optimizers have {len(variables)} variables here and {len(first)} on rank 0: make them "
             "the same way on every worker."
         )
-    if ring.rank() != 0:
+    if group.rank() != 0:
         for variable, value in zip(variables, first, strict=True):
             variable.assign(value)
 
 
-def _means(logs: dict[str, Any], ring: Ring) -> None:
+def _means(logs: dict[str, Any], group: Group) -> None:
     """Put means over the workers into an epoch's figures: of those that rank 0 has, over the workers that have them."""
     own = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
-    names = json.loads(ring.broadcast(json.dumps(sorted(own)).encode()))
-    values = ring.total(np.array([*(own.get(name, 0.0) for name in names), *(float(name in own) for name in names)]))
+    names = json.loads(group.broadcast(json.dumps(sorted(own)).encode()))
+    values = group.total(np.array([*(own.get(name, 0.0) for name in names), *(float(name in own) for name in names)]))
     for name, value, count in zip(names, values, values[len(names) :], strict=False):
         logs[name] = float(value / count)
 
 
-def _same_statistics(model: Any, ring: Ring) -> None:
+def _same_statistics(model: Any, group: Group) -> None:
     """Average what layers gather for themselves (BatchNormalization's means and variances)."""
     variables = [v for v in model.non_trainable_weights if np.issubdtype(v.numpy().dtype, np.floating)]
     if not variables:
         return
     values = [variable.numpy() for variable in variables]
-    total = ring.total(np.concatenate([value.ravel().astype(np.float64) for value in values])) / ring.size()
+    total = group.total(np.concatenate([value.ravel().astype(np.float64) for value in values])) / group.size()
     for variable, value, mean in zip(variables, values, np.split(total, np.cumsum([v.size for v in values])[:-1]),
                                      strict=True):  # fmt: skip
         variable.assign(mean.reshape(value.shape).astype(value.dtype))
 
 
-def _callbacks(kind: Any, ring: Ring) -> tuple[Any, Any]:
+def _callbacks(kind: Any, group: Group) -> tuple[Any, Any]:
     """What goes before a cell's own callbacks, and behind them."""
 
     class First(kind):
         """The same beginning, the same figures."""
 
         def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-            _begin(self.model, ring, self.params.get("steps"))
+            _begin(self.model, group, self.params.get("steps"))
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             logs = {} if logs is None else logs
-            if ring.size() > 1:
-                _means(logs, ring)
-                _same_statistics(self.model, ring)
-            if here.state is not None:
-                here.state.passed(self.params.get("steps") or 0)
-            where = {} if here.state is not None else {"epoch": epoch + 1, "epochs": self.params.get("epochs")}
+            if group.size() > 1:
+                _means(logs, group)
+                _same_statistics(self.model, group)
+            if context.state is not None:
+                context.state.passed(self.params.get("steps") or 0)
+            where = {} if context.state is not None else {"epoch": epoch + 1, "epochs": self.params.get("epochs")}
             report(**{name: value for name, value in {**logs, **where}.items() if value is not None})
 
     class Last(kind):
         """All stop, or none."""
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            if ring.size() > 1:
-                self.model.stop_training = bool(ring.total(np.array([float(self.model.stop_training)]))[0])
+            if group.size() > 1:
+                self.model.stop_training = bool(group.total(np.array([float(self.model.stop_training)]))[0])
 
     return First(), Last()
 

@@ -15,9 +15,9 @@ from typing import Any
 import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest, EngineError
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import in_horovod_job
 from jupyter_elastic.training.keras_fit import averages, build
-from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import in_horovod_job
 
 _steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
 _reducers: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
@@ -52,18 +52,18 @@ class Reducer:
             )
 
         setattr(optimizer, name, instead)
-        here.reducers += 1
+        context.reducers += 1
 
     def take(self, gradients: list[Any]) -> list[Any] | None:
-        """Take a piece's weighted gradients; the global ones when it is the batch's last piece."""
+        """Take a micro-batch's weighted gradients; the global ones when it is the batch's last piece."""
         if self._kept is not None:
             gradients = [_sum(kept, gradient) for kept, gradient in zip(self._kept, gradients, strict=True)]
-        if not here.last_piece:
+        if not context.last_micro_batch:
             self._kept = gradients
             return None
         self._kept = None
         gradients = self._add_up(gradients)
-        here.trained = True
+        context.trained = True
         return gradients
 
     @contextlib.contextmanager
@@ -82,11 +82,11 @@ class Reducer:
     def _counts(self) -> bool:
         if averages(self._optimizer()):  # since it was prepared
             return False
-        if here.ring is None:
+        if context.group is None:
             if in_horovod_job():
                 raise EngineError(_OUTSIDE.format("optimizer"))
             return False
-        if not tf.executing_eagerly() and here.ring.elastic:
+        if not tf.executing_eagerly() and context.group.elastic:
             raise EngineError(
                 "This optimizer's gradients are applied within a tf.function, as model.fit does it, where they "
                 "can't be weighed by each worker's share: each would train its own model. For model.fit, make it "
@@ -100,15 +100,15 @@ class Reducer:
         return None if whole is None else apply(whole)
 
     def _add_up(self, gradients: list[Any]) -> list[Any]:
-        ring, state = here.ring, here.state
-        if ring is None or state is None:
+        group, state = context.group, context.state
+        if group is None or state is None:
             return gradients
         wanted = state.wanted()
         self._steps += 1
-        if here.adds_up(self._steps):
-            here.collective()
+        if context.adds_up(self._steps):
+            context.collective()
             gradients, wanted = _summed(gradients, wanted=wanted)
-        here.change = bool(here.change) or wanted
+        context.change = bool(context.change) or wanted
         return gradients
 
 
@@ -138,7 +138,7 @@ def _sum(one: Any, other: Any) -> Any:
 
 def _weighed(gradient: Any) -> Any:
     gradient = tf.convert_to_tensor(gradient)
-    return gradient * tf.cast(here.weight, gradient.dtype)
+    return gradient * tf.cast(context.weight, gradient.dtype)
 
 
 class TrainStep:
@@ -161,13 +161,13 @@ class TrainStep:
         _steps.add(self)
 
     def __call__(self, x: Any, y: Any) -> Any:
-        """Train on one piece; its mean loss."""
-        if here.ring is None and in_horovod_job():
+        """Train on one micro-batch; its mean loss."""
+        if context.group is None and in_horovod_job():
             raise EngineError(_OUTSIDE.format("train step"))
         x, y = _tensors(x), _tensors(y)
         if self._gradients is None:
             self._gradients = tf.function(self._gradients_eagerly, input_signature=(_free(x), _free(y), _SCALAR))
-        loss, gradients = self._gradients(x, y, tf.constant(here.weight))
+        loss, gradients = self._gradients(x, y, tf.constant(context.weight))
         whole = self.reducer.take(list(gradients))
         if whole is not None:
             with self.reducer.passing():
@@ -190,7 +190,7 @@ _SCALAR = tf.TensorSpec([], tf.float32)
 
 
 def _summed(gradients: list[Any], *, wanted: bool) -> tuple[list[Any], bool]:
-    """The sum over the ring; the last number says whether anybody wants a change."""
+    """The sum over the group; the last number says whether anybody wants a change."""
     from horovod.tensorflow import Sum
 
     tensors = _reduced([*gradients, tf.constant([float(wanted)])], "elastic", Sum)
@@ -198,7 +198,7 @@ def _summed(gradients: list[Any], *, wanted: bool) -> tuple[list[Any], bool]:
 
 
 def averaged(gradients: list[Any], number: int) -> list[Any]:
-    """The mean over the ring, whatever its size is when the step runs; within a traced step or outside of one."""
+    """The mean over the group, whatever its size is when the step runs; within a traced step or outside of one."""
     from horovod.tensorflow import Average
 
     dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
@@ -209,7 +209,7 @@ not_converted = tf.autograph.experimental.do_not_convert
 
 
 def _reduced(tensors: list[Any], name: str, how: Any) -> list[Any]:
-    """Through the ring, one group a type; None stays None."""
+    """Through the group, one group a type; None stays None."""
     from horovod.tensorflow.mpi_ops import _grouped_allreduce
 
     by_type: dict[Any, list[int]] = {}

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import in_job
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import in_job
 from jupyter_elastic.types import Progress
 
 INTERVAL_S = 0.1
@@ -58,7 +58,7 @@ class Reporter:
                 self.exact[name] = EXACT[name](value)
                 continue
             self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(_detached(value))
-        if here.rehearsing:
+        if context.warming_up:
             return None
         now = time.monotonic()
         self._mark(now)
@@ -76,8 +76,8 @@ class Reporter:
             session.current.report(progress)
         return progress
 
-    def new_ring(self) -> None:
-        """Another ring has another speed; what was measured of the model stays true."""
+    def new_group(self) -> None:
+        """Another group has another speed; what was measured of the model stays true."""
         self.marks.clear()
 
     def forget(self) -> None:
@@ -89,10 +89,10 @@ class Reporter:
         self.pending = False
 
     def _mark(self, now: float) -> None:
-        samples = here.state.samples if here.state is not None else 0
-        if self.marks and (self.marks[-1][2] != here.size or samples < self.marks[-1][1]):
+        samples = context.state.samples if context.state is not None else 0
+        if self.marks and (self.marks[-1][2] != context.size or samples < self.marks[-1][1]):
             self.marks.clear()
-        self.marks.append((now, samples, here.size))
+        self.marks.append((now, samples, context.size))
         while len(self.marks) > 2 and now - self.marks[0][0] > WINDOW_S:
             self.marks.popleft()
 
@@ -100,20 +100,20 @@ class Reporter:
         self.metrics |= {name: mean for name, values in self.unsent.items() if (mean := _mean(values)) is not None}
         self.unsent.clear()
         metrics = dict(self.metrics)
-        state = here.state
+        state = context.state
         if state is None:
             return Progress(step=self.calls, world_size=in_job()[1], metrics=metrics)
-        per_epoch = sum(here.passes)
-        whole = here.epochs is not None and per_epoch > 0
+        per_epoch = sum(context.passes)
+        whole = context.epochs is not None and per_epoch > 0
         in_epoch = state.seen / per_epoch if per_epoch else 0.0
         return Progress(
             step=state.step,
             epoch=float(state.epoch) + min(in_epoch, 1.0),
-            epochs=None if here.epochs is None else float(here.epochs),
+            epochs=None if context.epochs is None else float(context.epochs),
             samples=float(state.samples),
-            total_samples=float((here.epochs or 0) * per_epoch) if whole else None,
+            total_samples=float((context.epochs or 0) * per_epoch) if whole else None,
             samples_per_s=self._speed(),
-            world_size=here.size,
+            world_size=context.size,
             metrics=metrics,
         )
 

@@ -1,4 +1,4 @@
-"""`@training.run`: the cell's loop, on whatever ring there is, through every change of it.
+"""`@training.run`: the cell's loop, on whatever group there is, through every change of it.
 
 On the engine `horovod` this is Horovod's own elastic loop around a `State`: a lost member takes the others back to the
 last commit, a planned change loses nothing. Elsewhere the function simply runs. Knows no framework.
@@ -21,16 +21,16 @@ import numpy as np
 
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import Rehearsed, here
+from jupyter_elastic.training.context import StepWarmedUp, context
+from jupyter_elastic.training.group import Group, SingleProcess, choose, is_failure, translated
 from jupyter_elastic.training.report import reporter
-from jupyter_elastic.training.ring import Alone, Ring, choose, is_failure, translated
 from jupyter_elastic.training.state import State, frameworks, warm_up
 
 _Result = TypeVar("_Result")
 
 
 def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Make `function(state, ...)` elastic. It is called anew after each change of the ring, with the state it has.
+    """Make `function(state, ...)` elastic. It is called anew after each change of the group, with the state it has.
 
     So keep in the state what must survive, and let `state.epochs` and `training.batches` find the place again.
     """
@@ -42,29 +42,29 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
                 f"A function under @training.run takes a training.State as its first argument, not "
                 f"{type(state).__name__}: state = training.State(model=model, optimizer=optimizer)."
             )
-        ring = choose(state.framework)
-        how = _run_alone if isinstance(ring, Alone) else _run_elastic
-        return how(function, ring, state, args, kwargs)
+        group = choose(state.framework)
+        how = _run_alone if isinstance(group, SingleProcess) else _run_elastic
+        return how(function, group, state, args, kwargs)
 
     return wrapper
 
 
 def _run_alone(
-    function: Callable[..., _Result], ring: Ring, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., _Result], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Result:
-    with _training(state, ring):
+    with _training(state, group):
         state.sync()
         return function(state, *args, **kwargs)
 
 
 def _run_elastic(
-    function: Callable[..., _Result], ring: Ring, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., _Result], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Result:
     from horovod.common.elastic import run_fn
 
-    translated(ring.init)
+    translated(group.init)
     if _in_private_world() and uses_batches(function.__code__):
-        rehearse(function, ring, state, args, kwargs)
+        warm_up_step(function, group, state, args, kwargs)
 
     def attempt(state: State, *args: Any, **kwargs: Any) -> _Result:
         try:
@@ -73,68 +73,68 @@ def _run_elastic(
             if is_failure(error):
                 reporter.forget()  # it goes back to the last commit: what was reported since will be again
             raise
-        if session.current is not None and ring.size() > 1:
+        if session.current is not None and group.size() > 1:
             session.current.leave()
         return result
 
     def reset() -> None:
-        reporter.new_ring()
-        ring.shutdown()
-        ring.init()
+        reporter.new_group()
+        group.shutdown()
+        group.init()
 
-    if state.framework is not None and not (here.reducers or here.averaging):
+    if state.framework is not None and not (context.reducers or context.averaging):
         warnings.warn(
             "no optimizer is in training.State or was given to training.prepare: the workers' gradients are not added "
             "up, unless this cell does it itself (hvd.DistributedOptimizer, hvd.DistributedGradientTape)",
             stacklevel=4,
         )
-    with _training(state, ring):
+    with _training(state, group):
         state.begin()
         result: _Result = run_fn(attempt, reset)(state, *args, **kwargs)
         return result
 
 
 @contextlib.contextmanager
-def _training(state: State, ring: Ring) -> Any:
-    here.state, here.ring = state, ring
-    here.piece, here.change, here.trained, here.epochs = None, None, False, None
+def _training(state: State, group: Group) -> Any:
+    context.state, context.group = state, group
+    context.micro_batch, context.change, context.trained, context.epochs = None, None, False, None
     try:
         yield
         reporter.flush()
     finally:
-        here.state = here.ring = here.piece = None
+        context.state = context.group = context.micro_batch = None
         reporter.forget()
 
 
-# --- rehearsal --------------------------------------------------------------------------------------------------------
+# --- warm-up step -----------------------------------------------------------------------------------------------------
 
 
-def rehearse(
-    function: Callable[..., Any], ring: Ring, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
+def warm_up_step(
+    function: Callable[..., Any], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Run the function for one step in private, and leave no trace of it in the state.
 
-    The members of a ring stand still while a newcomer does what it does for the first time: TensorFlow traces for a
-    second and more. So it does it before it comes to the door. Outside the state a step is no secret: a list that the
-    function appends to has one value more on the newcomer. What fails here fails again in the ring.
+    The members of a group stand still while a newcomer does what it does for the first time: TensorFlow traces for a
+    second and more. So it does it before it joins. Outside the state a step is no secret: a list that the function
+    appends to has one value more on the newcomer. What fails here fails again in the group.
     """
     before = state.encoded()
     generators = _generators()
-    here.promised = ring.rank(), ring.size()
-    here.state, here.ring, here.rehearsing = state, ring, True
+    context.promised = group.rank(), group.size()
+    context.state, context.group, context.warming_up = state, group, True
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             warm_up()
             function(state, *args, **kwargs)
-    except Rehearsed:
+    except StepWarmedUp:
         pass
     except Exception as problem:
         sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
     finally:
-        here.rehearsing = False
+        context.warming_up = False
         state.on_reset()
         state.decode(before)
-        here.state = here.ring = None
+        context.state = context.group = None
         _put_back(generators)
         reporter.forget()
 
@@ -145,7 +145,7 @@ def _in_private_world() -> bool:
 
 
 def uses_batches(code: types.CodeType) -> bool:
-    """Whether a function calls `batches`, by which a rehearsal ends after one step; others would run to their end."""
+    """Whether a function calls `batches`, by which a warm-up step ends; others would run to their end."""
     return "batches" in code.co_names or any(
         uses_batches(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
     )

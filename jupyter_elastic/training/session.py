@@ -29,11 +29,11 @@ class Session(Protocol):
         ...
 
     def change_wanted(self) -> bool:
-        """Whether this worker is asked to the door: another generation, its removal, or a preemption waits."""
+        """Whether this worker is asked to the rendezvous: another generation, its removal, or a preemption waits."""
         ...
 
     def collective(self, step: int) -> None:
-        """This worker begins something, in this step, that every member of its ring takes part in."""
+        """This worker begins something, in this step, that every member of its group takes part in."""
         ...
 
     def leave(self) -> None:

@@ -1,7 +1,7 @@
 """What must be the same on all workers and outlive them: models, optimizers, plain values, the place in the data.
 
 A commit is one blob of bytes, and the same blob serves memory, disk, a rollback, and the newcomer who is brought up to
-date. Knows frameworks only as `Part`s, which their own files make. It has the four methods that Horovod's elastic loop
+date. Frameworks' objects are `Tracked`, which their own files make. It has the four methods that Horovod's elastic loop
 asks of a state (`sync`, `restore`, `on_reset`, `on_hosts_updated`), so `hvd.elastic.run` takes it as well.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import data, session
-from jupyter_elastic.training.loop import WARM_STEP, Rehearsed, here
+from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 
 FORMAT = 1
 _WATCHED = {"save", "sync", "restore", "on_reset", "on_hosts_updated", "check_host_updates"}
@@ -29,7 +29,7 @@ _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow"
 is a module of PyTorch's too: Keras is asked first."""
 
 
-class Part(Protocol):
+class Tracked(Protocol):
     """A framework's object within a state."""
 
     framework: str | None
@@ -65,7 +65,7 @@ class State:
         self._idle = True
         """Whether it has not stepped in this pass."""
         self._in_epochs: object | None = None
-        self._walk: object | None = None
+        self._iteration: object | None = None
         self._fresh = True
         self._saved: bytes | None = None
         self._update = threading.Event()
@@ -83,7 +83,7 @@ class State:
                 object.__setattr__(self, name, value)
                 return
             raise BadRequest(f"`{name}` is a word of training.State itself; give the attribute another name.")
-        part = _part(value)
+        part = _tracked(value)
         self._values[name] = value
         if part is None:
             self._parts.pop(name, None)
@@ -108,12 +108,16 @@ class State:
     @property
     def samples(self) -> int:
         """Samples trained since the training began, over all workers."""
-        return self._samples + (here.piece.batch if self._in_flight() and here.piece is not None else 0)
+        return self._samples + (
+            context.micro_batch.batch if self._in_flight() and context.micro_batch is not None else 0
+        )
 
     @property
     def seen(self) -> int:
         """Samples trained in the present epoch."""
-        return self._in_epoch + (here.piece.batch if self._in_flight() and here.piece is not None else 0)
+        return self._in_epoch + (
+            context.micro_batch.batch if self._in_flight() and context.micro_batch is not None else 0
+        )
 
     @property
     def framework(self) -> str | None:
@@ -132,14 +136,14 @@ class State:
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are still to be trained, of `count` in all: goes on where the last commit or rescale was."""
         mine = self._in_epochs = object()  # an older generator that is only now thrown away must not end this one
-        here.epochs = count
+        context.epochs = count
         try:
             while self.epoch < count:
                 epoch = self.epoch
                 self._calls = 0
                 yield epoch
-                if here.rehearsing:
-                    raise Rehearsed
+                if context.warming_up:
+                    raise StepWarmedUp
                 self._place(epoch + 1, 0, 0)
         finally:
             if self._in_epochs is mine:
@@ -159,17 +163,17 @@ class State:
         if self._calls <= self._pass:
             return None
         self._unproven, self._idle = 0, True
-        del here.passes[self._pass :]
-        here.passes.append(count)
+        del context.passes[self._pass :]
+        context.passes.append(count)
         return self._done
 
     def _advance(self, samples: int, done: int, count: int) -> None:
-        here.piece = None
+        context.micro_batch = None
         self._done = done
-        stepped = here.trained or not here.reducers
+        stepped = context.trained or not context.reducers
         self._idle = self._idle and not stepped
         if self._in_epochs is not None:  # a pass in which no optimizer steps is an evaluation
-            here.passes[-1] = 0 if self._idle else count
+            context.passes[-1] = 0 if self._idle else count
         self._unproven += samples
         if stepped:
             self._step += 1
@@ -188,20 +192,20 @@ class State:
 
     def _in_flight(self) -> int:
         """1 when the present batch is trained already although its turn of the loop isn't over."""
-        if here.piece is None or here.state is not self:
+        if context.micro_batch is None or context.state is not self:
             return 0
-        return int(here.trained if here.reducers else here.piece.last)
+        return int(context.trained if context.reducers else context.micro_batch.last)
 
     def _position(self) -> tuple[int, int, int]:
         """Where a training that starts from now has to go on: epoch, pass over the data, batches done in it."""
-        if self._in_epochs is not None and self._walk is None and self._calls > 0 and self._calls >= self._pass:
+        if self._in_epochs is not None and self._iteration is None and self._calls > 0 and self._calls >= self._pass:
             return self.epoch + 1, 0, 0
         return self.epoch, self._pass, self._done + self._in_flight()
 
     def log(self, **values: Any) -> None:
         """Add a row to `history`: epoch, step and `values` (numbers of any framework, or what pickles).
 
-        The history belongs to the state: it is committed, goes back with a rollback, and after a change of the ring
+        The history belongs to the state: it is committed, goes back with a rollback, and after a change of the group
         all workers go on with rank 0's. `train(state)` begins anew then, so what it gathers elsewhere is lost.
         """
         row = {name: _number(value) for name, value in values.items()}
@@ -210,28 +214,28 @@ class State:
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def commit(self, *, durable: bool = False) -> None:
-        """Keep everything as it is now, and go to the door if the ring is to change.
+        """Keep everything as it is now, and regroup if the group is to change.
 
         A worker that dies takes the others back to the last commit, so commit as often as steps are dear. `durable`
         asks for the disk; otherwise the driver's memory keeps it. A commit after the last batch of an epoch means that
         the epoch is done: what belongs to the epoch (its evaluation, say) goes before it.
         """
-        if here.rehearsing:
-            raise Rehearsed
+        if context.warming_up:
+            raise StepWarmedUp
         self._save(durable=durable)
         self.check_host_updates(saved=True)
 
     def save(self) -> None:
-        """Keep everything as it is now, without looking at the door."""
+        """Keep everything as it is now, without looking at the rendezvous."""
         self._save(durable=False)
 
     def _save(self, *, durable: bool) -> None:
         self._saved = self.encoded()
-        if session.current is not None and _is_keeper():
+        if session.current is not None and _owns_commits():
             session.current.save(self._saved, durable=durable)
 
     def begin(self) -> None:
-        """Have something to go back to when a ring breaks before the first commit."""
+        """Have something to go back to when a group breaks before the first commit."""
         if self._saved is None:
             self._saved = self.encoded()
 
@@ -245,22 +249,22 @@ class State:
 
     def sync(self) -> None:
         """Make every member's state that of rank 0; a job that begins anew takes up its last commit here."""
-        ring = here.ring
-        if ring is None or ring.rank() == 0:
+        group = context.group
+        if group is None or group.rank() == 0:
             if self._fresh:
                 self._load_first()
                 self._save(durable=False)  # a job that must begin again begins with the same weights
             else:
                 self._saved = self.encoded()
-        if ring is not None and ring.size() > 1:
-            received = ring.broadcast(self._saved or b"")
-            if ring.rank() != 0:
+        if group is not None and group.size() > 1:
+            received = group.broadcast(self._saved or b"")
+            if group.rank() != 0:
                 self.decode(received)
                 self._saved = received
         self._fresh = False
 
     def _load_first(self) -> None:
-        if session.current is None or not _is_keeper():
+        if session.current is None or not _owns_commits():
             return
         kept = session.current.load()
         if kept is not None:
@@ -309,9 +313,9 @@ class State:
             del self._values[name]
         self._values.update(content["values"])
         self._pass, self._done, self._step, self._samples, self._in_epoch = content["position"]
-        here.piece = None
+        context.micro_batch = None
 
-    # --- the door -----------------------------------------------------------------------------------------------------
+    # --- the rendezvous -----------------------------------------------------------------------------------------------
 
     def on_hosts_updated(self, timestamp: float, update: int) -> None:  # noqa: ARG002  Horovod's signature
         """Called from the listener's thread: another generation is wanted."""
@@ -322,46 +326,46 @@ class State:
         self._update.clear()
         for part in self._parts.values():
             part.reset()
-        self._in_epochs = self._walk = None
-        here.piece, here.change, here.trained = None, None, False
+        self._in_epochs = self._iteration = None
+        context.micro_batch, context.change, context.trained = None, None, False
 
     def wanted(self) -> bool:
-        """Whether this worker knows of a change; the ring has to agree on it before anybody goes."""
+        """Whether this worker knows of a change; the group has to agree on it before anybody goes."""
         return self._update.is_set() or (session.current is not None and session.current.change_wanted())
 
     def check_host_updates(self, *, saved: bool = False) -> None:
-        """Go to the door if the ring is to change: all members together, in the same step, losing nothing."""
-        ring = here.ring
-        if ring is None or not ring.elastic:
+        """Regroup if the group is to change: all members together, in the same step, losing nothing."""
+        group = context.group
+        if group is None or not group.elastic:
             if self.wanted() and not saved:
                 self._save(durable=True)
                 self._update.clear()
             return
-        if here.change is None:
+        if context.change is None:
             wanted = self.wanted()
-            if ring.size() > 1:
-                here.collective()
-                wanted = bool(ring.total(np.array([float(wanted)]))[0])
-            here.change = wanted
-        change = here.change
-        if self._walk is None:
-            here.change = None  # without `batches` nothing else says that the next step has begun
+            if group.size() > 1:
+                context.collective()
+                wanted = bool(group.total(np.array([float(wanted)]))[0])
+            context.change = wanted
+        change = context.change
+        if self._iteration is None:
+            context.change = None  # without `batches` nothing else says that the next step has begun
         if change:
-            self._to_the_door(saved=saved)
+            self._regroup(saved=saved)
 
-    def _to_the_door(self, *, saved: bool) -> NoReturn:
+    def _regroup(self, *, saved: bool) -> NoReturn:
         from horovod.common.exceptions import HostsUpdatedInterrupt
 
         if not saved:  # whoever dies in the middle of a join takes the others with it: they come back to here
             self._save(durable=False)
         epoch, passes, done = self._position()
         self._step, self._samples, self._in_epoch = self.step, self.samples, self.seen
-        here.piece = None
+        context.micro_batch = None
         self._place(epoch, passes, done)
         raise HostsUpdatedInterrupt(skip_sync=False)
 
 
-def walk(
+def iterate(
     content: Any,
     batch_size: int,
     *,
@@ -371,61 +375,63 @@ def walk(
     collate: Callable[[list[Any]], Any] | None,
 ) -> Iterator[Any]:
     """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
-    state, count = here.state, data.length(content)
-    if state is not None and state._walk is not None:
+    state, count = context.state, data.length(content)
+    if state is not None and state._iteration is not None:
         state = None  # a loop within a loop (an evaluation, say) has no place of its own
     start = 0 if state is None else state._enter(count)
     if start is None:
         return
-    order = data.order(count, seed=seed, epoch=0 if here.state is None else int(here.state.epoch), shuffle=shuffle)
+    order = data.order(
+        count, seed=seed, epoch=0 if context.state is None else int(context.state.epoch), shuffle=shuffle
+    )
     number = data.steps(count, batch_size)
     mine = object()
     if state is not None:
-        state._walk = mine
+        state._iteration = mine
     try:
         for step in range(start, number):
             batch = order[step * batch_size : (step + 1) * batch_size]
             if state is not None:
                 _look(state, step, start)
-                here.change, here.trained = None, False
-            for piece in data.pieces(batch, step, here.rank, here.size, micro_batch):
+                context.change, context.trained = None, False
+            for taken in data.micro_batches(batch, step, context.rank, context.size, micro_batch):
                 if state is not None:
-                    here.piece = piece
-                yield data.take(content, piece.indices, collate)
+                    context.micro_batch = taken
+                yield data.take(content, taken.indices, collate)
             if state is not None:
                 state._advance(len(batch), step + 1, count)
     finally:
-        if state is not None and state._walk is mine:
-            state._walk = here.piece = None
+        if state is not None and state._iteration is mine:
+            state._iteration = context.micro_batch = None
     if state is not None:
         state._leave()
 
 
 def _look(state: State, step: int, start: int) -> None:
-    """Look at the door; without a prepared optimizer that costs a message of its own, so only now and then."""
-    if here.rehearsing:
+    """Look at the rendezvous; without a prepared optimizer that costs a message of its own, so only now and then."""
+    if context.warming_up:
         if step > start:
-            raise Rehearsed
+            raise StepWarmedUp
         return
-    if not here.warm and state.step == WARM_STEP:
+    if not context.warm and state.step == WARM_STEP:
         warm_up()
-    if here.change is not None or step == start or step % 8 == 0:
+    if context.change is not None or step == start or step % 8 == 0:
         state.check_host_updates()
 
 
 def warm_up() -> None:
-    """Use the collectives of a ring of one for the first time (see `WARM_STEP`)."""
-    ring = here.ring
-    if ring is not None and ring.elastic and ring.size() == 1:
-        ring.broadcast(b"warm")
-        ring.total(np.zeros(1))
-    here.warm = True
+    """Use the collectives of a group of one for the first time (see `WARM_STEP`)."""
+    group = context.group
+    if group is not None and group.elastic and group.size() == 1:
+        group.broadcast(b"warm")
+        group.total(np.zeros(1))
+    context.warm = True
 
 
-def _is_keeper() -> bool:
-    """Whether this worker's commits are the job's; workers that form no ring train apart and have none in common."""
-    if here.ring is not None and here.ring.elastic:
-        return here.ring.rank() == 0
+def _owns_commits() -> bool:
+    """Whether this worker's commits are the job's; workers without a group train apart and have none in common."""
+    if context.group is not None and context.group.elastic:
+        return context.group.rank() == 0
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
@@ -438,17 +444,17 @@ def frameworks() -> list[Any]:
     ]
 
 
-def _part(value: Any) -> Part | None:
+def _tracked(value: Any) -> Tracked | None:
     if isinstance(value, int | float | str | bytes | bool | list | tuple | dict | None):
         return None
     for framework in frameworks():
-        part: Part | None = framework.part(value)
+        part: Tracked | None = framework.tracked(value)
         if part is not None:
             return part
     return None
 
 
-def _complete(parts: dict[str, Part]) -> None:
+def _complete(parts: dict[str, Tracked]) -> None:
     """Let a framework make whole what needs several objects to be whole (a Keras optimizer needs its model)."""
     for framework in frameworks():
         complete = getattr(framework, "complete", None)

@@ -1,6 +1,6 @@
 """TensorFlow's end of `training`: plain variables in a state, Horovod's collectives.
 
-Gradients are `keras_gradients`' business. Imports TensorFlow; Horovod is imported when a ring is formed.
+Gradients are `keras_gradients`' business. Imports TensorFlow; Horovod is imported when a group is formed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.training.ring import Array, Horovod
-from jupyter_elastic.training.state import Part
+from jupyter_elastic.training.group import Array, Horovod
+from jupyter_elastic.training.state import Tracked
 
 # --- parts of a state -------------------------------------------------------------------------------------------------
 
 
-def part(value: Any) -> Part | None:
+def tracked(value: Any) -> Tracked | None:
     """The part of a state that a plain TensorFlow variable is, or None."""
     return _Single(value) if isinstance(value, tf.Variable) else None
 
@@ -60,10 +60,10 @@ def set_random_state(state: Any) -> None:
     """Nothing to put back."""
 
 
-# --- the ring ---------------------------------------------------------------------------------------------------------
+# --- the group --------------------------------------------------------------------------------------------------------
 
 
-class HorovodRing(Horovod):
+class HorovodGroup(Horovod):
     """Horovod's collectives by TensorFlow's tensors on the host."""
 
     def __init__(self) -> None:

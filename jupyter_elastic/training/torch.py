@@ -1,6 +1,6 @@
 """PyTorch's end of `training`: gradients of the global batch, parts of a state, Horovod's collectives.
 
-The only file of `training` that imports torch; Horovod is imported when a ring is formed. Gradients are added up in a
+The only file of `training` that imports torch; Horovod is imported when a group is formed. Gradients are added up in a
 hook before the optimizer's own `step`, so optimizers, schedulers and scalers stay what they are.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import Array, Horovod, in_horovod_job
-from jupyter_elastic.training.state import Part
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import Array, Horovod, in_horovod_job
+from jupyter_elastic.training.state import Tracked
 
 __all__ = ["synchronize"]
 
@@ -45,7 +45,7 @@ class Reducer:
         self.reduced = False
         self.steps = 0
         optimizer.register_step_pre_hook(self._before_step)
-        here.reducers += 1
+        context.reducers += 1
 
     def reset(self) -> None:
         """Drop gradients of a step that was never finished."""
@@ -53,14 +53,14 @@ class Reducer:
         self.reduced = False
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if here.ring is None:
+        if context.group is None:
             if in_horovod_job():
                 raise EngineError(
                     "This optimizer is prepared for training.run, and it steps outside of it: the workers would train "
                     "apart. Put the loop into a function under @training.run."
                 )
             return
-        if here.size > 1 and (len(args) > 1 or kwargs.get("closure") is not None):  # args[0] is the optimizer
+        if context.size > 1 and (len(args) > 1 or kwargs.get("closure") is not None):  # args[0] is the optimizer
             raise EngineError(
                 "optimizer.step(closure) computes gradients within the step, where they can't be added up over the "
                 "workers. Call backward() before step(), or run this optimizer with `--gpus 1`."
@@ -69,27 +69,27 @@ class Reducer:
         self.reduced = False
 
     def reduce(self, optimizer: torch.optim.Optimizer) -> None:
-        """Put the global gradient into `.grad`; on a piece that is not the batch's last, keep it and leave none."""
+        """Put the global gradient into `.grad`; but keep it, and leave none, before the batch's last micro-batch."""
         if self.reduced:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if not here.last_piece:
+        if not context.last_micro_batch:
             self._keep(parameters)
             return
         self._weigh(parameters)
-        here.trained = True
-        if here.ring is None or here.state is None:
+        context.trained = True
+        if context.group is None or context.state is None:
             return
-        wanted = here.state.wanted()
+        wanted = context.state.wanted()
         self.steps += 1
-        if here.adds_up(self.steps):
+        if context.adds_up(self.steps):
             wanted = self._add_up(parameters, wanted=wanted)
-        here.change = bool(here.change) or wanted
+        context.change = bool(context.change) or wanted
 
     def _keep(self, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
             if parameter.grad is not None:
-                weighted = parameter.grad.detach() * here.weight
+                weighted = parameter.grad.detach() * context.weight
                 before = self.kept.get(parameter)
                 self.kept[parameter] = weighted if before is None else before.add_(weighted)
                 parameter.grad = None
@@ -100,15 +100,15 @@ class Reducer:
             if parameter.grad is None:
                 parameter.grad = kept
             elif kept is not None:
-                parameter.grad = kept.add_(parameter.grad.detach(), alpha=here.weight)
-            elif here.weight != 1.0:
-                parameter.grad = parameter.grad.detach() * here.weight
+                parameter.grad = kept.add_(parameter.grad.detach(), alpha=context.weight)
+            elif context.weight != 1.0:
+                parameter.grad = parameter.grad.detach() * context.weight
 
     def _add_up(self, parameters: list[torch.Tensor], *, wanted: bool) -> bool:
-        """Sum over the ring, in one group a type and device; the flags say what was used and who wants a change."""
+        """Sum over the group, in one group a type and device; the flags say what was used and who wants a change."""
         import horovod.torch as hvd
 
-        here.collective()
+        context.collective()
         flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(wanted)])
         groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         gradients = []
@@ -147,12 +147,12 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
         optimizer.synchronize()
         return True
     reducer.reduce(optimizer)
-    reducer.reduced = here.last_piece
-    return here.last_piece
+    reducer.reduced = context.last_micro_batch
+    return context.last_micro_batch
 
 
 def averaged(gradients: list[Any], number: int) -> list[Any]:
-    """The mean over the ring, one group a type and device; None stays None. For Keras on PyTorch."""
+    """The mean over the group, one group a type and device; None stays None. For Keras on PyTorch."""
     import horovod.torch as hvd
 
     groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
@@ -234,7 +234,7 @@ class _Stateful:
             self.value.zero_grad()
 
 
-def part(value: Any) -> Part | None:
+def tracked(value: Any) -> Tracked | None:
     """The part of a state that a PyTorch object is, or None."""
     known = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
     if known or (type(value).__module__.startswith("torch.") and hasattr(value, "load_state_dict")):
@@ -264,10 +264,10 @@ def set_random_state(state: Any) -> None:
     torch.set_rng_state(state)
 
 
-# --- the ring ---------------------------------------------------------------------------------------------------------
+# --- the group --------------------------------------------------------------------------------------------------------
 
 
-class HorovodRing(Horovod):
+class HorovodGroup(Horovod):
     """Horovod's collectives by PyTorch's tensors on the host."""
 
     def __init__(self) -> None:

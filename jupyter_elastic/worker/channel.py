@@ -70,9 +70,9 @@ class Pipe:
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(line)
 
-    def arrive(self, door: str, *, seasoned: bool) -> dict[str, Any]:
+    def arrive(self, door: str, *, has_state: bool) -> dict[str, Any]:
         """Stand at a door until the driver says `go`, `private` or `removed`; its answer."""
-        self.send("ready", door=door, seasoned=seasoned, at=time.time())
+        self.send("ready", door=door, has_state=has_state, at=time.time())
         with self._arrived:
             while not self._answers:
                 self._arrived.wait()

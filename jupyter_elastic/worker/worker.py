@@ -329,7 +329,7 @@ def _is_broken_ring(problem: BaseException) -> bool:
     """Whether a collective failed because a member is gone."""
     if not any(name in sys.modules for name in ("horovod.torch", "horovod.tensorflow")):
         return False
-    from jupyter_elastic.training.ring import is_failure  # with NumPy, which a worker without rings is spared
+    from jupyter_elastic.training.group import is_failure  # with NumPy, which a worker without rings is spared
 
     return is_failure(problem)
 

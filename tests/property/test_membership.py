@@ -34,7 +34,7 @@ class Worker:
         self.promise: tuple[int, int] | None = None
         self.alone = False
         self.entered = False
-        self.seasoned = False
+        self.has_state = False
         self.round = 0
         self.updated = False
 
@@ -107,9 +107,9 @@ class Rings(RuleBasedStateMachine):
             if self.rounds and worker.round == self.rounds[-1].round and worker.name not in go.members:
                 assert worker.place == "leaving", "a living member is left behind"
         assert go.round == len(self.rounds) + 1
-        assert not (go.restore and any(self.workers[n].seasoned for n in go.members))
-        if any(self.workers[n].seasoned for n in go.members):
-            assert self.workers[go.members[0]].seasoned, "rank 0 holds no state although somebody does"
+        assert not (go.restore and any(self.workers[n].has_state for n in go.members))
+        if any(self.workers[n].has_state for n in go.members):
+            assert self.workers[go.members[0]].has_state, "rank 0 holds no state although somebody does"
         doors = {self.workers[n].place for n in go.members}
         assert "init" not in doors or doors == {"init"}, "some are before elastic.run and some in it"
         assert go.collective == ("collective" in doors)
@@ -206,11 +206,11 @@ class Rings(RuleBasedStateMachine):
             self.do(self.machine.joined(worker.name, worker.round))
         elif worker.place == "ring" and self.unmet(worker):
             self.do(self.machine.unmet(worker.name))
-        elif worker.place == "ring" and self.whole(worker) and not worker.seasoned:
-            worker.seasoned = True  # it came through a sync
+        elif worker.place == "ring" and self.whole(worker) and not worker.has_state:
+            worker.has_state = True  # it came through a sync
         elif worker.place == "ring" and (worker.updated or not self.whole(worker)):
             worker.place = "door"
-            self.do(self.machine.ready(worker.name, "init", seasoned=worker.seasoned))
+            self.do(self.machine.ready(worker.name, "init", has_state=worker.has_state))
 
     def stuck(self, worker: Worker) -> bool:
         """Whether it waits in a collective before elastic.run that nobody meets: those who came by one meet there."""

@@ -93,7 +93,7 @@ class Horovod(WorkersEngine):
         match words["k"]:
             case "ready":
                 member.at_door = float(words["at"])
-                self._do(self.machine.ready(member.name, words["door"], seasoned=bool(words["seasoned"])))
+                self._do(self.machine.ready(member.name, words["door"], has_state=bool(words["has_state"])))
             case "entered":
                 self._do(self.machine.entered(member.name, callbacks=bool(words["callbacks"])))
             case "unmet":

@@ -27,11 +27,11 @@ _INTERNAL = frozenset({
 """Attributes of Horovod's state classes that belong to the process and not to the training."""
 
 
-class StateKeeper:
-    """Watches the states of one worker. `seasoned`: it holds what the ring has learned so far."""
+class CommitHook:
+    """Watches the states of one worker. `has_state`: it holds what the ring has learned so far."""
 
     def __init__(self, session: WorkerSession, reset: Callable[[], None]) -> None:
-        self.seasoned = False
+        self.has_state = False
         self.ring_broke = False
         """A member died: the state went back to the last commit."""
         self._session = session
@@ -63,8 +63,8 @@ class StateKeeper:
             if self._rank == 0 and not ours:
                 self._session.save(_dump(state, ordinal))
 
-        def seasoning_sync() -> None:
-            from jupyter_elastic.training.ring import translated  # with NumPy, which a worker without rings is spared
+        def syncing() -> None:
+            from jupyter_elastic.training.group import translated  # with NumPy, which a worker without rings is spared
 
             # Horovod knows TensorFlow's form of a broken ring in the training function alone.
             if self._restore and not ours:
@@ -75,7 +75,7 @@ class StateKeeper:
                 # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
                 # before its first commit would go back to untrained weights.
                 save()
-            self.seasoned = True
+            self.has_state = True
             self._restore = False
 
         def noticing_restore() -> None:
@@ -86,7 +86,7 @@ class StateKeeper:
             """With the callbacks, whose ring may break as any other: Horovod's own loop would end there."""
             from horovod.common.exceptions import HorovodInternalError
 
-            from jupyter_elastic.training.ring import translated
+            from jupyter_elastic.training.group import translated
 
             while True:
                 try:
@@ -98,7 +98,7 @@ class StateKeeper:
                 else:
                     return
 
-        state.save, state.sync, state.restore = kept_save, seasoning_sync, noticing_restore
+        state.save, state.sync, state.restore = kept_save, syncing, noticing_restore
         if not ours:
             state.on_reset = persistent_on_reset
 
@@ -114,7 +114,7 @@ class StateKeeper:
 
     def save_now(self) -> None:
         """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""
-        if not self._states or not self.seasoned:
+        if not self._states or not self.has_state:
             return
         self._rank = 0
         state = self._states[-1]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
-from jupyter_elastic.engines.horovod.state import StateKeeper
+from jupyter_elastic.engines.horovod.state import CommitHook
 from jupyter_elastic.platform.imports import AfterImport
 from jupyter_elastic.worker.channel import Pipe, WorkerSession
 
@@ -64,7 +64,7 @@ class Doors:
         self._session = session
         self._follow = follow
         self._expect = expect
-        self._keeper = StateKeeper(session, self._reset)
+        self._keeper = CommitHook(session, self._reset)
         self._warned = False
         self._listeners: list[Any] = []
         self._private: tuple[Any, Callable[..., Any]] | None = None
@@ -131,8 +131,8 @@ class Doors:
 
     def _before_collective(self) -> None:
         """A newcomer comes to its first collective before `elastic.run`."""
-        loop = sys.modules.get("jupyter_elastic.training.loop")
-        if self._private is None or (loop is not None and loop.here.rehearsing):
+        loop = sys.modules.get("jupyter_elastic.training.context")
+        if self._private is None or (loop is not None and loop.context.warming_up):
             return
         basics, real = self._private
         if not self._alone:
@@ -168,7 +168,7 @@ class Doors:
         if self._keeper.ring_broke:
             _sever(self._ring)
             self._keeper.ring_broke = False
-        answer = self._pipe.arrive(door, seasoned=self._keeper.seasoned)
+        answer = self._pipe.arrive(door, has_state=self._keeper.has_state)
         if answer["k"] == "removed":
             if answer.get("keep"):
                 self._keeper.save_now()

@@ -11,7 +11,7 @@ NOTE = """
 import json, os, time
 import numpy as np
 from jupyter_elastic import training
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.context import context
 
 pieces, noted = [], [0]
 
@@ -22,7 +22,7 @@ def note(state, loss, count):
     mean = training.total(sum(pieces)) / min(BATCH, 96 - (state.step - 1) % 4 * BATCH)     # of the whole global batch
     pieces.clear()
     noted[0] = state.step
-    if not here.rehearsing:                                # a newcomer's first step, alone, is no step of the job
+    if not context.warming_up:                                # a newcomer's first step, alone, is no step of the job
         ring = {"rank": training.rank(), "size": training.size()}
         with open(f"{FOLDER}/steps", "a") as file:
             file.write(json.dumps({"step": state.step, "loss": mean, **ring, "at": time.time()}) + "\\n")

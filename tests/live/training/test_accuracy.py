@@ -20,7 +20,7 @@ EPOCHS = 10
 POINT = 0.01
 
 LOOP = """
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.context import context
 state = training.State(model=model, optimizer=optimizer)
 
 @training.run
@@ -28,7 +28,7 @@ def train(state):
     for state.epoch in state.epochs(EPOCHS):
         for x, y in training.batches((x_train, y_train), 64, seed=SEED):
             step(x, y)
-            if not here.rehearsing:
+            if not context.warming_up:
                 with open(f"{FOLDER}/steps", "a") as file:
                     file.write(json.dumps({"step": state.step, "size": training.size(), "at": time.time()}) + "\\n")
             if not os.path.exists(f"{FOLDER}/hurry"):

@@ -20,12 +20,12 @@ CELLS = dict(re.findall(r"```python\n%%distribute [^\n]*--name (\S+)[^\n]*\n(.*?
 GATE = """
 import os as _os
 from jupyter_elastic import training as _training
-from jupyter_elastic.training.loop import here as _here
+from jupyter_elastic.training.context import context as _context
 
 def _commit(state, *args, own=_training.State.commit, **kwargs):
     own(state, *args, **kwargs)
     while not _training.agree(_os.path.exists(f"{FOLDER}/open")):
-        _here.change = None
+        _context.change = None
         own(state, *args, **kwargs)
 
 _training.State.commit = _commit

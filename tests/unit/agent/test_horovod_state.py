@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jupyter_elastic.engines.horovod.state import StateKeeper
+from jupyter_elastic.engines.horovod.state import CommitHook
 from jupyter_elastic.worker.channel import WorkerSession
 
 
@@ -32,8 +32,8 @@ class State:
     def on_reset(self) -> None: ...
 
 
-def make(folder: Path, problem: Exception, reset: Callable[[], None]) -> tuple[StateKeeper, State]:
-    return StateKeeper(WorkerSession(cast("Any", None), "horovod", folder), reset), State(problem)
+def make(folder: Path, problem: Exception, reset: Callable[[], None]) -> tuple[CommitHook, State]:
+    return CommitHook(WorkerSession(cast("Any", None), "horovod", folder), reset), State(problem)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_ring_that_breaks_in_a_sync_is_told_in_horovods_own_words(tmp_path: Pa
     keeper.hook(state)
     with pytest.raises(exceptions.HorovodInternalError if broken else UnknownError):
         state.sync()
-    assert not keeper.seasoned
+    assert not keeper.has_state
 
 
 def test_a_ring_that_breaks_in_a_reset_callback_is_formed_again(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_newcomer_is_private_until_the_door_of_run_and_only_then_members_are_cal
     assert machine.ready("w1", "init") == [Private("w1", 1, 2, alone=True)]
     assert machine.tick() == []
     assert machine.ready("w1", "run") == [Update("w0")]
-    assert machine.ready("w0", "init", seasoned=True) == [Go(2, 2, ("w0", "w1"), restore=False)]
+    assert machine.ready("w0", "init", has_state=True) == [Go(2, 2, ("w0", "w1"), restore=False)]
     assert join(machine) == [Settled(2, 2, ("h:0", "h:1"), complete=True)]
 
 
@@ -66,15 +66,15 @@ def test_calls_are_repeated_at_ticks_only() -> None:
     assert machine.want(2, ("h:0",)) == [Update("w0"), Update("w1")]
     assert machine.entered("w0") == []
     assert machine.tick() == [Update("w0"), Update("w1")]
-    assert machine.ready("w0", "init", seasoned=True) == []
+    assert machine.ready("w0", "init", has_state=True) == []
     assert machine.tick() == [Update("w1")]
 
 
 def test_shrink_removes_at_the_door_and_the_slot_is_released_when_the_process_is_gone() -> None:
     machine = ring("h:0", "h:1")
     machine.want(2, ("h:1",))
-    machine.ready("w0", "init", seasoned=True)
-    actions = machine.ready("w1", "init", seasoned=True)
+    machine.ready("w0", "init", has_state=True)
+    actions = machine.ready("w1", "init", has_state=True)
     assert actions == [Removed("w0"), Go(2, 2, ("w1",), restore=False)]
     assert machine.gone("w0") == [Release("h:0")]
     assert join(machine) == [Settled(2, 2, ("h:1",), complete=True)]
@@ -83,8 +83,8 @@ def test_shrink_removes_at_the_door_and_the_slot_is_released_when_the_process_is
 def test_survivors_go_on_at_once_and_the_dead_are_replaced() -> None:
     machine = ring("h:0", "h:1", "h:2")
     assert machine.gone("w0") == [Fork("w3", "h:0", 2, 3, newcomer=True)]  # the others notice by themselves
-    machine.ready("w1", "init", seasoned=True)
-    assert machine.ready("w2", "init", seasoned=True) == [Go(2, 1, ("w1", "w2"), restore=False)]
+    machine.ready("w1", "init", has_state=True)
+    assert machine.ready("w2", "init", has_state=True) == [Go(2, 1, ("w1", "w2"), restore=False)]
     assert join(machine) == [Settled(2, 1, ("h:1", "h:2"), complete=False)]
     machine.ready("w3", "init")
     assert machine.ready("w3", "run") == [Update("w1"), Update("w2")]
@@ -93,7 +93,7 @@ def test_survivors_go_on_at_once_and_the_dead_are_replaced() -> None:
 def test_too_few_survivors_wait_for_the_replacement() -> None:
     machine = ring("h:0", "h:1", min_slots=2)
     assert machine.gone("w1") == [Fork("w2", "h:1", 1, 2, newcomer=True)]
-    assert machine.ready("w0", "init", seasoned=True) == []
+    assert machine.ready("w0", "init", has_state=True) == []
     machine.ready("w2", "init")
     assert machine.ready("w2", "run") == [Go(2, 1, ("w0", "w2"), restore=False)]
 
@@ -111,8 +111,8 @@ def test_when_all_members_died_the_new_ones_restore_together() -> None:
 def test_rank_0_goes_to_who_holds_state() -> None:
     """w2 is older than w3 but died out of its first sync: it knows nothing."""
     machine = ring("h:0", "h:1")
-    machine.ready("w0", "init", seasoned=False)
-    assert machine.ready("w1", "init", seasoned=True) == [Go(2, 1, ("w1", "w0"), restore=False)]
+    machine.ready("w0", "init", has_state=False)
+    assert machine.ready("w1", "init", has_state=True) == [Go(2, 1, ("w1", "w0"), restore=False)]
 
 
 def test_plain_cell_gives_up_when_a_worker_dies() -> None:
@@ -176,8 +176,8 @@ def test_a_wish_taken_back() -> None:
 def test_preemption_lets_one_of_those_who_hold_state_save_it() -> None:
     machine = ring("h:0", "h:1")
     assert machine.want(1, ()) == [Update("w0"), Update("w1")]
-    machine.ready("w1", "init", seasoned=True)
-    assert machine.ready("w0", "init", seasoned=True) == [Removed("w0", keep=True), Removed("w1")]
+    machine.ready("w1", "init", has_state=True)
+    assert machine.ready("w0", "init", has_state=True) == [Removed("w0", keep=True), Removed("w1")]
     machine.gone("w0")
     machine.gone("w1")
     assert machine.over
@@ -189,7 +189,7 @@ def test_all_slots_change() -> None:
     assert machine.want(2, ("h:1",)) == [Fork("w1", "h:1", 0, 1, newcomer=True)]
     machine.ready("w1", "init")
     assert machine.ready("w1", "run") == [Update("w0")]
-    assert machine.ready("w0", "init", seasoned=True) == [Removed("w0", keep=True), Go(2, 2, ("w1",), restore=True)]
+    assert machine.ready("w0", "init", has_state=True) == [Removed("w0", keep=True), Go(2, 2, ("w1",), restore=True)]
 
 
 def test_the_end() -> None:
@@ -212,7 +212,7 @@ def test_newcomers_of_a_wish_come_in_together_for_only_then_their_promises_hold(
     assert machine.ready("w2", "run") == []
     assert machine.ready("w1", "init") == [Private("w1", 1, 3, alone=True)]
     assert machine.ready("w1", "run") == [Update("w0")]
-    assert machine.ready("w0", "init", seasoned=True) == [Go(2, 2, ("w0", "w1", "w2"), restore=False)]
+    assert machine.ready("w0", "init", has_state=True) == [Go(2, 2, ("w0", "w1", "w2"), restore=False)]
 
 
 def test_a_promise_that_no_longer_holds_is_given_anew_to_another_worker() -> None:
@@ -233,12 +233,12 @@ def test_a_promise_outlives_a_member_that_dies_meanwhile() -> None:
     machine.want(2, ("h:0", "h:1", "h:2"))
     assert machine.ready("w2", "init") == [Private("w2", 2, 3, alone=True)]
     assert machine.gone("w0") == [Fork("w3", "h:0", 1, 3, newcomer=True)]
-    assert machine.ready("w1", "init", seasoned=True) == [Go(2, 2, ("w1",), restore=False)]
+    assert machine.ready("w1", "init", has_state=True) == [Go(2, 2, ("w1",), restore=False)]
     join(machine)
     machine.ready("w2", "run")
     machine.ready("w3", "init")
     assert machine.ready("w3", "run") == [Update("w1")]
-    assert machine.ready("w1", "init", seasoned=True) == [Go(3, 2, ("w1", "w3", "w2"), restore=False)]
+    assert machine.ready("w1", "init", has_state=True) == [Go(3, 2, ("w1", "w3", "w2"), restore=False)]
 
 
 def test_rank_0_is_not_promised_where_somebody_holds_state() -> None:
@@ -262,7 +262,7 @@ def test_a_collective_before_run_is_met_by_the_callbacks_of_the_members() -> Non
     assert machine.ready("w1", "init") == [Private("w1", 1, 2, alone=False)]
     assert machine.ready("w1", "collective") == [Update("w0")]
     go = Go(2, 2, ("w0", "w1"), restore=False, collective=True)
-    assert machine.ready("w0", "init", seasoned=True) == [go]
+    assert machine.ready("w0", "init", has_state=True) == [go]
     assert join(machine) == [Settled(2, 2, ("h:0", "h:1"), complete=True)]
 
 
@@ -270,11 +270,11 @@ def test_where_the_callbacks_make_none_newcomers_make_theirs_alone() -> None:
     machine = with_callbacks()
     machine.ready("w1", "init")
     machine.ready("w1", "collective")
-    machine.ready("w0", "init", seasoned=True)
+    machine.ready("w0", "init", has_state=True)
     join(machine)
     assert machine.unmet("w0") == [Kill("w1")]
     assert machine.gone("w1") == [Fork("w2", "h:1", 1, 2, newcomer=True)]
-    assert machine.ready("w0", "init", seasoned=True) == [Go(3, 2, ("w0",), restore=False)]
+    assert machine.ready("w0", "init", has_state=True) == [Go(3, 2, ("w0",), restore=False)]
     join(machine)
     assert machine.ready("w2", "init") == [Private("w2", 1, 2, alone=True)]
     assert machine.entered("w0", callbacks=True) == []
@@ -293,14 +293,14 @@ def test_who_waits_at_its_first_collective_when_that_is_found_out_is_told() -> N
 def test_who_is_left_behind_by_a_death_at_the_end_goes_on_alone() -> None:
     machine = ring("h:0", "h:1", "h:2")
     machine.done("w0")
-    assert machine.ready("w1", "init", seasoned=True) == []
+    assert machine.ready("w1", "init", has_state=True) == []
     assert Go(2, 1, ("w1",), restore=False) in machine.gone("w2")  # heard of last
 
 
 def test_who_is_left_behind_by_one_that_is_through_ends_the_attempt() -> None:
     machine = ring("h:0", "h:1")
     machine.done("w0")
-    assert machine.ready("w1", "init", seasoned=True) == []
+    assert machine.ready("w1", "init", has_state=True) == []
     machine.gone("w0")
     for _ in range(PATIENCE):
         assert machine.tick() == []

@@ -1,4 +1,4 @@
-"""A ring and a session of our own making, so that every path of a state can be walked in one process."""
+"""A group and a session of our own making, so that every path of a state can be walked in one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import Loop, here
+from jupyter_elastic.training.context import TrainingContext, context
 
 
 class MemorySession:
@@ -39,8 +39,8 @@ class MemorySession:
         pass
 
 
-class OneRing:
-    """A ring with one member that can change: all that a state sees of Horovod at size 1."""
+class OneGroup:
+    """A group with one member that can change: all that a state sees of Horovod at size 1."""
 
     elastic = True
 
@@ -72,15 +72,15 @@ def memory(monkeypatch):
 
 
 @pytest.fixture
-def ring(memory):
-    here.ring = OneRing()
-    yield here.ring
-    here.ring = None
+def group(memory):
+    context.group = OneGroup()
+    yield context.group
+    context.group = None
 
 
 @pytest.fixture(autouse=True)
 def at_rest():
     """No test leaves the loop elsewhere than it found it."""
     yield
-    for name, value in vars(Loop()).items():
-        setattr(here, name, value)
+    for name, value in vars(TrainingContext()).items():
+        setattr(context, name, value)

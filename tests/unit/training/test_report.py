@@ -5,7 +5,7 @@ import math
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.context import context
 from jupyter_elastic.training.report import Reporter
 from jupyter_elastic.training.state import State
 
@@ -23,10 +23,10 @@ class Slow:
         return 2.0
 
 
-def test_reports_are_coalesced_and_values_read_late(memory, ring, monkeypatch):
+def test_reports_are_coalesced_and_values_read_late(memory, group, monkeypatch):
     clock = iter([10.0, 10.01, 10.02, 10.2, 10.21])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    here.state = State()
+    context.state = State()
     reporter = Reporter()
     assert reporter.report({"loss": 4.0}).metrics == {"loss": 4.0}
     assert reporter.report({"loss": Slow()}) is None
@@ -39,8 +39,8 @@ def test_reports_are_coalesced_and_values_read_late(memory, ring, monkeypatch):
     assert reporter.flush() is None
 
 
-def test_step_epoch_samples_and_speed_are_added(memory, ring):
-    here.state = state = State()
+def test_step_epoch_samples_and_speed_are_added(memory, group):
+    context.state = state = State()
     for state.epoch in state.epochs(2):  # noqa: B020
         for _ in training.batches(list(range(10)), 4):
             training.report(loss=1)
@@ -62,8 +62,8 @@ def test_the_speed_is_over_a_window_and_of_this_ring(monkeypatch):
     for at, samples, size in [(0.0, 0, 1), (1.0, 100, 1), (2.0, 300, 1)]:
         reporter.marks.append((at, samples, size))
     assert reporter._speed() == 150.0
-    here.state = None
-    here.rehearsing = True  # two members
+    context.state = None
+    context.warming_up = True  # two members
     reporter._mark(3.0)
     assert len(reporter.marks) == 1
     assert reporter._speed() is None

@@ -10,9 +10,9 @@ import pytest
 from jupyter_elastic import training
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import Alone
-from jupyter_elastic.training.run import rehearse, uses_batches
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import SingleProcess
+from jupyter_elastic.training.run import uses_batches, warm_up_step  # uses_batches
 from jupyter_elastic.training.state import State
 
 
@@ -24,7 +24,7 @@ def test_outside_of_a_job_it_runs_here_alone():
 
     assert train(State(), 10) == [0, 1, 2.5, 60]
     assert train.__doc__ == "Docstring."
-    assert here.state is None
+    assert context.state is None
 
 
 def test_a_first_argument_that_is_no_state_is_refused():
@@ -35,7 +35,7 @@ def test_a_first_argument_that_is_no_state_is_refused():
 def test_several_workers_without_a_ring_are_refused(memory, monkeypatch):
     memory.engine = "process"
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(EngineError, match=r"forms no ring.*--engine horovod"):
+    with pytest.raises(EngineError, match=r"forms no process group.*--engine horovod"):
         training.run(lambda state: None)(State())
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert training.run(lambda state: (training.rank(), training.size()))(State()) == (0, 1)
@@ -60,17 +60,17 @@ def test_a_job_that_starts_again_goes_on_from_its_commit(memory):
 def test_the_cells_own_error_comes_out_as_it_is():
     with pytest.raises(ZeroDivisionError):
         training.run(lambda state: 1 // 0)(State())
-    assert here.state is None
+    assert context.state is None
 
 
-def test_a_rehearsal_is_one_step_and_leaves_no_trace(memory, capsys):
+def test_a_warm_up_step_is_one_step_and_leaves_no_trace(memory, capsys):
     steps = []
 
     def train(state):
         print("said in private")  # noqa: T201
         for state.epoch in state.epochs(3):  # noqa: B020
             for batch in training.batches(list(range(10)), 4):
-                steps.append((training.rank(), training.size(), len(batch), here.rehearsing))
+                steps.append((training.rank(), training.size(), len(batch), context.warming_up))
                 state.best = random.random() + np.random.random()  # noqa: NPY002
                 training.report(loss=1.0)
             state.commit()
@@ -78,7 +78,7 @@ def test_a_rehearsal_is_one_step_and_leaves_no_trace(memory, capsys):
     state = State(best=None)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
-    rehearse(train, Alone(), state, (), {})
+    warm_up_step(train, SingleProcess(), state, (), {})
     drawn = random.random(), np.random.random()  # noqa: NPY002
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
@@ -90,23 +90,23 @@ def test_a_rehearsal_is_one_step_and_leaves_no_trace(memory, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_rehearsal_ends_at_a_commit_too():
+def test_a_warm_up_step_ends_at_a_commit_too():
     def train(state):
         for _ in training.batches([1, 2], 2):
             pass
         state.commit()
         pytest.fail("went on after the first step")
 
-    rehearse(train, Alone(), State(), (), {})
+    warm_up_step(train, SingleProcess(), State(), (), {})
 
 
-def test_what_fails_in_a_rehearsal_is_left_to_the_ring(capsys):
+def test_what_fails_in_a_warm_up_step_is_left_to_the_ring(capsys):
     def train(state):
         state.best = 5
         raise ValueError("early")
 
     state = State(best=1)
-    rehearse(train, Alone(), state, (), {})
+    warm_up_step(train, SingleProcess(), state, (), {})
     assert state.best == 1
     assert "ended early: ValueError: early" in capsys.readouterr().err
 
@@ -138,14 +138,14 @@ def test_alone_everybody_agrees_with_itself(value, how, answer):
 
 
 def test_agreement_in_one_ring(memory, monkeypatch):
-    class Three(Alone):
+    class Three(SingleProcess):
         def size(self):
             return 3
 
         def total(self, values):
             return np.add(values, 2.0)  # two others said 1
 
-    monkeypatch.setattr(here, "ring", Three())
+    monkeypatch.setattr(context, "group", Three())
     assert [training.agree(False), training.agree(False, "all"), training.agree(True, "all")] == [True, False, True]
     assert training.agree(4, "mean") == 2.0
 

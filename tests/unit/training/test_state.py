@@ -6,7 +6,7 @@ import pytest
 from jupyter_elastic import training
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.context import context
 from jupyter_elastic.training.report import report, reporter
 from jupyter_elastic.training.state import State
 
@@ -44,16 +44,16 @@ def test_what_cannot_be_committed_is_named():
         state.commit()
 
 
-def test_a_commit_outlives_the_process(memory, ring):
-    here.state = first = State(history=[1])
+def test_a_commit_outlives_the_process(memory, group):
+    context.state = first = State(history=[1])
     first.history.append(2)
     first.commit(durable=True)
     assert memory.durable == [True]
-    here.state = again = State(history=[])
+    context.state = again = State(history=[])
     again.sync()
     assert again.history == [1, 2]
     again.history.append(3)
-    again.sync()  # only a state that was never in a ring takes up the old commit
+    again.sync()  # only a state that was never in a group takes up the old commit
     assert again.history == [1, 2, 3]
 
 
@@ -84,11 +84,11 @@ def train(state, epochs, *, samples=10, batch_size=4, at=None, seen=None):
 
 def whole_run(epochs):
     """What an undisturbed training sees, alone and without a session."""
-    seen, ring, here.ring = [], here.ring, None
+    seen, group, context.group = [], context.group, None
     current, session.current = session.current, None
-    here.state = state = State(ended=[])
+    context.state = state = State(ended=[])
     train(state, epochs, seen=seen)
-    here.ring, session.current = ring, current
+    context.group, session.current = group, current
     assert state.step == 3 * epochs
     assert state.samples == 10 * epochs
     return seen
@@ -102,10 +102,10 @@ def test_every_epoch_sees_everything_once():
 
 
 @pytest.mark.parametrize("when", range(1, 10))
-def test_a_planned_change_in_any_step_changes_nothing(memory, ring, when):
-    """With no optimizer that tells, the state looks at the door itself; the function begins anew, nothing is lost."""
+def test_a_planned_change_in_any_step_changes_nothing(memory, group, when):
+    """With no optimizer that tells, the state asks by itself; the function begins anew, nothing is lost."""
     expected, seen = whole_run(3), []
-    here.state = state = State(ended=[])
+    context.state = state = State(ended=[])
 
     def wish(state):
         if len(seen) == when:
@@ -130,9 +130,9 @@ def test_a_planned_change_in_any_step_changes_nothing(memory, ring, when):
 
 @pytest.mark.parametrize("when", range(1, 10))
 @pytest.mark.parametrize("every", [1, 2, 5])
-def test_a_rollback_repeats_what_came_after_the_commit_and_nothing_else(ring, when, every):
+def test_a_rollback_repeats_what_came_after_the_commit_and_nothing_else(group, when, every):
     expected, seen, committed = whole_run(3), [], [0]
-    here.state = state = State(ended=[])
+    context.state = state = State(ended=[])
     state.sync()
 
     class MemberLost(Exception):
@@ -170,18 +170,18 @@ def test_a_rollback_repeats_what_came_after_the_commit_and_nothing_else(ring, wh
     assert (state.step, state.samples) == (9, 30)
 
 
-def test_a_commit_at_an_epochs_end_means_that_it_is_done(memory, ring):
+def test_a_commit_at_an_epochs_end_means_that_it_is_done(memory, group):
     seen = []
-    here.state = state = State(ended=[])
+    context.state = state = State(ended=[])
     train(state, 1, seen=seen)
-    here.state = again = State(ended=[])
+    context.state = again = State(ended=[])
     again.sync()
     assert again.epoch == 1
     train(again, 1, seen=seen)
     assert again.ended == [0]
 
 
-def test_a_second_pass_in_an_epoch_is_found_again(memory, ring):
+def test_a_second_pass_in_an_epoch_is_found_again(memory, group):
     """Training and validation in one epoch: after a change in the second, the first is not repeated."""
     seen = []
 
@@ -193,7 +193,7 @@ def test_a_second_pass_in_an_epoch_is_found_again(memory, ring):
                 memory.change = len(seen) == 9  # the first of the second epoch's two
                 state.commit()
 
-    here.state = state = State()
+    context.state = state = State()
     with pytest.raises(interrupts.HostsUpdatedInterrupt):
         loop(state)
     assert len(seen) == 9
@@ -205,7 +205,7 @@ def test_a_second_pass_in_an_epoch_is_found_again(memory, ring):
 
 
 def test_a_loop_within_a_loop_has_no_place_of_its_own():
-    here.state = state = State()
+    context.state = state = State()
     inner = []
     for _ in state.epochs(1):
         for _ in training.batches(list(range(4)), 2):
@@ -215,7 +215,7 @@ def test_a_loop_within_a_loop_has_no_place_of_its_own():
 
 
 def test_leaving_a_loop_early_ends_nothing_of_the_next_epoch():
-    here.state = state = State()
+    context.state = state = State()
     sizes = []
     for _ in state.epochs(2):
         for batch in training.batches(list(range(10)), 4):
@@ -227,7 +227,7 @@ def test_leaving_a_loop_early_ends_nothing_of_the_next_epoch():
 
 
 def test_without_epochs_each_loop_is_whole():
-    here.state = State()
+    context.state = State()
     for _ in range(2):
         assert len(list(training.batches(list(range(10)), 4))) == 3
 
@@ -239,9 +239,9 @@ def test_bad_batch_sizes_are_refused_where_they_are_given():
         training.batches([1], 1, micro_batch=0.5)
 
 
-def test_the_words_that_horovods_loop_calls_can_be_watched(ring):
+def test_the_words_that_horovods_loop_calls_can_be_watched(group):
     calls = []
-    here.state = state = State(history=[])
+    context.state = state = State(history=[])
     for word in ("save", "sync", "restore", "on_reset"):
         original = getattr(state, word)
         setattr(state, word, lambda word=word, original=original: (calls.append(word), original()))
@@ -253,44 +253,46 @@ def test_the_words_that_horovods_loop_calls_can_be_watched(ring):
     assert {"restore", "on_reset"} <= set(calls)
 
 
-def test_a_pass_for_evaluation_has_no_place_and_counts_for_nothing(memory, ring):
+def test_a_pass_for_evaluation_has_no_place_and_counts_for_nothing(memory, group):
     seen = []
 
     def loop(state):
         for state.epoch in state.epochs(2):  # noqa: B020
             for _ in training.batches(list(range(10)), 4, seed=1):
-                assert here.piece is not None
+                assert context.micro_batch is not None
                 report(loss=1.0)
             for batch in training.batches(list(range(6)), 4, train=False):
-                assert here.piece is None
+                assert context.micro_batch is None
                 seen.extend(batch)
             state.commit()
 
     state = State()
-    here.state = state
+    context.state = state
     reporter.forget()
     loop(state)
     assert seen == [*range(6), *range(6)]  # in their order
-    assert (state.step, state.samples, sum(here.passes)) == (6, 20, 10)
+    assert (state.step, state.samples, sum(context.passes)) == (6, 20, 10)
     reporter.pending = True
     assert reporter.flush().total_samples == 20.0
 
 
-def test_a_pass_in_which_no_optimizer_steps_counts_for_nothing(ring):
-    here.reducers = 1
-    here.state = state = State()
+def test_a_pass_in_which_no_optimizer_steps_counts_for_nothing(group):
+    context.reducers = 1
+    context.state = state = State()
     for state.epoch in state.epochs(2):  # noqa: B020
         for number, _ in enumerate(training.batches(list(range(10)), 2)):
-            here.trained = number % 2 == 1  # gradients of two batches are gathered by hand, and those of the last lost
+            context.trained = (
+                number % 2 == 1
+            )  # gradients of two batches are gathered by hand, and those of the last lost
         assert (state.step, state.samples) == (2 * (state.epoch + 1), 8 * (state.epoch + 1))
         for _ in training.batches(list(range(50)), 2):
             assert state.step == 2 * (state.epoch + 1)
-        assert here.passes == [10, 0]
+        assert context.passes == [10, 0]
     assert (state.step, state.samples) == (4, 16)
 
 
-def test_what_is_logged_survives_as_the_rest_of_the_state_does(memory, ring):
-    here.state = state = State()
+def test_what_is_logged_survives_as_the_rest_of_the_state_does(memory, group):
+    context.state = state = State()
     assert state.history == []
     for state.epoch in state.epochs(3):  # noqa: B020
         for _ in training.batches(list(range(4)), 2):
@@ -302,6 +304,6 @@ def test_what_is_logged_survives_as_the_rest_of_the_state_does(memory, ring):
     expected = [{"epoch": n, "step": 2 * n + 2, "loss": 0.5, "text": "so"} for n in range(2)]
     assert state.history == expected
     assert type(state.history[0]["loss"]) is float
-    here.state = again = State()
+    context.state = again = State()
     again.sync()
     assert again.history == expected

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from jupyter_elastic import training
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.training.loop import here
-from jupyter_elastic.training.ring import Alone
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.torch import pack, unpack
 
@@ -96,7 +96,7 @@ def test_a_commit_travels_into_an_optimizer_that_never_stepped():
     optimizer = torch.optim.Adam(model.parameters())
     state = State(model=model, optimizer=optimizer)
     blob = state.encoded()
-    here.ring = Alone()
+    context.group = SingleProcess()
     model(X).mean().backward()
     optimizer.step()
     assert optimizer.state_dict()["state"]

@@ -16,12 +16,12 @@ import numpy as np
 
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training import session
-from jupyter_elastic.training.loop import here
+from jupyter_elastic.training.context import context
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Ring(Protocol):
+class Group(Protocol):
     """The collectives that state and reports need. Every call is made by all members, in the same order.
 
     A member that dies makes them raise `HorovodInternalError`; gradients have their own way, beside their framework.
@@ -31,11 +31,11 @@ class Ring(Protocol):
     """Whether other generations can come."""
 
     def init(self) -> None:
-        """Come to the door and join; returns when the ring stands."""
+        """Come to the rendezvous and join; returns when the group stands."""
         ...
 
     def shutdown(self) -> None:
-        """Leave the ring."""
+        """Leave the group."""
         ...
 
     def rank(self) -> int:
@@ -55,8 +55,8 @@ class Ring(Protocol):
         ...
 
 
-class Alone:
-    """A ring of one: no engine, or an engine whose workers don't know each other."""
+class SingleProcess:
+    """A group of one: no engine, or an engine whose workers don't know each other."""
 
     elastic = False
 
@@ -84,7 +84,7 @@ class Alone:
 
 
 class Horovod:
-    """Horovod's ring as far as it is the same for every framework; `hvd` is its module for one."""
+    """Horovod's group as far as it is the same for every framework; `hvd` is its module for one."""
 
     elastic = True
 
@@ -92,7 +92,7 @@ class Horovod:
         self.hvd = hvd
 
     def init(self) -> None:
-        """Join, unless this process is in a ring already."""
+        """Join, unless this process is in a group already."""
         if not self.hvd.is_initialized():
             self.hvd.init()
 
@@ -102,11 +102,11 @@ class Horovod:
 
     def rank(self) -> int:
         """This worker's number."""
-        return 0 if here.rehearsing else int(self.hvd.rank())
+        return 0 if context.warming_up else int(self.hvd.rank())
 
     def size(self) -> int:
-        """Members; in a rehearsal this worker alone, whatever it is promised."""
-        return 1 if here.rehearsing else int(self.hvd.size())
+        """Members; in a warm-up step this worker alone, whatever it is promised."""
+        return 1 if context.warming_up else int(self.hvd.size())
 
 
 def in_horovod_job() -> bool:
@@ -117,24 +117,24 @@ def in_horovod_job() -> bool:
     return "HOROVOD_SIZE" in os.environ or "HOROVOD_RANK" in os.environ
 
 
-def choose(framework: str | None) -> Ring:
-    """The ring for a framework (`torch`, `tensorflow`, or None: whichever is there)."""
+def choose(framework: str | None) -> Group:
+    """The group for a framework (`torch`, `tensorflow`, or None: whichever is there)."""
     current = session.current
     if not in_horovod_job():
         if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise EngineError(
-                f"The engine {current.engine!r} forms no ring: each worker of this job would train a model of its own, "
-                "apart from the others. Run the cell with `--engine horovod` (`jupyter elastic build-horovod` builds "
-                "it), or on one worker with `--gpus 1`."
+                f"The engine {current.engine!r} forms no process group: each worker of this job would "
+                "train a model of its own, apart from the others. Run the cell with `--engine "
+                "horovod` (`jupyter elastic build-horovod` builds it), or on one worker with `--gpus 1`."
             )
-        return Alone()
-    return ring_for(framework or _at_hand())
+        return SingleProcess()
+    return group_for(framework or _at_hand())
 
 
-def ring_for(framework: str) -> Ring:
-    """Horovod's ring by a framework's tensors."""
-    ring: Ring = importlib.import_module(f"jupyter_elastic.training.{framework}").HorovodRing()
-    return ring
+def group_for(framework: str) -> Group:
+    """Horovod's group by a framework's tensors."""
+    group: Group = importlib.import_module(f"jupyter_elastic.training.{framework}").HorovodGroup()
+    return group
 
 
 def horovod_module() -> Any:
@@ -146,20 +146,20 @@ def horovod_module() -> Any:
     return None
 
 
-def native() -> Ring | None:
-    """The ring that the cell has formed itself by `hvd.init()`; None where there is none."""
+def native() -> Group | None:
+    """The group that the cell has formed itself by `hvd.init()`; None where there is none."""
     module = horovod_module()
     if module is None:
         return None
     name = "torch" if module.__name__ == "horovod.torch" else "keras"
-    ring: Ring = importlib.import_module(f"jupyter_elastic.training.{name}").HorovodRing()
-    return ring
+    group: Group = importlib.import_module(f"jupyter_elastic.training.{name}").HorovodGroup()
+    return group
 
 
 def members() -> tuple[int, int]:
     """This worker's number and how many train together, within `run` and outside of it."""
-    if here.ring is not None or here.rehearsing:
-        return here.rank, here.size
+    if context.group is not None or context.warming_up:
+        return context.rank, context.size
     module = horovod_module()
     if module is not None:
         return int(module.rank()), int(module.size())

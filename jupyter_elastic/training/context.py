@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING
 from jupyter_elastic.training import session
 
 if TYPE_CHECKING:
-    from jupyter_elastic.training.data import Piece
-    from jupyter_elastic.training.ring import Ring
+    from jupyter_elastic.training.data import MicroBatch
+    from jupyter_elastic.training.group import Group
     from jupyter_elastic.training.state import State
 
 
-class Rehearsed(BaseException):
+class StepWarmedUp(BaseException):
     """The private first step is done. No `Exception`, so that a cell's own handlers let it through."""
 
 
 WARM_STEP = 2
 """A member alone does its first collectives in this step of its own accord: a framework takes its time for the first of
-each kind, and later a whole ring would wait. Not in the very first step, for which a person waits."""
+each kind, and later a whole group would wait. Not in the very first step, for which a person waits."""
 
 
 @dataclass
-class Loop:
+class TrainingContext:
     """Set by `run` while the cell's function runs; the resting values are those of a program on its own."""
 
     state: State | None = None
-    ring: Ring | None = None
-    """The ring of the present generation, or a newcomer's own in a rehearsal; None outside `run`."""
-    rehearsing: bool = False
+    group: Group | None = None
+    """The group of the present generation, or a newcomer's own in a warm-up step; None outside `run`."""
+    warming_up: bool = False
     """Whether a newcomer runs its first step in private: no collectives, no reports, no commits."""
     promised: tuple[int, int] = (1, 2)
-    """The rank and size of the ring for which it rehearses."""
-    piece: Piece | None = None
+    """The rank and size of the group for which it warms up."""
+    micro_batch: MicroBatch | None = None
     """What is being computed now."""
     trained: bool = False
     """Whether the optimizer has stepped for the present global batch."""
@@ -47,47 +47,47 @@ class Loop:
     apart: bool = False
     """Whether the cell said that its workers train models of their own."""
     change: bool | None = None
-    """Whether the ring agreed in this step to go to the door; None: nobody asked yet."""
+    """Whether the group agreed in this step to regroup; None: nobody asked yet."""
     epochs: int | None = None
     """How many epochs `state.epochs` was asked for."""
     warm: bool = False
-    """Whether this process has used the ring's collectives before."""
+    """Whether this process has used the group's collectives before."""
     passes: list[int] = field(default_factory=list)
     """Samples in each pass of the present epoch, for the total."""
 
     @property
     def size(self) -> int:
         """Workers that train together."""
-        if self.rehearsing:
+        if self.warming_up:
             return max(2, self.promised[1])
-        return 1 if self.ring is None else self.ring.size()
+        return 1 if self.group is None else self.group.size()
 
     @property
     def rank(self) -> int:
-        """This worker's number among them. In a rehearsal it is not 0, so that nobody writes files twice."""
-        if self.rehearsing:
+        """This worker's number among them. In a warm-up step it is not 0, so that nobody writes files twice."""
+        if self.warming_up:
             return self.promised[0] or 1
-        return 0 if self.ring is None else self.ring.rank()
+        return 0 if self.group is None else self.group.rank()
 
     def collective(self) -> None:
-        """Every member of the ring is to begin this together; whoever has left the training doesn't."""
-        if session.current is not None and self.state is not None and not self.rehearsing:
+        """Every member of the group is to begin this together; whoever has left the training doesn't."""
+        if session.current is not None and self.state is not None and not self.warming_up:
             session.current.collective(self.state.step)
 
     @property
     def weight(self) -> float:
-        """The share of the global batch that the present piece is; outside `batches`, an equal share."""
-        return 1.0 / self.size if self.piece is None else self.piece.weight
+        """The share of the global batch that the present micro-batch is; outside `batches`, an equal share."""
+        return 1.0 / self.size if self.micro_batch is None else self.micro_batch.weight
 
     @property
-    def last_piece(self) -> bool:
+    def last_micro_batch(self) -> bool:
         """Whether the optimizer steps now; outside `batches` it always does."""
-        return self.piece is None or self.piece.last
+        return self.micro_batch is None or self.micro_batch.last
 
     def adds_up(self, step: int) -> bool:
-        """Whether an optimizer's step number `step` goes through the ring; alone only to have done it once."""
-        ring = self.ring
-        return ring is not None and (ring.size() > 1 or (ring.elastic and (self.rehearsing or step == WARM_STEP)))
+        """Whether an optimizer's step number `step` goes through the group; alone only to have done it once."""
+        group = self.group
+        return group is not None and (group.size() > 1 or (group.elastic and (self.warming_up or step == WARM_STEP)))
 
 
-here = Loop()
+context = TrainingContext()
