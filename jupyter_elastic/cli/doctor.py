@@ -124,7 +124,7 @@ def check_horovod() -> Finding:
     found = build.frameworks()
     what = ", ".join(f"{name} {version}" for name, version in found.items()) or "no framework"
     if importlib.util.find_spec("horovod") is None:
-        advice = "jupyter elastic build-horovod   (until then cells run with the engine `process`, without a process group)"
+        advice = "jupyter elastic build-horovod   (until then cells run with the engine `process`, without a group)"
         return Finding(check="Horovod", status="warning", found=f"not installed ({what})", advice=advice)
     try:
         works = build.check()
