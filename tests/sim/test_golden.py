@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference
-from jupyter_elastic.scheduler.sim.profiles import Model, read_models
+from benchmarks.pollux import reference, simulator, trace
+from benchmarks.pollux.profiles import Model, read_models
+from jupyter_elastic.scheduler.sim import metrics
 from tests.support import traces
 
 PUBLISHED = {
@@ -30,8 +31,8 @@ def models() -> dict[str, Model]:
 def test_reference_reproduces_the_published_figure(load: str, policy: str, models: dict[str, Model]) -> None:
     found = []
     for number in (1, 2, 3, 4):
-        jobs = formats.pollux(traces.pollux(load, number), models)
+        jobs = trace.read_jobs(traces.pollux(load, number), models)
         anchor = reference.Tiresias() if policy == "las" else reference.Optimus()
-        run = pollux.simulate(jobs, anchor, name=policy)
+        run = simulator.simulate(jobs, anchor, name=policy)
         found.append(f"{metrics.summary(run)['avg_jct_s']:.2f}")
     assert tuple(found) == PUBLISHED[load, policy]

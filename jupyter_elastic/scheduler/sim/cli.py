@@ -18,14 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jupyter_elastic.errors import BadRequest, ElasticError
-from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, registry
-from jupyter_elastic.scheduler.sim.advised import Advised
+from jupyter_elastic.scheduler.sim import formats, metrics, registry
 from jupyter_elastic.scheduler.sim.metrics import Run
-from jupyter_elastic.scheduler.sim.profiles import read_models
 from jupyter_elastic.scheduler.sim.workload import Task, synthetic
 
-ANCHORS: dict[str, Callable[[], pollux.Spread]] = {"las": reference.Tiresias, "optimus": reference.Optimus}
-"""Names that mean the reference's own policies in the Pollux mode; `NAME@ours` means ours."""
 PACE_S = 60.0
 """Least seconds between two decisions without an event over a public trace of days: the reference's interval."""
 Tick = Callable[[int, int], None]
@@ -36,9 +32,23 @@ class _Parser(argparse.ArgumentParser):
         raise BadRequest(f"{message}\n{self.format_usage().strip()}")
 
 
+def common_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The arguments of every command that compares policies."""
+    found = _Parser(prog=program, description=description)
+    add = found.add_argument
+    add("--policy", required=True, metavar="P[,P...]", help="policies to compare, `default` among them")
+    add("--opt", action="append", default=[], metavar="[P.]K=V", help="an option of a policy (of P only)")
+    add("--nodes", type=int, default=None, help="nodes of the pool (default 16; a journal's own pool)")
+    add("--gpus-per-node", type=int, default=None, help="GPUs of each node (default 4)")
+    add("--rigid", action="store_true", help="jobs want exactly the size that the trace names")
+    add("--json", action="store_true", help="print a JSON list, one object per policy")
+    add("--plot", type=Path, metavar="OUT.png", help="draw Gantt charts and the distribution of turnaround")
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
-    """The command's arguments."""
-    found = _Parser(prog="jupyter elastic sim", description="Simulate policies over a trace and compare them.")
+    """The arguments of `jupyter elastic sim`."""
+    found = common_parser("jupyter elastic sim", "Simulate policies over a trace and compare them.")
     add = found.add_argument
     add("--trace", type=Path, help="trace file: " + ", ".join(formats.FORMATS))
     add("--synthetic", type=int, metavar="JOBS", help="instead of a trace: this many generated jobs")
@@ -46,21 +56,12 @@ def parser() -> argparse.ArgumentParser:
     add("--load", type=float, default=1.0, help="work arriving over work the pool can do, for generated jobs")
     add("--format", choices=("auto", *formats.FORMATS), default="auto", help="the trace's format")
     add("--profiles", type=Path, help="measured speeds that belong to the trace: a folder, or Gavel's json")
-    add("--policy", required=True, metavar="P[,P...]", help="policies to compare, `default` among them; with a Pollux "
-        "trace `las` and `optimus` are the published ones and `las@ours` is ours")  # fmt: skip
-    add("--opt", action="append", default=[], metavar="[P.]K=V", help="an option of a policy (of P only)")
-    add("--nodes", type=int, default=None, help="nodes of the pool (default 16; a journal's own pool)")
-    add("--gpus-per-node", type=int, default=None, help="GPUs of each node (default 4)")
-    add("--adapt-batch", action="store_true", help="Pollux mode: jobs choose their batch for most progress per second")
-    add("--rigid", action="store_true", help="jobs want exactly the size that the trace names")
     add("--elastic", type=int, metavar="FACTOR", help="rigid jobs may have 1 to FACTOR times their size")
     add("--gpu-type", default="v100", help="Gavel's GPU type (default v100)")
     add("--know", choices=("auto", "all", "learned"), default="auto",
         help="what policies see of a job: its true speeds and length, or what the core learns from its reports "
         "(default: all for public traces, else learned)")  # fmt: skip
     add("--restart-cost", type=float, help="seconds that a start or rescale costs (default 30; a journal's own)")
-    add("--json", action="store_true", help="print a JSON list, one object per policy")
-    add("--plot", type=Path, metavar="OUT.png", help="draw Gantt charts and the distribution of turnaround")
     return found
 
 
@@ -71,15 +72,22 @@ class Setting:
     title: str
     capacity: int
     run: Callable[[str, dict[str, Any], Tick | None], Run]
-    anchors: bool = False
-    """Whether `ANCHORS` are the reference's own here."""
+    check: Callable[[str, dict[str, Any]], object] = registry.create
+    """Refuses a policy that there is not, or a wrong option of one, before the first run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code: 0, or 2 for bad input."""
+    """Run `jupyter elastic sim`; the exit code: 0, or 2 for bad input."""
+    return compare_and_print(parser(), prepare, argv)
+
+
+def compare_and_print(
+    found: argparse.ArgumentParser, prepare: Callable[[argparse.Namespace], Setting], argv: Sequence[str] | None
+) -> int:
+    """Run a command made with `common_parser`: compare policies, print or draw. The exit code is 2 for bad input."""
     try:
-        arguments = parser().parse_args(argv)
-        runs, title = compare(arguments)
+        arguments = found.parse_args(argv)
+        runs, title = _compare(arguments, prepare)
         if arguments.plot is not None:
             from jupyter_elastic.scheduler.sim.plots import draw
 
@@ -88,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # --help
         return int(end.code or 0)
     except ElasticError as problem:
-        print(f"jupyter elastic sim: {problem}", file=sys.stderr)  # noqa: T201
+        print(f"{found.prog}: {problem}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         return 130
@@ -99,20 +107,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     for run in runs:
         if run.rejected:
             note = f"{run.policy}: {run.rejected} illegal plans were refused, the first {run.notes[0]}"
-            print(f"jupyter elastic sim: {note}", file=sys.stderr)  # noqa: T201
+            print(f"{found.prog}: {note}", file=sys.stderr)  # noqa: T201
     return 0
 
 
-def compare(arguments: argparse.Namespace) -> tuple[list[Run], str]:
+def _compare(arguments: argparse.Namespace, prepare: Callable[[argparse.Namespace], Setting]) -> tuple[list[Run], str]:
     """Every policy's run, and what was run."""
     names = [name.strip() for name in arguments.policy.split(",") if name.strip()]
     if not names:
         raise BadRequest("--policy wants at least one name, such as --policy default,fifo")
     options = _options(arguments.opt, names)
     setting = prepare(arguments)
-    for name in names:  # complain before the first long run
-        if not (setting.anchors and name in ANCHORS):
-            registry.create(name.removesuffix("@ours"), options[name])
+    for name in names:
+        setting.check(name, options[name])
     runs = []
     with _bar() as bar:
         for name in names:
@@ -130,16 +137,11 @@ def prepare(arguments: argparse.Namespace) -> Setting:
     """Read everything that the arguments name."""
     if (arguments.trace is None) == (arguments.synthetic is None):
         raise BadRequest("give either --trace FILE or --synthetic JOBS")
-    nodes = 16 if arguments.nodes is None else arguments.nodes
-    gpus = 4 if arguments.gpus_per_node is None else arguments.gpus_per_node
-    if nodes < 1 or gpus < 1:
-        raise BadRequest(f"a pool of {nodes} nodes with {gpus} GPUs each can't run anything; give at least one of both")
+    nodes, gpus = pool_shape(arguments)
     if arguments.synthetic is not None:
         tasks = synthetic(arguments.synthetic, slots=nodes * gpus, load=arguments.load, seed=arguments.seed)
         return _tasks("synthetic", tasks, nodes, gpus, arguments)
     kind = formats.detect(arguments.trace) if arguments.format == "auto" else arguments.format
-    if kind == "pollux":
-        return _pollux(arguments, nodes, gpus)
     if kind == "gavel":
         tasks = formats.gavel(arguments.trace, arguments.profiles, gpu=arguments.gpu_type)
     elif kind == "shockwave":
@@ -153,22 +155,13 @@ def prepare(arguments: argparse.Namespace) -> Setting:
     return _tasks(f"{kind} {arguments.trace.name}", tasks, nodes, gpus, arguments)
 
 
-def _pollux(arguments: argparse.Namespace, nodes: int, gpus: int) -> Setting:
-    if arguments.profiles is None:
-        raise BadRequest("a Pollux trace needs --profiles with the folder of measured models")
-    models = read_models(arguments.profiles)
-    formats.pollux(arguments.trace, models)
-
-    def run(name: str, options: dict[str, Any], tick: Tick | None) -> Run:
-        jobs = formats.pollux(arguments.trace, models, adapt=arguments.adapt_batch)
-        if name in ANCHORS:
-            return pollux.simulate(jobs, ANCHORS[name](), name=name, nodes=nodes, gpus=gpus, tick=tick)
-        advised = Advised(registry.create(name.removesuffix("@ours"), options), rigid=arguments.rigid)
-        found = pollux.simulate(jobs, advised, name=name, nodes=nodes, gpus=gpus, tick=tick)
-        found.rejected, found.notes = len(advised.rejected), advised.rejected[:10]
-        return found
-
-    return Setting(f"pollux {arguments.trace.name}, {nodes} nodes with {gpus} GPUs", nodes * gpus, run, anchors=True)
+def pool_shape(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Nodes, and GPUs of each node, that the arguments ask for."""
+    nodes = 16 if arguments.nodes is None else arguments.nodes
+    gpus = 4 if arguments.gpus_per_node is None else arguments.gpus_per_node
+    if nodes < 1 or gpus < 1:
+        raise BadRequest(f"a pool of {nodes} nodes with {gpus} GPUs each can't run anything; give at least one of both")
+    return nodes, gpus
 
 
 def _journal(arguments: argparse.Namespace) -> Setting:
@@ -208,7 +201,7 @@ def _tasks(
         costs = Costs(start=cost, rescale=cost)
 
     def run(name: str, options: dict[str, Any], tick: Tick | None) -> Run:
-        policy = registry.create(name.removesuffix("@ours"), options)
+        policy = registry.create(name, options)
         return Simulation(
             tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace
         ).run()

@@ -1,7 +1,6 @@
 """Readers of the public trace formats. Each complaint names file, line, column and what was expected there.
 
-Pollux traces become trainings of the reference mode, all others become tasks for the core's loop. Knows the files'
-columns; must not know how a job is simulated.
+Jobs become tasks for the core's loop. Knows the files' columns; must not know how a job is simulated.
 """
 
 from __future__ import annotations
@@ -9,18 +8,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.scheduler.sim import tables
-from jupyter_elastic.scheduler.sim.pollux import Training
-from jupyter_elastic.scheduler.sim.profiles import Model
 from jupyter_elastic.scheduler.sim.tables import TraceError, complain, convert
 from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
 
-FORMATS = ("pollux", "gavel", "shockwave", "elasticflow", "tiresias", "journal")
+FORMATS = ("gavel", "shockwave", "elasticflow", "tiresias", "journal")
 GAVEL = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival_time", "scale_factor")
 GAVEL_PHYSICAL = (
     "job_type", "command", "working_dir", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor",
@@ -48,38 +45,15 @@ def detect(path: Path) -> str:
         return "shockwave" if len(cells) == len(SHOCKWAVE) else "gavel"
     names = {cell.strip() for cell in first.split(",")}
     if {"application", "num_replicas"} <= names:
-        return "pollux"
+        raise TraceError(
+            f"{path}: a trace of Pollux's own simulator; its reproduction is in this project's repository: "
+            "python -m benchmarks.pollux"
+        )
     if {"job_id", "interval"} <= names:
         return "tiresias"
     if {"job_id", "model_name"} <= names:
         return "elasticflow"
     return complain(path, 1, 1, f"the header of one of the formats {', '.join(FORMATS)}", first)
-
-
-def pollux(path: Path, models: Mapping[str, Model], *, adapt: bool = False) -> list[Training]:
-    """Pollux (OSDI 2021): CSV with `name,time,application,num_replicas,batch_size`; times in seconds."""
-    columns = [
-        ("name", tables.text),
-        ("time", tables.instant),
-        ("application", _one_of(models, "profiled models")),
-        ("num_replicas", tables.count),
-        ("batch_size", tables.count),
-    ]
-    jobs = []
-    for index, row in enumerate(tables.rows(path, columns)):
-        model: Model = row["application"]
-        if not model.initial_batch <= row["batch_size"] <= model.max_batch:
-            expected = f"a batch of {model.initial_batch} to {model.max_batch} samples, as measured for {model.name}"
-            complain(path, index + 2, "batch_size", expected, str(row["batch_size"]))
-        adapts = adapt and model.name != "ncf"  # as the reference: its largest batch is the best there is
-        jobs.append(Training(row["name"], model, row["time"], row["num_replicas"], row["batch_size"], adapts))
-    if not jobs:
-        raise TraceError(f"{path}: line 2: expected at least one job; the trace is empty")
-    names = [job.name for job in jobs]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            complain(path, index + 2, "name", "a name that no earlier job has", name)
-    return jobs
 
 
 def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Task]:
@@ -268,15 +242,6 @@ def _tabbed(path: Path, layouts: tuple[tuple[str, ...], ...]) -> list[tuple[int,
             row[name] = convert(path, line, f"{column + 1} ({name})", _KINDS.get(name, tables.anything), cell.strip())
         found.append((line, row))
     return found
-
-
-def _one_of(known: Mapping[str, Any], what: str) -> Callable[[str], Any]:
-    def pick(cell: str) -> Any:
-        if cell not in known:
-            raise ValueError(f"one of the {what} ({', '.join(sorted(known))})")
-        return known[cell]
-
-    return pick
 
 
 def _some(path: Path, tasks: list[Task]) -> list[Task]:

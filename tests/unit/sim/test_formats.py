@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.scheduler.sim import formats
-from jupyter_elastic.scheduler.sim.profiles import read_models
 from jupyter_elastic.scheduler.sim.tables import TraceError
-from tests.support import toy
 
 SHOCKWAVE = "Transformer (batch size 16)\tcmd\ttranslation\t-step\t1\t82787\t2\taccordion\t1\t-1.000000\t8749\t24\n"
 GAVEL = "ResNet-18 (batch size 16)\tcmd\t-n\t1\t1000\t100.5\t4\nResNet-18 (batch size 16)\tcmd\t-n\t1\t500\t130.5\t1\n"
@@ -88,11 +86,12 @@ def test_tiresias_and_made_elastic(write: Write) -> None:
 
 def test_formats_are_recognised(write: Write, tmp_path: Path) -> None:
     for text, kind in [(GAVEL, "gavel"), (PHYSICAL, "gavel"), (SHOCKWAVE, "shockwave"), (TIRESIAS, "tiresias"),
-                       (ELASTICFLOW, "elasticflow"), ("SQLite format 3\0", "journal"),
-                       ("name,time,application,num_replicas,batch_size\n", "pollux")]:  # fmt: skip
+                       (ELASTICFLOW, "elasticflow"), ("SQLite format 3\0", "journal")]:  # fmt: skip
         assert formats.detect(write(text)) == kind
     with pytest.raises(TraceError, match="line 1, column 1: expected the header of one of the formats"):
         formats.detect(write("hello\n"))
+    with pytest.raises(TraceError, match=r"python -m benchmarks\.pollux"):
+        formats.detect(write("name,time,application,num_replicas,batch_size\n"))
     with pytest.raises(TraceError, match="check the path"):
         formats.detect(tmp_path / "absent")
 
@@ -149,25 +148,3 @@ def test_profiles_must_be_given(write: Write) -> None:
         formats.gavel(write(GAVEL), None)
     with pytest.raises(TraceError, match="needs --profiles"):
         formats.elasticflow(write(ELASTICFLOW), None)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([("a", 0, 1, 16)], "line 2, column batch_size: expected a batch of 32 to 128 samples"),
-        ([("a", 0, 1, 32), ("a", 0, 1, 32)], "line 3, column name: expected a name that no earlier job has"),
-        ([], "expected at least one job"),
-    ],
-)
-def test_damaged_pollux_traces(tmp_path: Path, rows: list[tuple[str, int, int, int]], message: str) -> None:
-    models = read_models(toy.write(tmp_path / "profiles"))
-    with pytest.raises(TraceError) as problem:
-        formats.pollux(toy.trace(tmp_path / "trace.csv", rows), models)
-    assert message in str(problem.value)
-
-
-def test_an_unknown_model_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    models = read_models(toy.write(tmp_path / "profiles"))
-    path = toy.trace(tmp_path / "trace.csv", [("a", 0, 1, 32)], model="gpt")
-    with pytest.raises(TraceError, match=r"line 2, column application: expected one of the profiled models \(toy\)"):
-        formats.pollux(path, models)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.pollux import reference, simulator, trace
+from benchmarks.pollux.advised import Advised, gather, place
+from benchmarks.pollux.profiles import Model, read_models
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.scheduler.sim import formats, metrics, pollux, reference, registry
-from jupyter_elastic.scheduler.sim.advised import Advised, gather, place
-from jupyter_elastic.scheduler.sim.profiles import Model, read_models
+from jupyter_elastic.scheduler.sim import metrics, registry
 from jupyter_elastic.types import Plan, Size, View
 from tests.support import toy
 
@@ -19,13 +20,13 @@ def models(tmp_path: Path) -> dict[str, Model]:
     return read_models(toy.write(tmp_path / "profiles"))
 
 
-def jobs(tmp_path: Path, models: dict[str, Model], *rows: tuple[str, int, int, int]) -> list[pollux.Training]:
-    return formats.pollux(toy.trace(tmp_path / "workload.csv", list(rows)), models)
+def jobs(tmp_path: Path, models: dict[str, Model], *rows: tuple[str, int, int, int]) -> list[simulator.Training]:
+    return trace.read_jobs(toy.trace(tmp_path / "workload.csv", list(rows)), models)
 
 
 class TestReference:
     def test_one_job_takes_its_restart_and_its_iterations(self, tmp_path: Path, models: dict[str, Model]) -> None:
-        run = pollux.simulate(jobs(tmp_path, models, ("a", 10, 1, 32)), reference.Tiresias(), name="las")
+        run = simulator.simulate(jobs(tmp_path, models, ("a", 10, 1, 32)), reference.Tiresias(), name="las")
         # allocated at 60 s, 30 s of restart, then 300 iterations of 0.42 s, each epoch's end rounded to a second
         (course,) = run.courses
         assert course.started == 60
@@ -66,17 +67,19 @@ class TestReference:
 
     def test_a_job_that_never_fits_is_told(self, tmp_path: Path, models: dict[str, Model]) -> None:
         with pytest.raises(BadRequest, match=r"never end; do they fit into 1 nodes with 4 GPUs"):
-            pollux.simulate(jobs(tmp_path, models, ("a", 0, 8, 128)), reference.Tiresias(), name="las", nodes=1, gpus=4)
+            simulator.simulate(
+                jobs(tmp_path, models, ("a", 0, 8, 128)), reference.Tiresias(), name="las", nodes=1, gpus=4
+            )
 
     @pytest.mark.parametrize(("nodes", "gpus"), [(0, 4), (4, 0), (-1, 1)])
     def test_an_empty_pool_is_refused(self, tmp_path: Path, models: dict[str, Model], nodes: int, gpus: int) -> None:
         with pytest.raises(BadRequest, match="give at least one of both"):
-            pollux.simulate(
+            simulator.simulate(
                 jobs(tmp_path, models, ("a", 0, 1, 32)), reference.Tiresias(), name="las", nodes=nodes, gpus=gpus
             )
 
     def test_a_gap_without_jobs_is_skipped(self, tmp_path: Path, models: dict[str, Model]) -> None:
-        run = pollux.simulate(
+        run = simulator.simulate(
             jobs(tmp_path, models, ("a", 0, 1, 32), ("b", 1_000_001, 1, 32)), reference.Tiresias(), name="las"
         )
         assert run.courses[1].started == 1_000_020  # the next whole minute
@@ -87,8 +90,8 @@ class TestOurs:
     def test_an_elastic_policy_uses_the_pool(self, tmp_path: Path, models: dict[str, Model]) -> None:
         rows = [(f"j{i}", 40 * i, 1, 128) for i in range(8)]
         ours = Advised(registry.create("elastic_fifo"))
-        run = pollux.simulate(jobs(tmp_path, models, *rows), ours, name="elastic_fifo", nodes=2, gpus=4)
-        rigid = pollux.simulate(jobs(tmp_path, models, *rows), reference.Tiresias(), name="las", nodes=2, gpus=4)
+        run = simulator.simulate(jobs(tmp_path, models, *rows), ours, name="elastic_fifo", nodes=2, gpus=4)
+        rigid = simulator.simulate(jobs(tmp_path, models, *rows), reference.Tiresias(), name="las", nodes=2, gpus=4)
         assert not ours.rejected
         assert metrics.summary(run)["avg_jct_s"] < metrics.summary(rigid)["avg_jct_s"]
 
@@ -111,7 +114,7 @@ class TestOurs:
                 return Plan(sizes={view.jobs[0].job: Size(99)})
 
         ours = Advised(Greedy())  # type: ignore[arg-type]
-        run = pollux.simulate(jobs(tmp_path, models, ("a", 0, 1, 32)), ours, name="greedy", nodes=1, gpus=2)
+        run = simulator.simulate(jobs(tmp_path, models, ("a", 0, 1, 32)), ours, name="greedy", nodes=1, gpus=2)
         assert run.courses[0].restarts == 0
         assert ours.rejected[0].startswith("at 120 s: job 1: 99 workers are not allowed")
 
@@ -120,7 +123,7 @@ class TestOurs:
         ends = []
         for adapt in (False, True):
             ours = Advised(registry.create("elastic_fifo"))
-            run = pollux.simulate(formats.pollux(path, models, adapt=adapt), ours, name="x", nodes=1, gpus=4)
+            run = simulator.simulate(trace.read_jobs(path, models, adapt=adapt), ours, name="x", nodes=1, gpus=4)
             ends.append(run.end)
         assert ends[1] < ends[0]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.pollux.profiles import Model
+from benchmarks.pollux.reference import Allocation, packed
+from benchmarks.pollux.simulator import RESTART, Training, shape
 from jupyter_elastic.scheduler.core.plan import illegal
-from jupyter_elastic.scheduler.sim.pollux import RESTART, Training, shape
-from jupyter_elastic.scheduler.sim.profiles import Model
-from jupyter_elastic.scheduler.sim.reference import Allocation, packed
 from jupyter_elastic.types import HostView, JobView, Policy, Profile, Size, Speed, View
 
 OWNER = "trace"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler.sim.profiles import Model, read_models
+from benchmarks.pollux.profiles import Model, read_models
 from jupyter_elastic.scheduler.sim.tables import TraceError
 from tests.support import toy
 

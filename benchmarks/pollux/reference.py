@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from jupyter_elastic.scheduler.sim.profiles import Model
+from benchmarks.pollux.profiles import Model
 
 Allocation = list[int]
 """The node of each rank."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
 
+from benchmarks.pollux.profiles import Model, Placement
+from benchmarks.pollux.reference import Allocation, packed
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim.metrics import Course, Run, Span, fluid_alone
-from jupyter_elastic.scheduler.sim.profiles import Model, Placement
-from jupyter_elastic.scheduler.sim.reference import Allocation, packed
 
 INTERVAL = 60
 """Seconds between two decisions."""
