@@ -10,15 +10,12 @@ its folder is enough for a successor to end its workers should it be killed.
 from __future__ import annotations
 
 import asyncio
-import codecs
-import concurrent.futures.thread  # noqa: F401 - imported by the first `to_thread` otherwise
 import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -35,8 +32,7 @@ from jupyter_elastic.driver.usage_sampler import Meter
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord
-from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_payload
-from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types import (
     AnyEffect,
@@ -58,10 +54,6 @@ LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
 HELD = "held"
 """What a driver answers whose attempt has another one."""
-ASIDE_S = 0.01
-"""The driver does nothing for so long once it has asked for its workers: they begin, and need the processor."""
-HEAD_START_S = 0.03
-"""The agent is let in so much later, or at the end, for the same reason."""
 LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitReported`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
@@ -83,9 +75,7 @@ def preload() -> None:
         with contextlib.suppress(Exception):
             _preloaded[entry.name] = entry.load()
             _preloaded[entry.name].missing()  # what it looks through is known to the drivers then
-    codecs.lookup("ascii")  # found by an import at the first use
     workers.our_source()
-    decode_payload(encode_payload(Payload(source="", filename="", first_line=1, names=b"")))
 
 
 def load_engine(name: str) -> type[Engine]:
@@ -143,27 +133,16 @@ class Driver:
         self._first: asyncio.Task[None]
         """Serves the agent that was there from the start."""
 
-    async def run(
-        self, begun: Callable[[], None], ready: Callable[[], None], agent: socket.socket | None = None
-    ) -> ExitReported:
+    async def run(self, ready: Callable[[], None], agent: socket.socket | None = None) -> ExitReported:
         """Run the attempt to its end; comes back when no process of it lives and `exit.json` is written.
 
-        `begun` is called when the workers have had their start. `agent` is a connection that stands already, `ready` is
-        called before it is used; the agents after that one come by the socket. OSError when there is no room for that.
+        `agent` is a connection that stands already, `ready` is called before it is used and before any worker is
+        started; the agents after that one come by the socket. OSError when order or socket can't be made.
         """
         self._loop = asyncio.get_running_loop()
-        tasks = [asyncio.create_task(self._carry_out())]
-        for _ in range(2):  # the launch, and the tasks in which it asks for workers: theirs is the longest way
-            await asyncio.sleep(0)
-        time.sleep(ASIDE_S)  # noqa: ASYNC251 - nothing in this process is to run
-        begun()
-        self.folder.create(self.launch)
-        tasks.append(asyncio.create_task(self._watch()))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._terminate)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HEAD_START_S):
-                await self._over.wait()
+        self.folder.create(self.launch)
         self._record()
         server = await asyncio.start_unix_server(
             self._serve, sock=channel.listen(private_files.private_dir(self.runtime))
@@ -171,7 +150,7 @@ class Driver:
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
-        tasks.append(asyncio.create_task(self._meter().run()))
+        tasks = [asyncio.create_task(work) for work in (self._carry_out(), self._watch(), self._meter().run())]
         await self._over.wait()
         for task in tasks:
             task.cancel()
@@ -445,51 +424,21 @@ def ended_by(stop: Stop) -> Any:
     return {"cancel": "cancelled", "preempt": "preempted", "time limit": "failed"}[stop.how]
 
 
-def prepare() -> asyncio.Runner:
-    """What a driver needs before it knows its attempt: the log's form and a loop. Takes milliseconds, hence ahead."""
-    level = os.environ.get(LOG_VARIABLE, "INFO")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    workers.adopt()
-    runner = asyncio.Runner()
-    runner.run(_rehearse())
-    return runner
-
-
-async def _rehearse() -> None:
-    """Go once through what every attempt needs, while nobody waits.
-
-    A forked process shares its pages with its parent until it touches them, and a touch costs a page fault.
-    """
-    await asyncio.to_thread(processes.myself)
-    with tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=paths.passing_dir()) as place:
-        folder = Path(place)
-        listener = channel.listen(folder)
-        server = await asyncio.start_unix_server(lambda _, writer: writer.close(), sock=listener)
-        reader, writer = await asyncio.open_unix_connection(str(folder / channel.SOCKET_NAME))
-        await reader.read()
-        writer.close()
-        server.close()
-        task = Task(job=0, attempt=0, owner="", folder=folder, python="", runtime=folder, min_slots=1, warm=False)
-        for engine in _preloaded.values():
-            with contextlib.suppress(Exception):
-                engine(task, lambda _: None)
-        AttemptFolder(folder).write_record(DriverRecord(job=0, attempt=0, driver=processes.myself()))
-
-
 def run(
     attempt: Path,
     runtime: Path,
-    runner: asyncio.Runner,
     launch: Launch | None = None,
-    begun: Callable[[], None] = lambda: None,
     answer: Callable[[str], None] = lambda _: None,
     agent: socket.socket | None = None,
 ) -> int:
-    """Be the driver of an attempt; the exit code. `answer` is told "" once the attempt is under way, else why it isn't.
+    """Be the driver of an attempt; the exit code. `answer` gets "" once its order is on disk, else why it can't start.
 
-    `begun` is called before that, when there is time. Without `launch` the folder has the order. Of two drivers started
-    for one attempt the second finds the lock taken and does nothing.
+    Without `launch` the folder has the order. Of two drivers started for one attempt the second finds the lock taken
+    and does nothing.
     """
+    level = os.environ.get(LOG_VARIABLE, "INFO")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    workers.adopt()
     folder = AttemptFolder(attempt)
     lock = folder.lock
     if not lock.acquire():
@@ -500,9 +449,7 @@ def run(
         answer("there is no order to carry out")
         return 4
     try:
-        with runner:
-            # Not `runner.run`, which would see to SIGINT: the driver does.
-            runner.get_loop().run_until_complete(Driver(folder, launch, runtime).run(begun, lambda: answer(""), agent))
+        asyncio.run(Driver(folder, launch, runtime).run(lambda: answer(""), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / channel.SOCKET_NAME).unlink()
@@ -515,7 +462,7 @@ def main() -> int:
     if len(sys.argv) != 3:
         sys.stderr.write(f"{__doc__}\n")
         return 2
-    return run(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute(), prepare())
+    return run(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())
 
 
 if __name__ == "__main__":

@@ -30,16 +30,13 @@ from msgspec import Struct
 
 from jupyter_elastic.driver import driver
 from jupyter_elastic.errors import EngineError
-from jupyter_elastic.forkserver import pages
-from jupyter_elastic.platform import paths, private_files
+from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.processes import Known, myself
 from jupyter_elastic.types import Launch
 
 READY_TIMEOUT_S = 120.0
 """How long an interpreter may take to import us (cold network disks)."""
 MAX_MESSAGE = 64 * 1024
-SPARE_DELAY_S = 0.1
-"""After a birth the agent waits so long before it asks for the next driver: the new one needs the processor now."""
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +136,7 @@ class Nursery:
         self.used = time.monotonic()
         await self.start()
         spare = await self._told(msgspec.json.encode(Birth(str(attempt), str(runtime), launch)) + b"\n")
-        asyncio.get_running_loop().call_later(SPARE_DELAY_S, self._ask_for_spare)
+        self._ask_for_spare()
         reader, writer = await asyncio.open_connection(sock=spare.pipe)
         born = Born(spare.pid, 0.0, driver.HELD)
         try:
@@ -279,7 +276,6 @@ def serve(ours: socket.socket) -> None:
 def _wait_and_drive(pipe: socket.socket) -> NoReturn:
     """Wait for an attempt and become its driver."""
     code, answered = 1, False
-    log_file: _LateFile | None = None
 
     def answer(problem: str) -> None:
         nonlocal answered
@@ -293,50 +289,24 @@ def _wait_and_drive(pipe: socket.socket) -> NoReturn:
             signal.signal(name, signal.SIG_DFL)
         with contextlib.suppress(OSError):
             Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
-        runner = driver.prepare()
-        pages.prefault()
-        log_file = _LateFile()
         with pipe.makefile("rb") as lines:  # the agent says one thing, and waits for our answer
             data = lines.readline()
         if not data:  # the agent is gone
             os._exit(0)
         birth = _births.decode(data)
-        log_file.path = Path(birth.attempt) / "driver.log"
-        code = driver.run(Path(birth.attempt), Path(birth.runtime), runner, birth.launch, log_file.open, answer, pipe)
+        with private_files.open_private(Path(birth.attempt) / "driver.log", append=True) as file:
+            for stream in (1, 2):
+                os.dup2(file.fileno(), stream)
+        code = driver.run(Path(birth.attempt), Path(birth.runtime), birth.launch, answer, pipe)
     except BaseException:
         traceback.print_exc()
         if not answered:
             answer(traceback.format_exc(limit=0).strip())
-        if log_file is not None:
-            with contextlib.suppress(OSError):
-                log_file.open()
     finally:
         with contextlib.suppress(Exception):
             logging.shutdown()
             sys.stderr.flush()
         os._exit(code)
-
-
-class _LateFile:
-    """Where this process's words go: a file from `open` on, and what was said before then too."""
-
-    def __init__(self) -> None:
-        self.path = Path()
-        self._before = tempfile.TemporaryFile(buffering=0, dir=paths.passing_dir())  # noqa: SIM115 - until `open`
-        self._write_to(self._before.fileno())
-
-    def open(self) -> None:
-        if self._before.closed:
-            return
-        with self._before, private_files.open_private(self.path, append=True) as file:
-            self._before.seek(0)
-            file.write(self._before.read())
-            self._write_to(file.fileno())
-
-    @staticmethod
-    def _write_to(handle: int) -> None:
-        os.dup2(handle, 1)
-        os.dup2(handle, 2)
 
 
 if __name__ == "__main__":

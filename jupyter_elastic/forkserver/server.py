@@ -40,7 +40,7 @@ import psutil
 from msgspec import Struct
 
 from jupyter_elastic import _version
-from jupyter_elastic.forkserver import pages, parents
+from jupyter_elastic.forkserver import parents
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import peer_of
 
@@ -121,8 +121,6 @@ class Pool:
         """Workers given away since there last was a pause."""
         self._unsaid: list[tuple[socket.socket, dict[str, Any]]] = []
         """Clients, and what to tell them: when nobody waits for a worker any more."""
-        self._large = False
-        """Whether our memory is held in large pages, as far as it can be."""
         self._measured = 0
         """With how many spares our memory was last measured."""
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -157,13 +155,8 @@ class Pool:
                 log.info("leaving: %s", self._leaving)
                 return
             short = len(self._spares) < self._wanted_spares
-            enlarge = not self._large and not self._requesters
             unmeasured = len(self._spares) > self._measured
-            pause_s = (
-                SPARE_DELAY_S
-                if self._left or short or enlarge or unmeasured
-                else min(self._idle_s, self._keep_s, LOOK_S)
-            )
+            pause_s = SPARE_DELAY_S if self._left or short or unmeasured else min(self._idle_s, self._keep_s, LOOK_S)
             ready = self._poll.poll(0 if self._unsaid else pause_s * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
@@ -180,8 +173,6 @@ class Pool:
                 continue
             if self._unsaid:
                 self._say()
-            elif enlarge:
-                self._enlarge()
             elif short:
                 self._fork_spares()
             elif unmeasured:
@@ -267,13 +258,6 @@ class Pool:
                 socket.send_fds(spare.wire, [b"w"], [descriptor])
                 return spare
 
-    def _enlarge(self) -> None:
-        """Put our memory into large pages: some tenths of a second, in a pause, while no child shares it with us."""
-        self._large = True
-        while self._spares:
-            self._spares.pop().wire.close()  # so it ends; the next ones have the large pages
-        pages.enlarge()
-
     def _fork_spares(self) -> None:
         self._at_once = 0
         with contextlib.suppress(OSError):  # tried again when a worker is wanted
@@ -320,8 +304,6 @@ class Pool:
             from jupyter_elastic.worker import worker
 
             worker.prepare()
-            with contextlib.suppress(OSError):
-                worker.rehearse()
             _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
             wire.close()
             if not descriptors:  # the pool is gone

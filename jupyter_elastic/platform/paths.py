@@ -92,12 +92,3 @@ def daemon_lock() -> Path:
 def agent_lock() -> Path:
     """Held (flock) by this user's one agent."""
     return runtime_dir() / "agent.lock"
-
-
-def passing_dir() -> Path | None:
-    """Where to put files that live for a moment: in memory, or None (where `tempfile` does) if that can't be.
-
-    Not on the disk, because ext4 is the slower to make a file the more were removed in the last minute: after a
-    thousand it takes ten times as long.
-    """
-    return SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None

@@ -17,13 +17,11 @@ import builtins
 import contextlib
 import faulthandler
 import inspect
-import json
 import linecache
 import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -38,10 +36,8 @@ from jupyter_elastic import _version
 from jupyter_elastic.engines.horovod.worker import Doors
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import newcomer_output
-from jupyter_elastic.jobfiles.captures import PAYLOAD
-from jupyter_elastic.jobfiles.payload import Payload, encode_payload, read_payload, restore_namespace
+from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.paths import passing_dir
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.worker import display, environment, late_variables, seeds
@@ -56,18 +52,8 @@ VALUE = "__elastic_value__"
 """The name under which the value of the cell's last line is kept until it is shown."""
 MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
-LAST_S = 0.005
-"""How long a worker stays when all is done: its end takes a processor for a millisecond or two, and whoever shows what
-it has printed goes first."""
 END_S = 10.0
 """How long a failed worker waits to be ended by its driver, so that its ring breaks only when the driver knows why."""
-
-REHEARSED = {
-    "engine": "", "name": "", "env": {}, "rank": 0, "size": 1, "local_rank": 0, "visible": "", "device": "cpu",
-    "port": 0, "job": 0, "attempt": 1,
-}  # fmt: skip
-"""What a worker is told of the empty cell that it rehearses with."""
-
 
 _watch = Watch()
 
@@ -419,8 +405,6 @@ def _finish() -> NoReturn:
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     _flush()
-    with contextlib.suppress(KeyboardInterrupt):
-        time.sleep(LAST_S)
     _leave(0)
 
 
@@ -450,34 +434,6 @@ def prepare() -> None:
     seeds.of_its_own()
     faulthandler.enable(all_threads=False)  # to file descriptor 2, wherever that goes
     display.install()
-
-
-def rehearse() -> None:
-    """Go once through what every cell needs, with a cell that does nothing, while nobody waits.
-
-    A forked process shares its pages with its parent until it touches them, and a touch costs a page fault. Raises
-    OSError when there is no room for it on the disk.
-    """
-    arguments, main_module, streams = sys.argv, sys.modules["__main__"], (os.dup(1), os.dup(2))
-    cell = Payload(source="print(end='')", filename="<rehearsal>", first_line=1, names=cloudpickle.dumps({}))
-    ours, theirs = socket.socketpair()
-    try:
-        with ours, theirs, tempfile.TemporaryDirectory(prefix="jupyter-elastic-", dir=passing_dir()) as place:
-            Path(place, PAYLOAD).write_bytes(encode_payload(cell))
-            ours.sendall(json.dumps({"k": "start", **REHEARSED, "folder": place}).encode() + b"\n")
-            pipe, over = Pipe(theirs), threading.Event()
-            pipe.on_end = over.set
-            Worker(pipe).go_through()
-            ours.shutdown(socket.SHUT_WR)
-            over.wait()
-    finally:
-        for stream, descriptor in zip(streams, (1, 2), strict=True):
-            os.dup2(stream, descriptor)
-            os.close(stream)
-        for name in environment.torchrun(rank=0, size=1, local_rank=0):
-            os.environ.pop(name, None)
-        sys.argv, sys.modules["__main__"], training_session.current = arguments, main_module, None
-        linecache.cache.clear()
 
 
 def main(connected: socket.socket) -> NoReturn:

@@ -326,7 +326,7 @@ def test_a_driver_that_cannot_start_says_why(world, job, in_the_way):
     world(story)
 
 
-def test_what_a_driver_says_before_its_log_is_a_file_stands_in_it_too(world, job):
+def test_what_a_driver_says_first_stands_in_its_log(world, job):
     async def story(here):
         await here.attempt(launch(job, Script(launch_error="at once"), python=sys.executable))[1]
         assert "RuntimeError: at once" in AttemptFolder.of(job, 1).log.read_text()
