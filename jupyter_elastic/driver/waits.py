@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from jupyter_elastic.protocol.worker import StackReport
 
 log = logging.getLogger(__name__)
 
@@ -14,19 +15,6 @@ WAIT_S = 30.0
 """A rank that stands in one collective for so long is said to wait."""
 LOOKS = 6
 """In that time, while nothing is heard of the job, it is looked at so often."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """Where a rank's main thread is."""
-
-    rank: int
-    where: str
-    held: bool = False
-    """In a collective."""
-    still_s: float = 0.0
-    """For how long it is known to be in the same call."""
-    stack: tuple[str, ...] = ()
 
 
 def patience_s(env: Mapping[str, str]) -> float:
@@ -39,7 +27,7 @@ def patience_s(env: Mapping[str, str]) -> float:
         return WAIT_S
 
 
-def sentence(looks: Iterable[Look], ended: Sequence[int], patience_s: float) -> str:
+def sentence(looks: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:
     """Who waits for whom, in words; empty when nobody does, or nobody can be accused.
 
     `ended` are the ranks whose cell has come to its end. Whoever only computes doesn't wait, however long it takes.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import logging
 import math
 import shutil
@@ -26,19 +25,20 @@ import msgspec
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action, Membership
-from jupyter_elastic.driver.waits import LOOKS, Look, patience_s, sentence
+from jupyter_elastic.driver.waits import LOOKS, patience_s, sentence
 from jupyter_elastic.engines import _reading
 from jupyter_elastic.engines._failure import DIED, Failure, ended_early
-from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.errors import ElasticError, ProtocolError
 from jupyter_elastic.forkserver.workers import Process, Spawner, default_threads
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, StackReport
 from jupyter_elastic.types import (
     DeathReported,
     ExitReported,
-    Progress,
     ProgressReported,
     ReleaseReported,
     ReplacementReported,
@@ -62,7 +62,6 @@ BROKEN_RING, CAUSE_S = 2, 1.0
 waited for, but not longer."""
 LADDER = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 """How a cancelled worker is ended: what, and how long it has then."""
-MAX_LINE = 1024 * 1024
 LOCKED = "(something there does not let go of Python's lock)"
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class Member:
     """It has been in a ring."""
     newcomer: bool = False
     """What it prints is kept apart until it has joined."""
-    look: Look | None = None
+    look: StackReport | None = None
     """Where it was when it was last asked."""
     unanswered: int = 0
     """Times that it was asked since it last answered."""
@@ -99,7 +98,7 @@ class Member:
 
 
 class WorkersEngine:
-    """The common part of the engines whose workers are processes with a pipe."""
+    """The common part of the engines whose workers are processes with a stream to the driver."""
 
     name: ClassVar[str] = ""
     rings: ClassVar[bool] = False
@@ -209,8 +208,8 @@ class WorkersEngine:
         """Do one thing that concerns rings."""
         raise NotImplementedError
 
-    def _heard(self, member: Member, words: dict[str, Any]) -> None:
-        """A word that concerns rings."""
+    def _received(self, member: Member, message: messages.FromWorker) -> None:
+        """Take a message that concerns groups."""
         raise NotImplementedError
 
     def _rank_of(self, fork: membership.Fork) -> int:
@@ -243,12 +242,12 @@ class WorkersEngine:
         self._maybe_elastic()
         self._maybe_over()
 
-    def tell(self, name: str, k: str, /, **words: Any) -> None:
-        """Say something to a worker; one that is gone doesn't hear it."""
+    def send(self, name: str, message: messages.ToWorker) -> None:
+        """Send a message to a worker, unless it is gone."""
         member = self._members.get(name)
         if member is not None and member.writer is not None:
             with contextlib.suppress(OSError, RuntimeError):
-                member.writer.write(_line(k, words))
+                member.writer.write(TO_WORKER.encode(message))
 
     def _kill(self, name: str) -> None:
         member = self._members.get(name)
@@ -261,7 +260,7 @@ class WorkersEngine:
     async def _live(self, member: Member, size: int) -> None:
         """A worker's whole life, from its start to the last of its processes."""
         try:
-            process, ours = await self._spawner.start(_line("start", self._order(member, size)))
+            process, ours = await self._spawner.start(TO_WORKER.encode(self._order(member, size)))
         except ElasticError as problem:
             self._fail(Failure(0, member.rank, "EngineError", str(problem)))
             self._members.pop(member.name, None)
@@ -270,7 +269,7 @@ class WorkersEngine:
         member.process = process
         if member.doomed:
             processes.send(process.known, signal.SIGKILL)
-        reader, member.writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
+        reader, member.writer = await asyncio.open_connection(sock=ours)
         listening = self._spawn_task(self._listen(member, reader))
         code = await process.ended()
         with contextlib.suppress(TimeoutError):
@@ -280,24 +279,24 @@ class WorkersEngine:
         member.writer.close()
         self._left(member, code)
 
-    def _order(self, member: Member, size: int) -> dict[str, Any]:
+    def _order(self, member: Member, size: int) -> messages.Start:
         devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._members.values()}
         visible, device = environment.visible(member.local_rank, devices, pins=self._cell.pins)
-        return {
-            "name": member.name,
-            "rank": member.rank,
-            "size": size,
-            "local_rank": member.local_rank,
-            "visible": visible,
-            "device": device,
-            "port": self._port.getsockname()[1],
-            "engine": self.name,
-            "folder": str(self.task.folder),
-            "job": self.task.job,
-            "attempt": self.task.attempt,
-            "newcomer": member.newcomer,
-            "env": {**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size)},
-        }
+        return messages.Start(
+            name=member.name,
+            rank=member.rank,
+            size=size,
+            local_rank=member.local_rank,
+            visible=visible,
+            device=device,
+            port=self._port.getsockname()[1],
+            engine=self.name,
+            folder=str(self.task.folder),
+            job=self.task.job,
+            attempt=self.task.attempt,
+            newcomer=member.newcomer,
+            env={**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size)},
+        )
 
     def _cluster(self, member: Member, size: int) -> dict[str, str]:
         if not self._cell.tf_cluster:
@@ -307,52 +306,53 @@ class WorkersEngine:
         return {"TF_CONFIG": environment.tf_config(member.rank, ports)}
 
     async def _listen(self, member: Member, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while line := await reader.readline():
-                try:
-                    self._hear(member, json.loads(line))
-                except Exception:
-                    log.exception("worker %s said what can't be understood: %.200r", member.name, line)
+        """Take a worker's messages. One that sends what can't be read is ended: nothing after it could be trusted."""
+        try:
+            while (message := await FROM_WORKER.read(reader)) is not None:
+                self._take(member, message)
+        except ProtocolError as problem:
+            self._fail(Failure(0, member.rank, type(problem).__name__, str(problem)))
+            self._kill(member.name)
 
-    def _hear(self, member: Member, words: dict[str, Any]) -> None:
-        log.debug("%s: %.200s", member.name, words)
-        if words["k"] == "stack":
-            self._saw(member, words)
+    def _take(self, member: Member, message: messages.FromWorker) -> None:
+        log.debug("%s: %.200s", member.name, message)
+        if isinstance(message, messages.StackReport):
+            self._saw(member, message)
             return
         self._heard_at, self._waits = time.monotonic(), ""
-        match words["k"]:
-            case "hello":
-                member.running, member.stack = True, words["stack"]
+        match message:
+            case messages.Started(stack=stack):
+                member.running, member.stack = True, stack
                 self._maybe_running()
-            case "progress":
-                progress = msgspec.convert(words["progress"], Progress)
+            case messages.Progress(progress=progress):
                 self._tell_running()
                 self._step = progress.step
                 self.report(ProgressReported(progress=progress, **self._stamp()))
-            case "committed":
+            case messages.Committed(durable=durable):
                 self.machine.committed()
-                if words.get("durable"):
+                if durable:
                     self._unsaved_since = None
                 elif self._unsaved_since is None:
                     self._unsaved_since = time.monotonic()
-            case "done":
+            case messages.Done():
                 member.done = True
                 self._tell_running()
                 self._through[member.name] = member.rank
                 self._spawn_task(self._see_to_end(member))
                 self._do(self.machine.done(member.name))
-            case "error":
-                if words.get("broken_ring") and self.machine.elastic:
-                    return  # it comes back from the last commit
-                weight = BROKEN_RING if words.get("echo") else 0
-                self._fail(Failure(weight, words["rank"], words["type"], words["message"], words["traceback"]))
-            case "interrupted":
-                if not self._stopping:  # nobody has interrupted it: its own cell has
-                    self._fail(Failure(0, words["rank"], words["type"], words["message"], words["traceback"]))
-            case "bye":
+            case messages.Failed(broken_group=True) if self.machine.elastic:
+                pass  # it comes back from the last commit
+            case messages.Failed():
+                self._fail_of(message, weight=BROKEN_RING if message.echo else 0)
+            case messages.Interrupted() if not self._stopping:  # nobody has interrupted it: its own cell has
+                self._fail_of(message)
+            case messages.Interrupted() | messages.Bye():
                 pass
             case _:
-                self._heard(member, words)
+                self._received(member, message)
+
+    def _fail_of(self, message: messages.Failed | messages.Interrupted, weight: int = 0) -> None:
+        self._fail(Failure(weight, message.rank, message.error, message.message, message.traceback))
 
     def _left(self, member: Member, code: int | None) -> None:
         """A worker's process is gone."""
@@ -584,14 +584,13 @@ class WorkersEngine:
             if member.unanswered and waited_for and member.process:
                 processes.send(member.process.known, stacks.DUMP)
             member.unanswered += 1
-            self.tell(member.name, "look")
+            self.send(member.name, messages.SendStack())
 
     def _asked(self) -> list[Member]:
         return [m for m in self._members.values() if m.running and not (m.done or m.doomed)]
 
-    def _saw(self, member: Member, words: dict[str, Any]) -> None:
-        look = Look(rank=member.rank, **{name: words[name] for name in ("where", "held", "still_s")})
-        member.look, member.unanswered = dataclasses.replace(look, stack=tuple(words["stack"])), 0
+    def _saw(self, member: Member, report: messages.StackReport) -> None:
+        member.look, member.unanswered = msgspec.structs.replace(report, rank=member.rank), 0
         asked = self._asked()
         if not any(m.unanswered for m in asked):
             self._judge(asked)
@@ -600,7 +599,7 @@ class WorkersEngine:
         """Say who waits; one that did not answer twice can't: its main thread does not let go of Python's lock."""
         looks = []
         for member in asked:
-            look = dataclasses.replace(member.look or Look(0, "an unknown place"), rank=member.rank)
+            look = msgspec.structs.replace(member.look or StackReport(where="an unknown place"), rank=member.rank)
             if member.unanswered > 1:
                 look = self._look_from_outside(member, look)
             looks.append(look)
@@ -609,20 +608,20 @@ class WorkersEngine:
             stacks = "".join(f"\nrank {look.rank}:\n  " + "\n  ".join(look.stack) for look in looks)
             log.warning("%s%s", self._waits, stacks)
 
-    def _look_from_outside(self, member: Member, last: Look) -> Look:
+    def _look_from_outside(self, member: Member, last: StackReport) -> StackReport:
         """Where a worker is that can't answer, by the stack that it was made to write; else where it last was."""
         found = None
         if member.process:
             with contextlib.suppress(OSError):
                 found = stacks.dumped(member.process.pid, member.stack, self._labels)
         if found:
-            where = f"{found['where']} (something there does not let go of Python's lock)"
-            member.look = dataclasses.replace(last, where=where, held=False, stack=tuple(found["stack"]))
+            where = f"{found.where} {LOCKED}"
+            member.look = msgspec.structs.replace(last, where=where, held=False, stack=found.stack)
             return member.look
         if LOCKED in last.where:
             return last
         where = f"{last.where} when it last answered {LOCKED}"
-        return dataclasses.replace(last, held=False, where=where)
+        return msgspec.structs.replace(last, held=False, where=where)
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
@@ -651,8 +650,3 @@ async def _clear(process: Process) -> None:
     await process.cleared.wait()
     if _reading.has_group(process.pid):  # whoever forked it can't tell
         await processes.end([process.known], 0.5)
-
-
-def _line(k: str, words: dict[str, Any]) -> bytes:
-    """A word to a worker, as the pipe carries it."""
-    return json.dumps({"k": k, **words}).encode() + b"\n"

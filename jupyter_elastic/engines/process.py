@@ -6,11 +6,13 @@ without collectives, and for machines without Horovod.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines._workers import Member, WorkersEngine
+from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.worker import environment
 
 
@@ -26,14 +28,14 @@ class Process(WorkersEngine):
 
     def _preempt(self) -> None:
         for name in self._members:
-            self.tell(name, "update")
+            self.send(name, messages.Update())
 
     def _perform(self, action: Action) -> None:
         raise AssertionError(action)  # without doors there are no rings
 
-    def _heard(self, member: Member, words: dict[str, Any]) -> None:  # noqa: ARG002
-        if words["k"] != "entered":
-            raise ValueError(words["k"])
+    def _received(self, member: Member, message: messages.FromWorker) -> None:  # noqa: ARG002
+        if not isinstance(message, messages.Entered):
+            raise ProtocolError(f"a worker without a group has sent {message}")
 
     def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
         return environment.smallest_free({member.rank for member in self._members.values()})

@@ -1,32 +1,32 @@
-"""The worker's end of the pipe to its driver: JSON lines, read by one thread, written by any.
+"""The worker's end of the stream to its driver: read by one thread, written by any.
 
-To the driver: `hello`, `ready`, `entered`, `unmet`, `joined`, `progress`, `committed`, `left`, `apart`, `stack`,
-`done`, `error`, `bye`. From it: `start` (the first line), `go`, `private`, `removed`, `update`, `left`, `look`. When
-the pipe ends the driver is gone, and so is the worker: at once, because nobody would end it later. Knows the words and
-nothing of frameworks.
+The messages are those of `protocol.worker`. When the stream ends, or holds what can't be read, the driver is gone, and
+so is the worker: at once, because nobody would end it later. Knows no framework.
 """
 
 from __future__ import annotations
 
 import _thread
 import contextlib
-import dataclasses
-import json
 import math
 import os
+import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Go, Left, Private, Removed, Start
 from jupyter_elastic.types import Progress
-from jupyter_elastic.worker.collective_count import CollectiveCount, Leave
+from jupyter_elastic.worker.collective_count import CollectiveCount
 
 ORPHANED = 77
 """Exit code of a worker whose driver is gone."""
@@ -34,89 +34,88 @@ REPORT_INTERVAL_S = 0.1
 
 
 def _leave() -> None:
-    """Go, and take along what the cell has started: there may be nobody who could end it later."""
+    """Exit, and end what the cell has started: there may be nobody who could end it later."""
     processes.end_children()
     os._exit(ORPHANED)
 
 
-class Pipe:
-    """The words between a worker and its driver. `start` is the driver's first line, its order to this worker."""
+class DriverChannel:
+    """Sends messages to the driver and takes its answers. `start` is its first message, the order to this worker."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._lines = connected.makefile("rb")
-        self.start: dict[str, Any] = self._read_start()
-        self.called = threading.Event()
-        """Another round waits for this worker, or it is to leave."""
-        self.on_call: Callable[[], None] = lambda: None
-        self.on_left: Callable[[dict[str, Any]], None] = lambda _: None
+        self._stream = connected.makefile("rb")
+        self.start: Start = self._read_start()
+        self.update_requested = threading.Event()
+        """Another group waits for this worker, or it is to leave."""
+        self.on_update: Callable[[], None] = lambda: None
+        self.on_left: Callable[[Left], None] = lambda _: None
         """Another member has left the training."""
-        self.on_look: Callable[[], None] = lambda: None
-        """The driver wants to know where the cell is."""
+        self.on_send_stack: Callable[[], None] = lambda: None
+        """The driver asks where the cell is."""
         self.on_end: Callable[[], object] = _leave
         """The driver is gone."""
         self._sending = threading.Lock()
-        self._answers: list[dict[str, Any]] = []
-        self._arrived = threading.Condition()
+        self._answers: queue.SimpleQueue[Go | Private | Removed] = queue.SimpleQueue()
 
     def listen(self) -> None:
-        """Hear the driver from now on, on a thread of its own: when it is gone, so are we."""
+        """Take the driver's messages from now on, on a thread: when the driver is gone, so is this worker."""
         # Not `Thread.start`, which waits until the new thread has run: the cell would wait for it too.
         _thread.start_new_thread(self._listen, ())
 
-    def send(self, k: str, /, **words: Any) -> None:
-        """Tell the driver; a driver that is gone is the reading thread's business."""
-        line = json.dumps({"k": k, **words}).encode() + b"\n"
+    def send(self, message: FromWorker) -> None:
+        """Send a message; a driver that is gone is the listening thread's business."""
+        frame = FROM_WORKER.encode(message)
         with self._sending, contextlib.suppress(OSError):
-            self._socket.sendall(line)
+            self._socket.sendall(frame)
 
-    def arrive(self, door: str, *, has_state: bool) -> dict[str, Any]:
-        """Stand at a door until the driver says `go`, `private` or `removed`; its answer."""
-        self.send("ready", door=door, has_state=has_state, at=time.time())
-        with self._arrived:
-            while not self._answers:
-                self._arrived.wait()
-            answer = self._answers.pop(0)
-        self.called.clear()
+    def rendezvous(self, point: messages.RendezvousPoint, *, has_state: bool) -> Go | Private | Removed:
+        """Wait for the group; the driver's answer."""
+        self.send(messages.Ready(point=point, has_state=has_state, at=time.time()))
+        answer = self._answers.get()
+        self.update_requested.clear()
         return answer
 
-    def _read_start(self) -> dict[str, Any]:
-        line = self._lines.readline()
-        if not line:
+    def _read_start(self) -> Start:
+        first = TO_WORKER.receive(self._stream)
+        if first is None:
             os._exit(ORPHANED)
-        first: dict[str, Any] = json.loads(line)
+        if not isinstance(first, Start):
+            raise ProtocolError(f"{first} came before the order to this worker")
         return first
 
     def _listen(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            for line in self._lines:
-                message = json.loads(line)
-                self._hear(message.pop("k"), message)
+        try:
+            with contextlib.suppress(OSError, ValueError):
+                while (message := TO_WORKER.receive(self._stream)) is not None:
+                    self._take(message)
+        except ProtocolError as problem:
+            sys.stderr.write(f"{problem}\n")
         self.on_end()
 
-    def _hear(self, k: str, words: dict[str, Any]) -> None:
-        match k:
-            case "update":
-                self.called.set()
-                self.on_call()
-            case "left":
-                self.on_left(words)
-            case "look":
-                self.on_look()
-            case _:
-                with self._arrived:
-                    self._answers.append({"k": k, **words})
-                    self._arrived.notify_all()
+    def _take(self, message: messages.ToWorker) -> None:
+        match message:
+            case messages.Update():
+                self.update_requested.set()
+                self.on_update()
+            case Left():
+                self.on_left(message)
+            case messages.SendStack():
+                self.on_send_stack()
+            case Go() | Private() | Removed():
+                self._answers.put(message)
+            case Start():
+                raise ProtocolError("the order to this worker came a second time")
 
 
 class WorkerSession:
-    """`training.session.Session` over the pipe."""
+    """`training.session.Session` over the channel."""
 
-    def __init__(self, pipe: Pipe, engine: str, folder: Path) -> None:
+    def __init__(self, channel: DriverChannel, engine: str, folder: Path) -> None:
         self.engine = engine
         self.folder = folder
         self.rank = 0
-        self._pipe = pipe
+        self._channel = channel
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
         self._newest: Progress | None = None
@@ -140,36 +139,36 @@ class WorkerSession:
         """Send what waits to be sent."""
         progress, self._newest = self._newest, None
         if progress is not None:
-            self._pipe.send("progress", progress=msgspec.to_builtins(_finite(progress)))
+            self._channel.send(messages.Progress(progress=_finite(progress)))
 
     def save(self, commit: bytes, *, durable: bool = False) -> None:
         """Keep a commit so that it outlives this process."""
         self._commits.save(commit, durable=durable)
-        self._pipe.send("committed", durable=durable)
+        self._channel.send(messages.Committed(durable=durable))
 
     def load(self) -> bytes | None:
         """The last commit of this job."""
         return self._commits.load()
 
     def change_wanted(self) -> bool:
-        """Whether this worker is waited for at the door."""
-        return self._pipe.called.is_set()
+        """Whether this worker is waited for at the rendezvous."""
+        return self._channel.update_requested.is_set()
 
     def collective(self, step: int) -> None:
         """The ring is to begin something together: the driver is told when a member has left before."""
-        self._apart(self.collective_count.begin(step))
+        self._check_left(self.collective_count.begin(step))
 
     def leave(self) -> None:
         """The training function has returned: the others are told."""
-        self._pipe.send("left", **dataclasses.asdict(self.collective_count.leave()))
+        self._channel.send(self.collective_count.leave())
 
-    def heard_of(self, words: dict[str, Any]) -> None:
+    def on_left(self, left: Left) -> None:
         """Another member's training function has returned."""
-        self._apart(self.collective_count.heard(Leave(**words)))
+        self._check_left(self.collective_count.heard(left))
 
-    def _apart(self, left: Leave | None) -> None:
+    def _check_left(self, left: Left | None) -> None:
         if left is not None:
-            self._pipe.send("apart", rank=left.rank, step=left.step, own=self.collective_count.step)
+            self._channel.send(messages.LeftBehind(rank=left.rank, step=left.step, own=self.collective_count.step))
 
     def _tell(self) -> None:
         while True:

@@ -6,29 +6,15 @@ of them. Whoever begins one after that waits for it in vain, and knows so by the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Leave:
-    """A member's training function has returned, after so many collectives."""
-
-    round: int
-    """The membership of the ring."""
-    call: int
-    """How many training functions had returned in this round before."""
-    count: int
-    step: int
-    """The last step for which it began one."""
-    rank: int = 0
+from jupyter_elastic.protocol.worker import Left
 
 
 class CollectiveCount:
-    """One worker's count. `begin` and `leave` are called by the cell's thread, `heard` by the pipe's."""
+    """One worker's count. `begin` and `leave` are called by the cell's thread, `heard` by the channel's."""
 
     def __init__(self) -> None:
-        self._at = Leave(0, 0, 0, 0)  # replaced as a whole: two threads read it
-        self._left: list[Leave] = []
+        self._at = Left(round=0, call=0, count=0, step=0)  # replaced as a whole: two threads read it
+        self._left: list[Left] = []
 
     @property
     def step(self) -> int:
@@ -37,26 +23,26 @@ class CollectiveCount:
 
     def joined(self, round_: int) -> None:
         """A new ring: everybody counts anew."""
-        self._at = Leave(round_, 0, 0, self._at.step)
+        self._at = Left(round=round_, call=0, count=0, step=self._at.step)
 
-    def begin(self, step: int) -> Leave | None:
+    def begin(self, step: int) -> Left | None:
         """The next collective is begun, in this step; who has left before it."""
         now = self._at
-        self._at = Leave(now.round, now.call, now.count + 1, step)
+        self._at = Left(round=now.round, call=now.call, count=now.count + 1, step=step)
         return self._behind()
 
-    def leave(self) -> Leave:
+    def leave(self) -> Left:
         """The training function has returned: where that was."""
         now = self._at
-        self._at = Leave(now.round, now.call + 1, 0, now.step)
+        self._at = Left(round=now.round, call=now.call + 1, count=0, step=now.step)
         return now
 
-    def heard(self, leave: Leave) -> Leave | None:
+    def heard(self, leave: Left) -> Left | None:
         """Another member has left; itself if we have begun more than it."""
         self._left = [known for known in self._left if known.round == self._at.round] + [leave]
         return self._behind()
 
-    def _behind(self) -> Leave | None:
+    def _behind(self) -> Left | None:
         now = self._at
         return next(
             (

@@ -1,6 +1,6 @@
 """What a worker's environment says about its job: torchrun's variables, and which devices it sees.
 
-Decisions only, but for `reserve`. Knows no process, pipe or framework.
+Decisions only, but for `reserve`. Knows no process, channel or framework.
 """
 
 from __future__ import annotations

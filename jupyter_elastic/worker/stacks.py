@@ -19,7 +19,11 @@ import time
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
+
+from jupyter_elastic.protocol.worker import StackReport
 
 MARK = signal.SIGRTMAX - 1
 """The signal that is simulated; none is ever sent, so no system call of the cell is interrupted."""
@@ -63,8 +67,8 @@ class Watch:
         fcntl.fcntl(self.dump, fcntl.F_SETFL, os.O_APPEND)  # who reads it empties it
         faulthandler.register(DUMP, file=self.dump, all_threads=False)
 
-    def look(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """Where it is (`where`, `stack`), whether it waits for others there (`held`), and for how long (`still_s`).
+    def look(self, labels: Mapping[str, str]) -> StackReport:
+        """Where it is, whether it waits for others there, and for how long.
 
         `labels`: how people call other cells' files.
         """
@@ -74,13 +78,13 @@ class Watch:
             _thread.interrupt_main(MARK)  # type: ignore[arg-type] # a real-time signal has no name
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         since = self._since  # None: it has moved meanwhile
-        return {**describe(frame, labels), "still_s": 0.0 if since is None else now - since}
+        return msgspec.structs.replace(describe(frame, labels), still_s=0.0 if since is None else now - since)
 
     def _moved(self, _number: int, _frame: types.FrameType | None) -> None:
         self._since = None
 
 
-def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> dict[str, Any]:
+def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> StackReport:
     """A stack in words, from its innermost frame; the place is the cell's own innermost line."""
     stack: list[Place] = []
     while frame is not None:
@@ -89,7 +93,7 @@ def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> dict[s
     return _in_words(stack, labels)
 
 
-def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> dict[str, Any] | None:
+def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport | None:
     """What `DUMP` has written in another process of this user, as `describe` has it; None when there is nothing.
 
     The file is emptied. OSError when the process is gone.
@@ -102,11 +106,11 @@ def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> dict[str, An
     return _in_words(stack, labels) if stack else None
 
 
-def _in_words(frames: Sequence[Place], labels: Mapping[str, str]) -> dict[str, Any]:
+def _in_words(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
     own = next((index for index, one in enumerate(frames) if not _library(one.file)), None)
-    stack = [f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES]]
+    stack = tuple(f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES])
     held = any(map(_waits, frames[:own]))
-    return {"where": _place(frames[own or 0], labels) if frames else "", "stack": stack, "held": held}
+    return StackReport(where=_place(frames[own or 0], labels) if frames else "", stack=stack, held=held)
 
 
 def _place(frame: Place, labels: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """In each rank: restore the names, run the cell, write what it prints, what it gives and how it failed.
 
 A worker is forked from the warm pool or started as `python -m jupyter_elastic.worker.worker --fd N`; all it has is its
-end of the pipe, whose first line says what to run. Knows packaging and the job's folder; must not know engines, slots'
-meaning or the daemon. It never returns: a worker ends with `os._exit`.
+end of the driver's stream, whose first message says what to run. Knows the payload and the job's folder; must not know
+slots' meaning or the daemon. It never returns: a worker ends with `os._exit`.
 
 Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its ring broke; 77 its driver is
 gone; 130 interrupted.
@@ -23,7 +23,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 import types
 from collections.abc import Mapping
@@ -38,10 +37,11 @@ from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.worker import display, environment, late_variables, seeds
-from jupyter_elastic.worker.channel import Pipe, WorkerSession
+from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 from jupyter_elastic.worker.stacks import Watch
 
 FAILED = 1
@@ -100,14 +100,14 @@ class Output:
 class Worker:
     """One run of the cell."""
 
-    def __init__(self, pipe: Pipe) -> None:
-        order = pipe.start
-        self._pipe = pipe
-        self._folder = Path(order["folder"])
-        self._engine: str = order["engine"]
-        self._rank: int = order["rank"]
-        self._size: int = order["size"]
-        self._local_rank: int = order["local_rank"]
+    def __init__(self, channel: DriverChannel) -> None:
+        order = channel.start
+        self._channel = channel
+        self._folder = Path(order.folder)
+        self._engine = order.engine
+        self._rank = order.rank
+        self._size = order.size
+        self._local_rank = order.local_rank
         self._namespace: dict[str, Any] = {}
         self._owned: frozenset[str] = frozenset()
         self._cell = ""
@@ -115,10 +115,10 @@ class Worker:
         self._labels: dict[str, str] = {}
         """Names of other cells' lines -> how people call them."""
         self._output = Output(self._folder)
-        self._session = WorkerSession(pipe, self._engine, self._folder)
-        self._doors = Doors(pipe, self._session, order["name"], self._follow, self._expect)
+        self._session = WorkerSession(channel, self._engine, self._folder)
+        self._doors = Doors(channel, self._session, order.name, self._follow, self._expect)
         self._doors.leave = self._removed
-        pipe.on_look = lambda: pipe.send("stack", **_watch.look(self._labels))
+        channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
 
     def run(self) -> NoReturn:
@@ -128,25 +128,27 @@ class Worker:
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
             text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
-            words = {"type": "KeyboardInterrupt", "message": _said(problem)[:MAX_TRACEBACK], "traceback": text}
-            self._pipe.send("interrupted", rank=self._rank, **words)
+            said = _said(problem)[:MAX_TRACEBACK]
+            self._channel.send(
+                messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=said, traceback=text)
+            )
             _leave(INTERRUPTED)
         except BaseException as problem:
             self._failed(problem)
         self._output.follow(self._rank)
-        self._pipe.send("done", rank=self._rank)
+        self._channel.send(messages.Done())
         _finish()
 
     def go_through(self) -> None:
         """Run the cell, and bring out what it gives."""
-        if self._order.get("newcomer"):
-            self._output.keep_apart(self._order["name"])
+        if self._order.newcomer:
+            self._output.keep_apart(self._order.name)
         else:
             self._output.follow(self._rank)
         payload = read_payload(self._folder)
         self._prepare(payload)
-        self._pipe.listen()
-        self._pipe.send("hello", pid=os.getpid(), at=time.time(), stack=_watch.dump)
+        self._channel.listen()
+        self._channel.send(messages.Started(stack=_watch.dump))
         try:
             self._execute(payload)
         except SystemExit as wish:
@@ -159,11 +161,11 @@ class Worker:
     # --- before the cell
 
     def _prepare(self, payload: Payload) -> None:
-        os.environ.update({**self._order["env"], **payload.env})
-        if self._order["visible"]:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self._order["visible"]
+        os.environ.update({**self._order.env, **payload.env})
+        if self._order.visible:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         _limit_threads()
-        self._say_place(port=self._order["port"], job=self._order["job"], attempt=self._order["attempt"])
+        self._say_place(port=self._order.port, job=self._order.job, attempt=self._order.attempt)
         sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
         sys.argv = [*payload.argv] or [payload.filename]
         if payload.workdir:
@@ -187,7 +189,7 @@ class Worker:
             rank=self._rank,
             world_size=self._size,
             local_rank=self._local_rank,
-            device=self._order["device"],
+            device=self._order.device,
         )
         if payload.argv:
             self._namespace["__file__"] = payload.filename
@@ -274,15 +276,15 @@ class Worker:
         kind = type(problem).__name__
         broken = _is_broken_ring(problem)
         self._session.flush()
-        self._pipe.send(
-            "error",
-            rank=self._rank,
-            type=kind,
-            message=_said(problem)[:MAX_TRACEBACK],
-            traceback=text[-MAX_TRACEBACK:],
-            broken_ring=broken,
-            echo=broken or _is_echo(problem),
-            at=time.time(),
+        self._channel.send(
+            messages.Failed(
+                rank=self._rank,
+                error=kind,
+                message=_said(problem)[:MAX_TRACEBACK],
+                traceback=text[-MAX_TRACEBACK:],
+                broken_group=broken,
+                echo=broken or _is_echo(problem),
+            )
         )
         if broken:
             _leave(BROKEN_RING)
@@ -422,7 +424,7 @@ def _flush() -> None:
 
 
 def prepare() -> None:
-    """What a worker can do before it has its pipe."""
+    """What a worker can do before it has its order."""
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -437,9 +439,9 @@ def prepare() -> None:
 
 
 def main(connected: socket.socket) -> NoReturn:
-    """Be a worker on this end of a pipe; `prepare` was called."""
+    """Be a worker on this end of the driver's stream; `prepare` was called."""
     try:
-        Worker(Pipe(connected)).run()
+        Worker(DriverChannel(connected)).run()
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
     except BaseException:

@@ -1,7 +1,7 @@
 """Engine `horovod`: Horovod's core and elastic API, with our membership in the place of its launcher.
 
-The shell that gives `membership`'s words to the workers: a fresh key-value store for each round, and a pipe to every
-worker. Imports no Horovod: that happens in the workers, and in the interpreter that `missing` asks.
+The shell that sends to the workers what `membership` decides, and makes a key-value store for each round. Imports no
+Horovod: that happens in the workers, and in the interpreter that `missing` asks.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import logging
 import time
 from typing import Any, ClassVar
 
+import msgspec
+
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines._failure import left_early
 from jupyter_elastic.engines._workers import Member, WorkersEngine
+from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
 from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.protocol import worker as messages
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +53,11 @@ class Horovod(WorkersEngine):
             case membership.Go():
                 self._spawn_task(self._go(action))
             case membership.Removed(name, keep):
-                self.tell(name, "removed", keep=keep)
+                self.send(name, messages.Removed(keep=keep))
             case membership.Private(name, rank, size, alone):
-                self.tell(name, "private", rank=rank, size=size, alone=alone)
+                self.send(name, messages.Private(rank=rank, size=size, alone=alone))
             case membership.Update(name):
-                self.tell(name, "update")
+                self.send(name, messages.Update())
             case membership.Settled(round_, generation, slots, complete):
                 self._settled(round_, generation, slots, complete=complete)
             case _:
@@ -76,10 +80,17 @@ class Horovod(WorkersEngine):
             if member is not None:
                 member.rank = rank
                 member.running_ring = True
-                self.tell(
-                    name, "go", round=go.round, rank=rank, size=size, port=store.port, restore=go.restore,
-                    collective=go.collective,
-                )  # fmt: skip
+                self.send(
+                    name,
+                    messages.Go(
+                        round=go.round,
+                        rank=rank,
+                        size=size,
+                        restore=go.restore,
+                        collective=go.collective,
+                        rendezvous=encode(StoreAddress(store.port)),
+                    ),
+                )
 
     def _settled(self, round_: int, generation: int, slots: tuple[str, ...], *, complete: bool) -> None:
         since = self._stopped_at.pop(round_, None)
@@ -89,24 +100,22 @@ class Horovod(WorkersEngine):
         if complete:
             self.running(generation, slots, pause_s)
 
-    def _heard(self, member: Member, words: dict[str, Any]) -> None:
-        match words["k"]:
-            case "ready":
-                member.at_door = float(words["at"])
-                self._do(self.machine.ready(member.name, words["door"], has_state=bool(words["has_state"])))
-            case "entered":
-                self._do(self.machine.entered(member.name, callbacks=bool(words["callbacks"])))
-            case "unmet":
+    def _received(self, member: Member, message: messages.FromWorker) -> None:
+        match message:
+            case messages.Ready(point=point, has_state=has_state, at=at):
+                member.at_door = at
+                self._do(self.machine.ready(member.name, point, has_state=has_state))
+            case messages.Entered(callbacks=callbacks):
+                self._do(self.machine.entered(member.name, callbacks=callbacks))
+            case messages.Unmet():
                 self._do(self.machine.unmet(member.name))
-            case "joined":
-                self._do(self.machine.joined(member.name, int(words["round"])))
-            case "left":
+            case messages.Joined(round=round_):
+                self._do(self.machine.joined(member.name, round_))
+            case messages.Left():
                 for name in self._members.keys() - {member.name}:
-                    self.tell(name, "left", **(words | {"rank": member.rank}))
-            case "apart":
-                self._fail(left_early(words["rank"], member.rank, step=words["step"], own=words["own"]))
-            case _:
-                log.warning("worker %s said something unknown: %.200s", member.name, words)
+                    self.send(name, msgspec.structs.replace(message, rank=member.rank))
+            case messages.LeftBehind(rank=rank, step=step, own=own):
+                self._fail(left_early(rank, member.rank, step=step, own=own))
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

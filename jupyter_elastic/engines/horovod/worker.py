@@ -1,8 +1,8 @@
 """Horovod's doors in a worker: `hvd.init()` and `elastic.run` ask our driver instead of Horovod's launcher.
 
 What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and where elastic modules imported it) and
-`horovod.common.elastic.notification_manager` (host updates come by the pipe; its `init()` is what `elastic.run` calls
-first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
+`horovod.common.elastic.notification_manager` (host updates come by the channel; its `init()` is what `elastic.run`
+calls first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
 Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
 
 A newcomer is let into a world of its own with a promise (`horovod_promise`), and joins at its first collective or at
@@ -21,12 +21,14 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from jupyter_elastic.engines.horovod.messages import decode
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
 from jupyter_elastic.platform.imports import AfterImport
-from jupyter_elastic.worker.channel import Pipe, WorkerSession
+from jupyter_elastic.protocol.worker import Bye, Entered, Go, Joined, Private, Removed, RendezvousPoint, Unmet
+from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 
 ADDED_AND_REMOVED = 3
 """`HostUpdateResult.mixed`: whoever stays takes part in the next `sync`."""
@@ -52,13 +54,13 @@ class Doors:
 
     def __init__(
         self,
-        pipe: Pipe,
+        channel: DriverChannel,
         session: WorkerSession,
         name: str,
         follow: Callable[[int, int], None],
         expect: Callable[[int, int], None],
     ) -> None:
-        self._pipe = pipe
+        self._channel = channel
         self._name = name
         self._folder = session.folder
         self._session = session
@@ -75,10 +77,10 @@ class Doors:
         self._basics: Any = None
         self._ring: frozenset[tuple[int, str]] = frozenset()
         """The sockets of the present ring: descriptor and inode."""
-        self.leave: Callable[[], None] = lambda: os._exit(0)
+        self.leave: Callable[[], NoReturn] = lambda: os._exit(0)
         """Called when the driver removes this worker; must not return."""
-        pipe.on_call = self._call
-        pipe.on_left = session.heard_of
+        channel.on_update = self._call
+        channel.on_left = session.on_left
 
     def install(self) -> None:
         """Replace the doors in what is loaded, and in what will be."""
@@ -110,15 +112,15 @@ class Doors:
             )
         self._basics = basics
         answer = self._arrive("init")
-        if answer["k"] == "private":
+        if isinstance(answer, Private):
             self._break_promise()
             self._enter(rank=0, size=1)
             self._private = (basics, lambda: real(basics, *args, **kwargs))
             value = self._private[1]()
-            self._alone = answer["alone"]
-            self._promise = Promise(basics, answer["rank"], answer["size"], self._before_collective)
+            self._alone = answer.alone
+            self._promise = Promise(basics, answer.rank, answer.size, self._before_collective)
             self._promise.give()
-            self._expect(answer["rank"], answer["size"])
+            self._expect(answer.rank, answer.size)
             return value
         return self._join(answer, lambda: real(basics, *args, **kwargs))
 
@@ -137,7 +139,7 @@ class Doors:
         basics, real = self._private
         if not self._alone:
             answer = self._arrive("collective")
-            if answer["k"] == "go":
+            if isinstance(answer, Go):
                 self._leave_private(basics)
                 self._join(answer, real)
                 return
@@ -164,25 +166,26 @@ class Doors:
                 module.shutdown()
                 module.init()
 
-    def _arrive(self, door: str) -> dict[str, Any]:
+    def _arrive(self, point: RendezvousPoint) -> Go | Private:
         if self._keeper.ring_broke:
             _sever(self._ring)
             self._keeper.ring_broke = False
-        answer = self._pipe.arrive(door, has_state=self._keeper.has_state)
-        if answer["k"] == "removed":
-            if answer.get("keep"):
+        answer = self._channel.rendezvous(point, has_state=self._keeper.has_state)
+        if isinstance(answer, Removed):
+            if answer.keep:
                 self._keeper.save_now()
-            self._pipe.send("bye")
+            self._channel.send(Bye())
             self.leave()
         return answer
 
-    def _join(self, go: dict[str, Any], real: Callable[[], Any]) -> Any:
-        self._enter(go["rank"], go["size"])
+    def _join(self, go: Go | Private, real: Callable[[], Any]) -> Any:
+        assert isinstance(go, Go), go
+        self._enter(go.rank, go.size)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(go["port"])
-        self._keeper.begin(go["rank"], restore=bool(go["restore"]), watch=self._watch if go["collective"] else None)
-        self._session.collective_count.joined(go["round"])
-        self._follow(go["rank"], go["size"])
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(decode(go.rendezvous).port)
+        self._keeper.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
+        self._session.collective_count.joined(go.round)
+        self._follow(go.rank, go.size)
         before = _sockets()
         try:
             value = real()
@@ -192,7 +195,7 @@ class Doors:
 
             raise HorovodInternalError(f"the ring broke while it formed: {problem}") from problem
         self._ring = _sockets() - before
-        self._pipe.send("joined", round=go["round"], at=time.time())
+        self._channel.send(Joined(round=go.round))
         return value
 
     def _enter(self, rank: int, size: int) -> None:
@@ -223,10 +226,10 @@ class Doors:
         with collectives(self._basics, lambda: made.append(True), traced=True):
             yield
         if not made:
-            self._pipe.send("unmet")
+            self._channel.send(Unmet())
 
     def _register(self, state: Any) -> None:
-        self._pipe.send("entered", callbacks=bool(getattr(state, "_reset_callbacks", None)))
+        self._channel.send(Entered(callbacks=bool(getattr(state, "_reset_callbacks", None))))
         self._keeper.hook(state)
         if not any(known is state for known in self._listeners):
             self._listeners.append(state)

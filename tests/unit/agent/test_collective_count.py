@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from jupyter_elastic.worker.collective_count import CollectiveCount
 
@@ -21,7 +21,7 @@ def test_all_leave_after_the_same_step_whoever_hears_of_it_when() -> None:
     assert other.heard(left) is None
     assert other.begin(5) is None
     other.leave()
-    assert one.heard(dataclasses.replace(left, rank=1)) is None
+    assert one.heard(msgspec.structs.replace(left, rank=1)) is None
 
 
 def test_who_goes_on_knows_it_when_it_begins_the_next_step() -> None:

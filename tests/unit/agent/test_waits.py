@@ -8,21 +8,30 @@ import threading
 
 import pytest
 
-from jupyter_elastic.driver.waits import ENV, WAIT_S, Look, patience_s, sentence
+from jupyter_elastic.driver.waits import ENV, WAIT_S, patience_s, sentence
+from jupyter_elastic.protocol.worker import StackReport
 from jupyter_elastic.worker.stacks import Watch, describe
 
 
-def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> Look:
-    return Look(rank, where, held=True, still_s=still_s)
+def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> StackReport:
+    return StackReport(rank=rank, where=where, held=True, still_s=still_s)
 
 
 @pytest.mark.parametrize(
     ("looks", "ended", "words"),
     [
-        ([held(0), Look(1, "<In[3]>:9")], [], "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9"),
-        ([held(0), Look(1, "a.py:9", still_s=90)], [], "rank 0 waits for rank 1 since 60 s, which is at a.py:9"),
         (
-            [held(2), held(0), Look(1, "a.py:9"), Look(3, "b.py:1")],
+            [held(0), StackReport(rank=1, where="<In[3]>:9")],
+            [],
+            "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9",
+        ),
+        (
+            [held(0), StackReport(rank=1, where="a.py:9", still_s=90)],
+            [],
+            "rank 0 waits for rank 1 since 60 s, which is at a.py:9",
+        ),
+        (
+            [held(2), held(0), StackReport(rank=1, where="a.py:9"), StackReport(rank=3, where="b.py:1")],
             [],
             "ranks 0 and 2 wait for ranks 1 and 3 since 60 s, rank 1 is at a.py:9; rank 3 is at b.py:1",
         ),
@@ -33,13 +42,17 @@ def held(rank: int, still_s: float = 60.0, where: str = "<In[3]>:7") -> Look:
             "ranks 0 and 1 wait for each other since 60 s: rank 0 at <In[3]>:7, rank 1 at <In[3]>:8",
         ),
         ([held(0), held(1)], [], ""),  # a slow collective of all
-        ([held(0, 29.0), Look(1, "a.py:9")], [], ""),
+        ([held(0, 29.0), StackReport(rank=1, where="a.py:9")], [], ""),
         ([held(0), held(1, 2.0)], [], ""),  # it has come at last
-        ([Look(0, "a.py:9", still_s=600.0), Look(1, "a.py:9")], [], ""),  # both compute
+        (
+            [StackReport(rank=0, where="a.py:9", still_s=600.0), StackReport(rank=1, where="a.py:9")],
+            [],
+            "",
+        ),  # both compute
         ([], [0, 1], ""),
     ],
 )
-def test_sentence(looks: list[Look], ended: list[int], words: str) -> None:
+def test_sentence(looks: list[StackReport], ended: list[int], words: str) -> None:
     assert sentence(looks, ended, 30.0) == words
 
 
@@ -70,8 +83,8 @@ def frame_in(file: str, function: str = "synchronize") -> object:
 )
 def test_the_place_is_the_cells_own_line(file: str, *, waits: bool) -> None:
     found = describe(frame_in(file), {"<In[3]>": "In[3]"})  # type: ignore[arg-type]
-    assert (found["where"], found["held"]) == ("In[3]:3", waits)
-    assert found["stack"][0].startswith(file)
+    assert (found.where, found.held) == ("In[3]:3", waits)
+    assert found.stack[0].startswith(file)
 
 
 def test_a_cell_within_horovods_own_loop_does_not_wait_for_that() -> None:
@@ -79,8 +92,8 @@ def test_a_cell_within_horovods_own_loop_does_not_wait_for_that() -> None:
     exec(compile("def train(): return sys._getframe()", "<In[3]>", "exec"), names)
     exec(compile("run = lambda: train()", "/v/site-packages/horovod/common/elastic.py", "exec"), names)
     found = describe(names["run"](), {})  # type: ignore[operator]
-    assert found["where"] == "<In[3]>:1"
-    assert not found["held"]
+    assert found.where == "<In[3]>:1"
+    assert not found.held
 
 
 def test_a_thread_that_moves_is_known_from_one_that_does_not() -> None:
@@ -89,7 +102,7 @@ def test_a_thread_that_moves_is_known_from_one_that_does_not() -> None:
     go.acquire()
 
     def look() -> None:
-        while len(looks) < 2 or not looks[-1]["still_s"]:
+        while len(looks) < 2 or not looks[-1].still_s:
             looks.append(watch.look({}))
         go.release()
 
@@ -97,8 +110,8 @@ def test_a_thread_that_moves_is_known_from_one_that_does_not() -> None:
     thread.start()
     go.acquire()  # one call, in which it stands still
     thread.join()
-    assert looks[0]["still_s"] == 0 < looks[-1]["still_s"]
+    assert looks[0].still_s == 0 < looks[-1].still_s
     thread = threading.Thread(target=lambda: looks.append(watch.look({})))
     thread.start()
     thread.join()  # it has moved: the time begins anew
-    assert looks[-1]["still_s"] == 0
+    assert looks[-1].still_s == 0

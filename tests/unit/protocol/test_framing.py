@@ -11,11 +11,21 @@ import pytest
 from jupyter_elastic.driver.channel import ORDERS, REPORTS
 from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.protocol.framing import HEADER, MAX_FRAME, VERSION, Frames
+from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, Done, Ready, Start
 from jupyter_elastic.types import ReleaseReported, Stop
 
 STOP = Stop(job=1, attempt=1, owner="ann", how="cancel")
 RELEASED = ReleaseReported(at=1.0, by="ann", id="r", job=1, attempt=1, slots=("a:0",), generation=1)
-BOUNDARIES = [(ORDERS, STOP, REPORTS.encode(RELEASED)), (REPORTS, RELEASED, ORDERS.encode(STOP))]
+START = Start(
+    name="w0", rank=0, size=1, local_rank=0, visible="", device="cpu", port=1, engine="process", folder="/", job=1,
+    attempt=1,
+)  # fmt: skip
+BOUNDARIES = [
+    (ORDERS, STOP, REPORTS.encode(RELEASED)),
+    (REPORTS, RELEASED, ORDERS.encode(STOP)),
+    (TO_WORKER, START, FROM_WORKER.encode(Done())),
+    (FROM_WORKER, Ready(point="init", has_state=True, at=1.0), TO_WORKER.encode(START)),
+]
 each_boundary = pytest.mark.parametrize(
     ("frames", "message", "foreign"), BOUNDARIES, ids=lambda value: type(value).__name__
 )

@@ -1,0 +1,233 @@
+"""Every message between a driver and its workers, as `framing` carries them.
+
+A worker's life: the driver sends `Start`; the worker answers `Started`, runs the cell, sends `Progress` and `Committed`
+as they come, and at the end `Done`, `Failed` or `Interrupted`. In engines with a process group it says `Ready` at each
+rendezvous, is answered by `Go`, `Private` or `Removed`, and says `Joined` when the group has formed. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Raw, Struct
+
+from jupyter_elastic import types
+from jupyter_elastic.protocol.framing import Frames
+
+MAX_MESSAGE = 1024 * 1024
+"""Bytes, in either direction."""
+
+RendezvousPoint: TypeAlias = Literal["init", "collective", "run"]
+"""Where a worker waits for its group. `init`: the first initialisation, or one after a shutdown; newcomers wait at
+`collective`, their first one before the elastic loop, or at `run`, the beginning of that loop."""
+
+
+class _Message(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    pass
+
+
+# --- to a worker ------------------------------------------------------------------------------------------------------
+
+
+class Start(_Message, frozen=True, kw_only=True):
+    """The first message: which cell to run, and as which rank."""
+
+    name: str
+    """Of the worker, within its attempt."""
+    rank: int
+    size: int
+    local_rank: int
+    visible: str
+    """`CUDA_VISIBLE_DEVICES`; empty without GPUs."""
+    device: str
+    """The worker's device as torch names it."""
+    port: int
+    """`MASTER_PORT`."""
+    engine: str
+    folder: str
+    """The job's."""
+    job: types.JobId
+    attempt: int
+    newcomer: bool = False
+    """There is a group already: what it prints is kept apart until it has joined."""
+    env: dict[str, str] = {}
+
+
+class Go(_Message, frozen=True, kw_only=True):
+    """A group forms, and this worker is in it."""
+
+    round: int
+    """The number of the group within its attempt."""
+    rank: int
+    size: int
+    restore: bool = False
+    """No member has the state: rank 0 restores the last commit."""
+    collective: bool = False
+    """A newcomer is in it because of a collective before the elastic loop, which the members' callbacks are to meet."""
+    rendezvous: Raw = Raw()
+    """How the members find each other: msgpack of a struct of the engine's own, which its worker half decodes."""
+
+
+class Private(_Message, frozen=True, kw_only=True):
+    """A newcomer initialises a group of its own, in which it acts as `rank` of `size` of the one it will join."""
+
+    rank: int
+    size: int
+    alone: bool
+    """No member meets its collectives before the elastic loop."""
+
+
+class Removed(_Message, frozen=True, kw_only=True):
+    """The worker is not in the next group and leaves with exit code 0."""
+
+    keep: bool = False
+    """It has the state and nobody goes on with it: save it first."""
+
+
+class Update(_Message, frozen=True, kw_only=True):
+    """Another group waits for this worker, or it is to leave: it comes to the rendezvous at its next commit."""
+
+
+class SendStack(_Message, frozen=True, kw_only=True):
+    """Asks for a `StackReport`."""
+
+
+# --- from a worker ----------------------------------------------------------------------------------------------------
+
+
+class Started(_Message, frozen=True, kw_only=True):
+    """The cell begins to run."""
+
+    stack: int = -1
+    """The file descriptor into which a signal has the worker's stack written; -1: there is none."""
+
+
+class Progress(_Message, frozen=True, kw_only=True):
+    """How far the training is."""
+
+    progress: types.Progress
+
+
+class Committed(_Message, frozen=True, kw_only=True):
+    """A commit was saved."""
+
+    durable: bool = False
+    """On disk."""
+
+
+class Done(_Message, frozen=True, kw_only=True):
+    """The cell has come to its end."""
+
+
+class Failed(_Message, frozen=True, kw_only=True):
+    """The cell raised an exception."""
+
+    rank: int
+    error: str
+    """The exception's type."""
+    message: str
+    traceback: str
+    broken_group: bool = False
+    """A collective failed because a member is gone."""
+    echo: bool = False
+    """It follows from another rank's failure, as a broken group does."""
+
+
+class Interrupted(_Message, frozen=True, kw_only=True):
+    """The cell raised KeyboardInterrupt."""
+
+    rank: int
+    error: str
+    message: str
+    traceback: str
+
+
+class StackReport(_Message, frozen=True, kw_only=True):
+    """Where the worker's main thread is."""
+
+    where: str
+    """The cell's innermost line."""
+    held: bool = False
+    """It is in a collective."""
+    still_s: float = 0.0
+    """For how long it is known to be in the same call."""
+    stack: tuple[str, ...] = ()
+    rank: int = 0
+    """Filled in by the driver."""
+
+
+class Ready(_Message, frozen=True, kw_only=True):
+    """The worker waits for its group."""
+
+    point: RendezvousPoint
+    has_state: bool
+    """It holds the state of the training."""
+    at: float
+    """Seconds since the epoch."""
+
+
+class Entered(_Message, frozen=True, kw_only=True):
+    """The worker has come to the elastic loop."""
+
+    callbacks: bool = False
+    """Its state has reset callbacks."""
+
+
+class Unmet(_Message, frozen=True, kw_only=True):
+    """The reset callbacks made no collective: newcomers that wait in one wait in vain."""
+
+
+class Joined(_Message, frozen=True, kw_only=True):
+    """The group has formed, as far as this member sees."""
+
+    round: int
+
+
+class Left(_Message, frozen=True, kw_only=True):
+    """A member's training function has returned, after so many collectives. The driver passes it on to the others."""
+
+    round: int
+    call: int
+    """How many training functions had returned in this group before."""
+    count: int
+    step: int
+    """The last step for which it began a collective."""
+    rank: int = 0
+    """Filled in by the driver."""
+
+
+class LeftBehind(_Message, frozen=True, kw_only=True):
+    """This worker has begun a collective after another member left the training."""
+
+    rank: int
+    """That member's."""
+    step: int
+    """The last step of that member."""
+    own: int
+    """The step of this worker."""
+
+
+class Bye(_Message, frozen=True, kw_only=True):
+    """A removed worker leaves."""
+
+
+ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Left | SendStack
+FromWorker: TypeAlias = (
+    Started
+    | Progress
+    | Committed
+    | Done
+    | Failed
+    | Interrupted
+    | StackReport
+    | Ready
+    | Entered
+    | Unmet
+    | Joined
+    | Left
+    | LeftBehind
+    | Bye
+)
+
+TO_WORKER: Frames[ToWorker] = Frames(ToWorker, "messages of the driver", MAX_MESSAGE)
+FROM_WORKER: Frames[FromWorker] = Frames(FromWorker, "messages of a worker", MAX_MESSAGE)
