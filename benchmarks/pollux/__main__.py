@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     found = cli.common_parser("python -m benchmarks.pollux", __doc__ or "")
     add = found.add_argument
-    add("--trace", type=Path, default=DATA / "workload-1.csv", help="a Pollux workload (default: the one in data/)")
+    add("--trace", type=Path, default=DATA / "workload-3.csv", help="a Pollux workload (default: the one in data/)")
     add("--profiles", type=Path, default=DATA / "profiles", help="the folder of measured models (default: data/'s)")
     add("--adapt-batch", action="store_true", help="jobs choose their batch for the most progress per second")
     return found
