@@ -232,7 +232,7 @@ def examine() -> list[Finding]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Exit code 1 when something is an error."""
+    """Check this installation and say what to do. Exit code 1 when something is an error."""
     parser = argparse.ArgumentParser(prog="jupyter elastic doctor", description="Check all that a job needs here.")
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
     options = parser.parse_args(argv)

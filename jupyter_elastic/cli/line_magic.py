@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display as show
 
-from jupyter_elastic.cli import main
+from jupyter_elastic.cli import commands, main
 from jupyter_elastic.kernel.magic import ElasticMagics
 
 
@@ -21,7 +21,7 @@ def load(shell: Any, cells: ElasticMagics) -> None:
 
 
 def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
-    return ["attach", "cancel", "explain", "hosts", "jobs", "logs", "policy", "pool", "resize", "status"]
+    return list(commands.listed(commands.names(), notebook=True))
 
 
 @magics_class
@@ -42,24 +42,24 @@ class LineMagics(Magics):
         """
         from jupyter_elastic.widgets.show import surface
 
-        words = line.split()
-        if words in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
-            return self._show_pool(words)
-        if words[:1] == ["attach"] and len(words) == 2 and not words[1].startswith("-"):
-            return self._cells.attach(words[1])
+        arguments = line.split()
+        if arguments in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
+            return self._show_pool(arguments)
+        if arguments[:1] == ["attach"] and len(arguments) == 2 and not arguments[1].startswith("-"):
+            return self._cells.attach(arguments[1])
         main.notebook(line, self._cells.client)
         return None
 
-    def _show_pool(self, words: list[str]) -> None:
-        """The live pool, with the picker open after `policy`; its plain words where the page has no widgets."""
+    def _show_pool(self, arguments: list[str]) -> None:
+        """The live pool, with the picker open after `policy`; plain text where the page has no widgets."""
         from jupyter_elastic.widgets import forecasts, live_pool
         from jupyter_elastic.widgets.pool import PoolWidget
 
-        plain = main.text(words or ["status"], self._cells.client)
+        plain = main.text(arguments or ["status"], self._cells.client)
         forecasts.for_live_views()
         show(
             PoolWidget(
-                picking=words == ["policy"],
+                picking=arguments == ["policy"],
                 plain=plain,
                 foresee=lambda names, options: forecasts.forecast(live_pool.ask, names, options),
             )

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script to its end; the exit code. An ElasticError says what is wrong."""
+    """Run a script on slots of the pool, and show what it prints; the exit code. An ElasticError says what is wrong."""
     file, arguments, options = script_line(argv, os.environ)
     package = _package(file, arguments, options)
     engine = submission.choose_engine(options.engine)

@@ -84,7 +84,7 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Exit code 1 when a pool was left alone because of its jobs."""
+    """End this user's processes of the pool: daemon, agent, warm parents. Exit code 1 when jobs kept a pool alive."""
     parser = argparse.ArgumentParser(prog="jupyter elastic stop", description=HELP)
     parser.add_argument("--all", action="store_true", help="every pool of this user, wherever its folder is")
     parser.add_argument("--force", action="store_true", help="cancel the jobs that are not over")

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.cli import main
+from jupyter_elastic.cli import commands, jobs, main
+from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.kernel.options import option_values
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
 
 COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
-            "build-horovod", "sim", "stop")  # fmt: skip
+            "build-horovod", "sim", "stop", "run", "resize", "pool", "top")  # fmt: skip
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +47,7 @@ def test_an_unreachable_daemon_is_a_message_and_not_a_traceback(
 
 
 def test_in_a_notebook_nothing_exits() -> None:
-    def never() -> main.Client:
+    def never() -> Client:
         raise AssertionError
 
     with pytest.raises(BadRequest, match="invalid choice"):
@@ -68,7 +69,7 @@ def test_options_of_a_policy_are_json_where_they_can_be() -> None:
 
 def test_a_row_of_the_job_table() -> None:
     spec = JobSpec(name="[red]x", folder="/f", python="/p", min_slots=1, max_slots=4)
-    row = main._job_row(
+    row = jobs._job_row(
         JobInfo(job=3, owner="ann", spec=spec, phase="running", slots=("a:0",), submitted_at=0.0,
                 progress=Progress(epoch=1.5, epochs=3))
     )  # fmt: skip
@@ -84,3 +85,76 @@ def test_jupyter_finds_the_command(tmp_path: Path) -> None:
         pytest.skip("the package is not installed here, only on the path")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert json.dumps(done.stdout.strip()).count(".") == 2
+
+
+EXTRA = """
+from jupyter_elastic.cli.commands import Command
+
+
+def run(given, connect, console):
+    console.print(f"hello {given.who}")
+    return 3
+
+
+def arguments(parser):
+    parser.add_argument("who")
+
+
+HELLO = Command("greet somebody", run, arguments)
+
+
+def plain(argv):
+    \"\"\"Greet everybody; the exit code.\"\"\"
+    print("hello all", *argv)
+"""
+
+
+@pytest.fixture
+def extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The entry points of an installed package `extra`, whose commands are written in one file."""
+    (tmp_path / "elastic_extra.py").write_text(EXTRA)
+    folder = tmp_path / "extra-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder / "entry_points.txt"
+
+
+def test_a_command_is_a_file_and_an_entry_point(extra: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extra.write_text("[jupyter_elastic.commands]\nhello = elastic_extra:HELLO\nplain = elastic_extra:plain\n")
+    assert main.main(["hello", "ann"]) == 3
+    assert main.main(["plain", "--x"]) == 0
+    assert capsys.readouterr().out == "hello ann\nhello all --x\n"
+    assert main.text(["hello", "bob"], lambda: pytest.fail("it asks no pool")) == "hello bob"
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    said = capsys.readouterr().out
+    assert "greet somebody" in said
+    assert "greet everybody\n" in said
+    assert "hello" in commands.listed(commands.names(), notebook=True)
+    assert "plain" not in commands.listed(commands.names(), notebook=True)
+
+
+def test_a_broken_command_is_said_when_it_is_given_and_hides_no_other(
+    extra: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra.write_text("[jupyter_elastic.commands]\nbroken = elastic_extra:NOTHING\n")
+    assert main.main(["broken"]) == 1
+    assert "the command broken (elastic_extra:NOTHING) can't be loaded" in capsys.readouterr().err.replace("\n", " ")
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    assert "list the jobs of the pool" in capsys.readouterr().out
+
+
+def test_two_commands_of_one_name_are_refused(extra: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extra.write_text("[jupyter_elastic.commands]\njobs = elastic_extra:HELLO\n")
+    assert main.main(["jobs"]) == 1
+    assert "two packages bring a command 'jobs'" in capsys.readouterr().err
+
+
+def test_a_package_without_its_metadata_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "entry_points", lambda **_: ())
+    assert main.main(["jobs"]) == 1
+    assert "install the package again" in capsys.readouterr().err

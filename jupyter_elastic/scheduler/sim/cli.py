@@ -77,7 +77,7 @@ class Setting:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `jupyter elastic sim`; the exit code: 0, or 2 for bad input."""
+    """Try policies in the simulator; the exit code: 0, or 2 for bad input."""
     return compare_and_print(parser(), prepare, argv)
 
 

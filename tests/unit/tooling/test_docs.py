@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.cli import main
+from jupyter_elastic.cli import commands
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.kernel import options as magic_options
 from jupyter_elastic.scheduler import __main__ as daemon
@@ -55,11 +55,11 @@ def handle() -> list[str]:
 
 def elastic() -> list[str]:
     """A row for each word of `%elastic`."""
-    parser = main._parser("%elastic", notebook=True)
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    parser = commands.parser("%elastic", notebook=True)
+    (listed,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     rows = []
-    for choice in commands._choices_actions:
-        sub = commands.choices[choice.dest]
+    for choice in listed._choices_actions:
+        sub = listed.choices[choice.dest]
         words = [_usage(action) for action in sub._actions if not {"--help", "--json"} & {*action.option_strings}]
         rows.append(f"| `{_cell(' '.join(['%elastic', choice.dest, *words]))}` | {_cell(choice.help or '')} |")
     return rows

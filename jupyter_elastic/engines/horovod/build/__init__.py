@@ -184,7 +184,7 @@ def check() -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Exit code 0 when Horovod works afterwards."""
+    """Build Horovod for the installed torch and TensorFlow. Exit code 0 when Horovod works afterwards."""
     parser = argparse.ArgumentParser(
         prog="jupyter elastic build-horovod",
         description=f"Build the unmodified Horovod {HOROVOD} for the torch and TensorFlow installed here (3 to 8 min).",

@@ -1,0 +1,188 @@
+"""The commands about jobs: list, logs, cancel, resize, explain, attach."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from msgspec import UNSET
+from rich.console import Console
+from rich.markup import escape
+
+from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.client import Client
+from jupyter_elastic.client.job import Job, Tail, find
+from jupyter_elastic.errors import BadRequest, JobFailed
+from jupyter_elastic.types import ENDED, JobInfo
+
+TAIL_S = 0.2
+_JOB = "its number, or its name: the newest of that name"
+_PHASE_STYLE = {
+    "queued": "yellow", "starting": "cyan", "running": "cyan", "rescaling": "magenta", "stopping": "magenta",
+    "completed": "green", "failed": "red", "cancelled": "dim",
+}  # fmt: skip
+
+
+def _jobs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    jobs = connect().jobs(all=given.all, limit=max(1, given.limit))
+    if given.json:
+        print_json(jobs)
+        return
+    if not jobs:
+        console.print("no jobs" if given.all else "no unfinished jobs (--all lists the ended ones)")
+        return
+    rows = table("ID", "NAME", "OWNER", "STATE", "SLOTS", "ENGINE", "PROGRESS", "SUBMITTED", "NOTE")
+    for info in jobs:
+        rows.add_row(*_job_row(info))
+    console.print(rows)
+
+
+def _job_row(info: JobInfo) -> list[str]:
+    spec, progress = info.spec, info.progress
+    wants = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
+    done = ""
+    if progress is not None and progress.epoch is not None:
+        done = f"epoch {progress.epoch:.3g}" + (f"/{progress.epochs:.3g}" if progress.epochs else "")
+    elif progress is not None and progress.step is not None:
+        done = f"step {progress.step}"
+    return [
+        str(info.job),
+        escape(spec.name),
+        escape(info.owner),
+        f"[{_PHASE_STYLE[info.phase]}]{info.phase}[/]",
+        f"{len(info.slots)}/{wants}",
+        escape(spec.engine),
+        done,
+        time.strftime("%m-%d %H:%M:%S", time.localtime(info.submitted_at)),
+        escape(info.reason),
+    ]
+
+
+def _job(client: Client, word: str) -> Job:
+    """The job of this number or name; a name that several have is said."""
+    job, said = find(client, word)
+    if said:
+        print(f"note: {said}", file=sys.stderr)
+    return job
+
+
+def _attach(*_: Any) -> None:
+    """The magic does it, which has a page to draw on; here is what it does not understand."""
+    raise BadRequest("write %elastic attach JOB, in a cell of a notebook")
+
+
+def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    del console
+    job = _job(connect(), given.job)
+    path = job.folder / f"rank.{given.rank}" / given.stream
+    if given.json:
+        print_json({"job": job.id, "rank": given.rank, "stream": given.stream, "path": str(path),
+                     "text": job.logs(given.rank, given.stream)})  # fmt: skip
+        return
+    if not given.follow:
+        sys.stdout.write(job.logs(given.rank, given.stream))
+        return
+    tail = Tail(path)
+    while True:
+        ended = job.status in ENDED
+        tail.copy(sys.stdout)
+        if ended:
+            return
+        time.sleep(TAIL_S)
+
+
+def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    jobs = [find(client, word, one=True)[0] for word in given.job]
+    for job in jobs:
+        job.cancel(given.reason)
+    if given.json:
+        print_json({"cancelled": [job.id for job in jobs]})
+    else:
+        console.print(f"told to end: {', '.join(str(job.id) for job in jobs)}")
+
+
+def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    from jupyter_elastic.kernel.options import deadline_from, sizes_from  # lazily: it takes IPython
+
+    if (given.slots, given.sizes, given.deadline, given.preemptible) == (None, None, None, None):
+        raise BadRequest("say what to change: `resize JOB 1:4`, --sizes, --deadline or --no-preempt")
+    sizes: Any = UNSET if given.sizes is None else ()
+    if given.sizes not in {None, "any"}:
+        sizes = sizes_from(given.sizes)
+    due: Any = UNSET if given.deadline is None else None
+    if given.deadline not in {None, "none"}:
+        due = deadline_from(given.deadline, time.time())
+    client = connect()
+    job = find(client, given.job, one=True)[0]
+    preemptible = UNSET if given.preemptible is None else given.preemptible
+    job.resize(given.slots, sizes=sizes, deadline_at=due, preemptible=preemptible)
+    spec = job.info.spec
+    if given.json:
+        print_json(spec)
+        return
+    wants = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots} to {spec.max_slots}"
+    wants = " or ".join(map(str, spec.sizes)) or wants
+    told = [f"job {job.id} may hold {wants} slot{'' if wants == '1' else 's'}"]
+    if spec.deadline_at is not None:
+        told.append(f"is to be done by {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(spec.deadline_at))}")
+    if not spec.preemptible:
+        told.append("is not to be paused")
+    console.print(", ".join(told))
+
+
+def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    job = _job(connect(), given.job)
+    text = job.explain()
+    if given.json:
+        print_json({"job": job.id, "text": text})
+        return
+    console.print(escape(text))
+    if job.status == "failed":
+        try:
+            job.check()
+        except JobFailed as problem:
+            console.print(escape(str(problem)))
+
+
+def _jobs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", "-a", action="store_true", help="the ended ones too")
+    parser.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
+
+
+def _job_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", help=_JOB)
+
+
+def _logs_arguments(parser: argparse.ArgumentParser) -> None:
+    _job_argument(parser)
+    parser.add_argument("--rank", "-r", type=int, default=0)
+    parser.add_argument("--stream", choices=["stdout", "stderr"], default="stdout")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on until the job ends")
+
+
+def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", nargs="+", help=_JOB)
+    parser.add_argument("--reason", default="")
+
+
+def _resize_arguments(parser: argparse.ArgumentParser) -> None:
+    _job_argument(parser)
+    parser.add_argument("slots", nargs="?", metavar="N | MIN:MAX")
+    parser.add_argument("--sizes", metavar="N,N", help="only these numbers of slots; `any` for all of the range")
+    parser.add_argument("--deadline", metavar="TIME", help="be done by then, as for a cell; `none` for no deadline")
+    preempt = parser.add_mutually_exclusive_group()
+    preempt.add_argument(
+        "--no-preempt", dest="preemptible", action="store_false", default=None, help="it may not be paused"
+    )
+    preempt.add_argument("--preempt", dest="preemptible", action="store_true", default=None, help="it may be paused")
+
+
+JOBS = Command("list the jobs of the pool", _jobs, _jobs_arguments)
+LOGS = Command("what a rank of a job printed", _logs, _logs_arguments)
+CANCEL = Command("end jobs", _cancel, _cancel_arguments)
+RESIZE = Command("change how many slots a job may hold, or what else it asked for", _resize, _resize_arguments)
+EXPLAIN = Command("why a job waits, or holds what it holds", _explain, _job_argument)
+ATTACH = Command("the live view of a job, in this notebook", _attach, _job_argument, terminal=False)

@@ -1,0 +1,117 @@
+"""The commands about the pool: its slots, its state in a few lines, the live screen."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import time
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
+
+from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.client import Client
+from jupyter_elastic.client.job_model import human_time
+from jupyter_elastic.errors import DaemonUnreachable, ElasticError
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.widgets import terminal
+from jupyter_elastic.widgets.live_pool import live_pool
+from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.pool_screen import PoolScreen
+
+FIRST_S = 20.0
+"""How long the first picture of the pool is waited for."""
+
+
+def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    hosts = _slots(connect())
+    if given.json:
+        print_json({"kind": hosts.kind, "slots": hosts.slots})
+        return
+    rows = table("SLOT", "STATE", "JOB", "OWNER", "DEVICE", "NOTE")
+    style = {"free": "green", "leased": "cyan", "draining": "magenta", "out": "red"}
+    for slot in hosts.slots:
+        job = "" if slot.job is None else str(slot.job)
+        state = f"[{style[slot.state]}]{slot.state}[/]"
+        rows.add_row(slot.slot, state, job, escape(slot.owner), escape(slot.device), escape(slot.reason))
+    console.print(rows)
+    if hosts.kind == "cpu":
+        console.print("[dim]no GPUs here: slots are CPU cores[/dim]")
+
+
+def _status(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    hosts, jobs = _slots(client), client.jobs()
+    counts = {
+        state: sum(slot.state == state for slot in hosts.slots) for state in ("free", "leased", "draining", "out")
+    }
+    welcome = client.welcome
+    if given.json:
+        print_json({"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs)})
+        return
+    unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
+    said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    waiting = sum(job.phase == "queued" for job in jobs)
+    lines = [
+        f"pool: {len(hosts.slots)} {unit}: {said}",
+        f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting",
+    ]
+    if welcome is not None:
+        up = human_time(time.time() - welcome.started_at)
+        lines.append(f"policy: {welcome.policy} · you are {welcome.user}")
+        lines.append(f"daemon: {welcome.package}, pid {welcome.pid}, up {up}")
+    console.print(escape("\n".join(lines)))
+
+
+def _pool_once(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    _top(given, connect, console, once=True)
+
+
+def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:
+    from jupyter_elastic.widgets import forecasts  # lazily: the simulator is large
+
+    connect()
+    forecasts.for_live_views()
+    pictures: queue.SimpleQueue[tuple[PoolScreen, float | None]] = queue.SimpleQueue()
+    rows = 20 if once else max(5, console.height // 2)
+
+    def take(model: PoolModel, down_since: float | None) -> None:
+        pictures.put((model.screen(time.time(), limit=None if given.json else rows), down_since))
+
+    def drawn(screen: PoolScreen, down_since: float | None) -> RenderableType:
+        return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width)
+
+    leave = live_pool().add(take)
+    try:
+        try:
+            shown = pictures.get(timeout=FIRST_S)
+        except queue.Empty:
+            raise DaemonUnreachable("the pool did not answer in time; `jupyter elastic doctor` says why") from None
+        if given.json:
+            print_json(shown[0])
+        elif once or given.once:
+            console.print(drawn(*shown))
+        else:
+            with Live(drawn(*shown), console=console, screen=console.is_terminal, auto_refresh=False) as page:
+                while True:
+                    page.update(drawn(*pictures.get()), refresh=True)
+    finally:
+        leave()
+
+
+def _slots(client: Client) -> wire.Hosts:
+    answer = client.ask(wire.ListHosts())
+    if not isinstance(answer, wire.Hosts):
+        raise ElasticError(f"the daemon answered {type(answer).__name__} where its slots were due; update it")
+    return answer
+
+
+def _top_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="one picture, then end")
+
+
+HOSTS = Command("the slots of the pool and who holds them", _hosts)
+STATUS = Command("the pool in a few lines", _status)
+POOL = Command("who holds what, who waits, and what the policy did", _pool_once)
+TOP = Command("the same, kept up to date until Ctrl-C", _top, _top_arguments, notebook=False)

@@ -1,0 +1,23 @@
+"""`jupyter elastic daemon` and `jupyter elastic agent`: the pool's two services in the foreground."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def daemon(argv: Sequence[str]) -> NoReturn:
+    """Run the pool's daemon in the foreground."""
+    _become("jupyter_elastic.scheduler", argv)
+
+
+def agent(argv: Sequence[str]) -> NoReturn:
+    """Run this user's agent in the foreground."""
+    _become("jupyter_elastic.agent", argv)
+
+
+def _become(module: str, argv: Sequence[str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606 - this process becomes it
