@@ -8,7 +8,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.* tf-keras==2.21.*
 export OMP_NUM_THREADS ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo lab test check bench pictures clean
+.PHONY: demo lab test check bench docs pictures clean
 
 demo: $(DONE)/horovod
 	$(BIN)/python scripts/demo.py
@@ -28,11 +28,14 @@ check: $(DONE)/tools
 bench: $(DONE)/tools $(DONE)/peers
 	$(BIN)/python -m benchmarks
 
+docs: .venv-docs/.done
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --site-dir "$(or $(SITE),site)"
+
 pictures: $(DONE)/tools
 	$(BIN)/python scripts/pictures.py
 
 clean:
-	rm -rf $(VENV) .venv-peers
+	rm -rf $(VENV) .venv-peers .venv-docs site
 
 # A stage has its stamp when what it installed can be imported. One that was cut off begins anew: the first one with an
 # empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.
@@ -84,3 +87,12 @@ $(DONE)/peers:
 	.venv-peers/bin/python -m pip install -q "$(TORCH)" numpy ipyparallel ipykernel
 	.venv-peers/bin/python -c "import torch, ipyparallel, ipykernel"
 	@mkdir -p $(DONE) && touch $@
+
+# The site is made from text: neither the package nor a framework is installed for it.
+.venv-docs/.done: pyproject.toml
+	@echo "Making .venv-docs with what builds the site: about half a minute."
+	@rm -rf .venv-docs
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install -q --upgrade "pip>=25.1"
+	.venv-docs/bin/python -m pip install -q --group docs
+	@touch $@

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -129,11 +130,23 @@ def test_every_function_of_training_is_listed_with_what_it_promises() -> None:
     assert others == CALLED_BY_OTHERS
 
 
-@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not missing
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "docs", f"SITE={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    api = (tmp_path / "api" / "training.html").read_text()
+    parts = (training, training.keras, training.torch)
+    public = {name for part in parts for name in part.__all__} - {"session"}
+    assert public - set(re.findall(r'<h3 id="jupyter_elastic\.training\.(?:\w+\.)?(\w+)"', api)) == set()
+    assert "/elastic/api/health" in (tmp_path / "rest.html").read_text()
 
 
 if __name__ == "__main__":
