@@ -24,7 +24,7 @@ from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.hosts import one_machine, without_own
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.planner import Planner
-from jupyter_elastic.scheduler.policy_runner import Adviser
+from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
 from jupyter_elastic.scheduler.settings import FORGET_S, Settings
 from jupyter_elastic.scheduler.subscriptions import Streams
@@ -93,8 +93,8 @@ class Daemon:
         self._greeted: list[Peer] = []
         self._snapshot_seq = self.core.state.seq - self.replayed
         self._forget_at = self.clock.monotonic()
-        self._adviser = Adviser(settings.deadline_s)
-        self._planner = Planner(self, self._adviser, self.clock.monotonic)
+        self._runner = PolicyRunner(settings.deadline_s)
+        self._planner = Planner(self, self._runner, self.clock.monotonic)
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
@@ -120,7 +120,7 @@ class Daemon:
             if self._fatal is not None:
                 raise self._fatal
         finally:
-            self._adviser.close()
+            self._runner.close()
             self.transport.close()
             if self.failing is None and self.core.state.seq - self._snapshot_seq > LONG:
                 save_snapshot(self.journal, self.core)
@@ -143,7 +143,7 @@ class Daemon:
                 self._agents[user], self._agent_limit[user] = None, limit
         self._see_hosts(one_machine(settings.source.hosts(self._slots_held())))
         if policy and policy != self.core.state.policy:
-            self._adviser.check(policy, {}, "")
+            self._runner.check(policy, {}, "")
             reason = "the daemon was started with it" if settings.policy else "the default of a new pool"
             self.command(UsePolicy(at=self.now(), by="daemon", id=self.next_id(), name=policy, reason=reason))
         if not self.commit():
@@ -186,7 +186,6 @@ class Daemon:
     def _rest(self) -> None:
         """There is no more at the moment: what was taken becomes lasting, and is told."""
         answers, self._answers = self._answers, []
-        self._planner.at_once()
         self.commit(answers)
 
     # --- step ---------------------------------------------------------------------------------------------------------
@@ -352,24 +351,19 @@ class Daemon:
         self.commit(answers)
 
     def switch_policy(self, stimulus: UsePolicy) -> None:
-        """Step the switch if such a policy can be made; a text is tried in a child first, and answered when it ran."""
-        if not stimulus.source:
-            self._adviser.check(stimulus.name, stimulus.options, "")
-            self.command(stimulus)
-            return
+        """Step the switch if such a policy can be made: that is tried aside, and answered when it ran."""
         if self.failing is not None:
             raise self.failing
-        task = asyncio.create_task(self._switch_to_source(stimulus, self._asking))
+        task = asyncio.create_task(self._try_and_switch(stimulus, self._asking))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
         self._deferred = True
 
-    async def _switch_to_source(self, stimulus: UsePolicy, asking: _Ask | None) -> None:
-        check = self._adviser.check
+    async def _try_and_switch(self, stimulus: UsePolicy, asking: _Ask | None) -> None:
+        check = self._runner.check
         answer: wire.AnyAnswer = wire.Done()
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, check, stimulus.name, stimulus.options, stimulus.source)
+            await asyncio.to_thread(check, stimulus.name, stimulus.options, stimulus.source)
             self.command(stimulus)
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))

@@ -1,6 +1,6 @@
-"""The one door to what others may add: policies, engines and host sources, found by entry point.
+"""Finds what others may add: policies, engines and host sources, found by entry point.
 
-Our own come through the same door. Knows entry points; must not know what the things that it loads do.
+Our own are found in the same way. Knows entry points; must not know what the things that it loads do.
 """
 
 from __future__ import annotations
@@ -53,9 +53,15 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
         problem = f"there is no option {', '.join(sorted(unknown_options))}"
     except ElasticError:
         raise
-    except Exception as error:  # a stranger's code: whatever it raises, the present policy stands
+    except Exception as error:  # untrusted code: whatever it raises, the present policy stands
         problem = str(error) or type(error).__name__
     raise BadRequest(f"policy {name}: {problem}; its options are {describe_options(kind)}")
+
+
+def untrusted(name: str) -> bool:
+    """Whether the policy that is installed under this name is not one of this package's own."""
+    entry = _entry(POLICIES, name)
+    return entry is not None and not entry.value.startswith("jupyter_elastic.scheduler.policies.")
 
 
 def describe_options(kind: Any) -> str:

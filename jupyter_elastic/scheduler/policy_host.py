@@ -1,8 +1,9 @@
-"""A policy given as source text runs here: in a child process that can use little and write nothing.
+"""An untrusted policy runs here: in a child process that can be ended, and that can use little where it is a text.
 
 The parent's side (`HostedPolicy`) looks like every policy. Parent and child speak JSON lines over pipes: never a
 pickle. The limits guard against accidents and common mischief; they are no prison, so that only administrators may
-bring a source (`auth`).
+bring a source (`auth`). A policy that somebody has installed runs without them: its libraries may need threads and
+files.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.policies.source import NoOptions, from_source
 from jupyter_elastic.types import Plan, Policy, View
 
@@ -33,18 +35,19 @@ START_S = 30.0
 
 
 class HostedPolicy:
-    """A policy in a child of its own. A child that hangs or dies is replaced at the next question."""
+    """A policy in a child of its own, by name or from its text. One that hangs or dies is replaced when next asked."""
 
     Options = NoOptions
     summary = "Given as source text."
     work_conserving = False
 
     def __init__(self, name: str, options: dict[str, Any], source: str, deadline_s: float) -> None:
-        """Start the child and let it read the text; BadRequest says what is wrong with the text."""
+        """Start the child and let it make the policy; BadRequest says why it can't."""
         self.name = name
         self.interval_s: float | None = None
         self._first = msgspec.json.encode({"name": name, "options": options, "source": source})
         self._deadline_s = deadline_s
+        self._text = bool(source)
         self._child: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._begin(deadline_s)
@@ -72,20 +75,20 @@ class HostedPolicy:
     def _begin(self, deadline_s: float) -> None:
         self._rest = b""
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "jupyter_elastic.scheduler.policy_host"],
+            [sys.executable, *(["-I"] if self._text else []), "-m", "jupyter_elastic.scheduler.policy_host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
-            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"} if self._text else None,
         )
         try:
             self._read(START_S)  # it has imported what it needs; from now on its time is the text's
             said = self._ask(self._first, max(deadline_s, 1.0))
         except (TimeoutError, OSError, ValueError) as problem:
             self.close()
-            raise BadRequest(f"policy {self.name}: its text could not be run ({problem})") from problem
+            raise BadRequest(f"policy {self.name}: it could not be made ({problem})") from problem
         if "error" in said:
             self.close()
             raise BadRequest(str(said["error"])[:2000])
@@ -133,18 +136,22 @@ class HostedPolicy:
 
 
 def main() -> None:
-    """Read the text, then answer views until the parent goes."""
+    """Make the policy, then answer views until the parent goes."""
     questions = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):  # a print in the text must not speak for us
+    for number in (0, 1, 2):  # a print in the policy must not speak for us
         os.dup2(nothing, number)
     _say(answers, {"ready": True})
     first = msgspec.json.decode(questions.readline())
-    _limit()
+    name, options, source = first["name"], first["options"], first["source"]
     try:
-        policy = from_source(first["name"], first["source"], first["options"])
-    except BaseException as problem:  # a text may call sys.exit
+        if source:
+            _limit()
+            policy = from_source(name, source, options)
+        else:
+            policy = plugins.make_policy(name, options)
+    except BaseException as problem:  # it may call sys.exit
         _say(answers, {"error": str(problem) or type(problem).__name__})
         return
     _say(answers, {"ok": True, "interval_s": getattr(policy, "interval_s", None)})

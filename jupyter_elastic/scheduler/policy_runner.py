@@ -1,21 +1,21 @@
-"""Asks the policy, off the I/O loop and with a deadline.
+"""Asks the active policy off the I/O loop and with a deadline.
 
-The policy is a stranger: whatever it does, a plan or a reason why there is none comes back in time. Knows threads and
-policies; must not know the books: it is handed a view.
+A policy of this package runs in a thread. Any other one is untrusted, installed or given as text, and runs in a process
+of its own (`policy_host`), which is ended when it is too slow. Knows threads and policies; must not know the core's
+state: it is handed a view.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import threading
 from typing import Any, TypeAlias
 
 import msgspec
 
-from jupyter_elastic.scheduler import plugins, policies
-from jupyter_elastic.scheduler.policy_host import HostedPolicy
+from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler.policy_host import START_S, HostedPolicy
 from jupyter_elastic.types import Plan, Policy, View
 
 DEADLINE_S = 5.0
@@ -27,11 +27,7 @@ class PolicyProblem(Exception):
     """The policy raised, was too slow, or gave back what is no plan; the text says which."""
 
 
-class _TooSlow(BaseException):
-    """Put into a thread that has used up its time; no Exception, so that a policy's own `except` lets it through."""
-
-
-class Adviser:
+class PolicyRunner:
     """Keeps the active policy, makes it again when name, options or text change, and asks it."""
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
@@ -40,38 +36,29 @@ class Adviser:
 
     def make(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
         """A policy, by its name or from its text. NotFound or BadRequest where that can't be done. May block."""
-        if source:
+        if source or plugins.untrusted(name):
             return HostedPolicy(name, options, source, self._deadline_s)
         return plugins.make_policy(name, options)
 
     def check(self, name: str, options: dict[str, Any], source: str) -> None:
-        """Whether such a policy can be made; raises as `make`."""
+        """Whether such a policy can be made; raises as `make`, and may block."""
         made = self.make(name, options, source)
         if isinstance(made, HostedPolicy):
             made.close()
 
-    def own(self, name: str, options: dict[str, Any], source: str) -> Policy | None:
-        """The policy, where it is made already and one of this package's: no stranger, so that it may be asked here."""
-        if self._made is None or self._made[0] != _key(name, options, source):
-            return None
-        made = self._made[1]
-        if isinstance(made, HostedPolicy) or not type(made).__module__.startswith(policies.__name__):
-            return None
-        return made
-
     async def policy(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
         """The policy, the same object as long as nothing of it changes."""
-        key = _key(name, options, source)
+        key = json.dumps([name, options, source], sort_keys=True, default=str)
         if self._made is None or self._made[0] != key:
             self.close()
-            made = await asyncio.get_running_loop().run_in_executor(None, self.make, name, options, source)
-            self._made = (key, made)
+            self._made = (key, await asyncio.to_thread(self.make, name, options, source))
         return self._made[1]
 
     async def plan(self, policy: AnyPolicy, view: View) -> Plan:
         """The policy's plan for this view; PolicyProblem when there is none in time."""
-        spare = 1.0 if isinstance(policy, HostedPolicy) else 0.0  # that one keeps the deadline by itself
-        return await ask(policy, view, self._deadline_s, spare)
+        if isinstance(policy, HostedPolicy):  # that one keeps the deadline by itself, after a new process has started
+            return await ask(policy, view, START_S + 3 * self._deadline_s)
+        return await ask(policy, view, self._deadline_s)
 
     def close(self) -> None:
         """Forget the policy, and end its process if it has one."""
@@ -80,7 +67,7 @@ class Adviser:
         self._made = None
 
 
-async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spare_s: float = 0.0) -> Plan:
+async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S) -> Plan:
     """The policy's plan for this view; PolicyProblem when there is none within `deadline_s` seconds."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Plan] = loop.create_future()
@@ -96,27 +83,20 @@ async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S, spa
         plan, problem = None, ""
         try:
             plan = checked(policy, view)
-        except _TooSlow:
-            problem = "it was interrupted"
-        except BaseException as error:  # a stranger's code may even call sys.exit
+        except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         try:
             loop.call_soon_threadsafe(settle, plan, problem)
         except RuntimeError:  # the loop has gone: nobody waits any more
             return
 
-    thread = threading.Thread(target=think, name=f"policy {policy.name}", daemon=True)
-    thread.start()
+    # No executor's thread: the interpreter would wait for it at its end.
+    threading.Thread(target=think, name=f"policy {policy.name}", daemon=True).start()
     try:
-        async with asyncio.timeout(deadline_s + spare_s):
+        async with asyncio.timeout(deadline_s):
             return await answer
     except TimeoutError:
-        _interrupt(thread)
         raise PolicyProblem(f"it gave no plan within {deadline_s:g} s") from None
-
-
-def _key(name: str, options: dict[str, Any], source: str) -> str:
-    return json.dumps([name, options, source], sort_keys=True, default=str)
 
 
 def checked(policy: AnyPolicy, view: View) -> Plan:
@@ -129,13 +109,7 @@ def checked(policy: AnyPolicy, view: View) -> Plan:
     if not isinstance(plan, Plan):
         raise TypeError(f"plan() gave back {type(plan).__name__}, not a Plan")
     copy: Plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
-    strangers = sorted(copy.sizes.keys() - {job.job for job in view.jobs})
-    if strangers:
-        raise ValueError(f"illegal plan: there is no unfinished job {strangers[0]}")
+    unknown = sorted(copy.sizes.keys() - {job.job for job in view.jobs})
+    if unknown:
+        raise ValueError(f"illegal plan: there is no unfinished job {unknown[0]}")
     return copy
-
-
-def _interrupt(thread: threading.Thread) -> None:
-    """End a thread that loops in Python: the exception is raised at its next bytecode. One in C ends when C returns."""
-    if thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_TooSlow))

@@ -15,10 +15,9 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import zmq
-import zmq.backend
 from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
@@ -32,11 +31,6 @@ OUTBOX = 10_000
 _ZAP = "inproc://zeromq.zap.01"
 
 log = logging.getLogger(__name__)
-
-# pyzmq's own methods build an enum for each call; what they call themselves takes a quarter of the time.
-_Socket: Any = zmq.backend.Socket
-_NOBLOCK = int(zmq.NOBLOCK)
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 Sent = Literal["sent", "queued", "gone"]
 
@@ -272,8 +266,7 @@ class Transport:
 
     def _push(self, peer: Peer, frame: bytes) -> Sent:
         try:
-            _Socket.send(peer.socket, peer.identity, _MORE)
-            _Socket.send(peer.socket, frame, _NOBLOCK)
+            peer.socket.send_multipart((peer.identity, frame), zmq.NOBLOCK)
         except zmq.Again:
             return "queued"
         except zmq.ZMQError:
@@ -304,14 +297,9 @@ class Transport:
 def _receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     """The parts of the next message; none when there is no message."""
     try:
-        part = _Socket.recv(socket, _NOBLOCK, False)
+        return socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return []
-    parts = [part]
-    while part.more:
-        part = _Socket.recv(socket, _NOBLOCK, False)
-        parts.append(part)
-    return parts
 
 
 def _descriptor(socket: zmq.Socket[bytes]) -> int:

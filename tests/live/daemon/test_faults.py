@@ -132,7 +132,7 @@ class Unmakeable(Base):
 FAULTS = {
     "raises": "no idea", "exits": "SystemExit", "loops": "within 0.3 s", "sleeps": "within 0.3 s",
     "rubbish": "not a Plan", "mistyped": "sizes", "greedy": "1000", "stranger": "no unfinished job 1000000",
-    "formless": "interval_s",
+    "formless": "no attribute 'plan'",
 }  # fmt: skip
 
 
@@ -181,6 +181,8 @@ def test_a_bad_policy_costs_its_plans_and_is_replaced(pool, spec, plugins) -> No
         assert client.jobs(job=running)[0].slots == held, "the present allocation stands"
     last = client.submit(spec)
     assert until(client, last, JobStarted).fact.slots, "fifo works on"
+    tasks = Path(f"/proc/{pool.process.pid}/task").iterdir()
+    assert "".join(task.joinpath("children").read_text() for task in tasks) == "", "a bad policy's process lives on"
     pool.kill()
     pool.start("--deadline", "0.3", env=plugins)
     assert client.jobs(job=running)[0].slots == held
