@@ -173,7 +173,7 @@ class Attempt:
         if driver is None:
             return self._ended("lost", "the attempt was not started")
         await workers.cleared()
-        words = folder.last_words()
+        words = folder.last_log_line()
         return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + words if words else ''}")
 
     def _ended(self, outcome: Any, reason: str) -> ExitReported:

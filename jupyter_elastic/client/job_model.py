@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from jupyter_elastic.jobfiles.usage import FRESH_S, JobUse
+from jupyter_elastic.jobfiles.usage import FRESH_S, ResourceUsage
 from jupyter_elastic.types import (
     ENDED,
     Event,
@@ -93,7 +93,7 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     step: int | None
     samples_per_s: float | None
     metrics: list[Series]
-    use: JobUse | None
+    use: ResourceUsage | None
     """What its workers use of the machine just now; None while nobody can tell."""
     attempt: int
     preemptions: int
@@ -119,7 +119,7 @@ class JobModel:
         """About when it can start, by the same explanation; a forecast is said instead."""
         self.forecast: tuple[float, float] | None = None
         """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
-        self.use: JobUse | None = None
+        self.use: ResourceUsage | None = None
         """What the workers use of the machine, from whoever reads the job's folder."""
         self.reason = ""
         self.submitted_at = 0.0

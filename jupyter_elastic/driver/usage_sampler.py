@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.jobfiles.usage import NAME, GpuUse, JobUse
+from jupyter_elastic.jobfiles.usage import NAME, GpuUsage, ResourceUsage
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.processes import Known
 from jupyter_elastic.types import SlotId
@@ -51,14 +51,14 @@ class Meter:
             while True:
                 await asyncio.sleep(EVERY_S)
                 workers, devices = self._workers(), self._devices()
-                gpus = await asyncio.to_thread(gpu_use, devices) if devices else []
+                gpus = await asyncio.to_thread(gpu_usage, devices) if devices else []
                 with contextlib.suppress(OSError):  # a full disk is said by others
                     private_files.write_private(self._path, msgspec.json.encode(self.measure(workers, gpus)))
         finally:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def measure(self, workers: Iterable[Known] = (), gpus: Iterable[GpuUse] = ()) -> JobUse:
+    def measure(self, workers: Iterable[Known] = (), gpus: Iterable[GpuUsage] = ()) -> ResourceUsage:
         """What they use now; the cores since the last time."""
         now = time.monotonic()
         roots = [pid for pid, _ in workers]
@@ -73,7 +73,7 @@ class Meter:
             spent - (before if (before := self._times.get(pid, 0.0)) <= spent else 0.0) for pid, spent in times.items()
         )
         elapsed, self._times, self._measured = now - self._measured, times, now
-        return JobUse(
+        return ResourceUsage(
             at=time.time(),
             workers=len(roots),
             cores=round(used / max(elapsed, 1e-3), 2),
@@ -116,7 +116,7 @@ def _read(pid: int) -> tuple[float, int] | None:
 _nvml: Any = None
 
 
-def gpu_use(devices: dict[SlotId, str]) -> list[GpuUse]:
+def gpu_usage(devices: dict[SlotId, str]) -> list[GpuUsage]:
     """The leased GPUs as NVML sees them, by slot; empty where it does not answer."""
     global _nvml
     try:
@@ -131,11 +131,11 @@ def gpu_use(devices: dict[SlotId, str]) -> list[GpuUse]:
         return []
 
 
-def _gpu(slot: SlotId, device: str) -> GpuUse:
+def _gpu(slot: SlotId, device: str) -> GpuUsage:
     handle = _nvml.nvmlDeviceGetHandleByUUID(device)
     memory = _nvml.nvmlDeviceGetMemoryInfo(handle)
     try:
         busy = _nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     except _nvml.NVMLError:
         busy = None
-    return GpuUse(slot=slot, busy=busy, memory=int(memory.used), total=int(memory.total))
+    return GpuUsage(slot=slot, busy=busy, memory=int(memory.used), total=int(memory.total))

@@ -364,7 +364,7 @@ class WorkersEngine:
             task.add_done_callback(self._cleared)
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
         if member.newcomer:
-            newcomer_output.put_away(self.task.folder, member.name, None if member.doomed else member.rank)
+            newcomer_output.merge(self.task.folder, member.name, None if member.doomed else member.rank)
         if not (member.done or member.doomed or self._stopping):
             self._last_words = (member, code)
             if self._failing:  # perhaps it died first and is heard of last
@@ -471,7 +471,7 @@ class WorkersEngine:
         if self._failing and not self._stopping:
             self._cause().write(self.task.folder, self._failures)
         outcome, reason = self._outcome()
-        await asyncio.to_thread(self._commits.put_away, keep=outcome != "completed")
+        await asyncio.to_thread(self._commits.release, keep=outcome != "completed")
         if self._releasing:
             await asyncio.wait(self._releasing)
         self._end(outcome, reason)

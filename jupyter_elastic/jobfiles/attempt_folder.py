@@ -1,4 +1,4 @@
-"""What an attempt leaves on disk, so that whoever comes after a crash knows what to do.
+"""The files of one attempt, from which an agent or driver that comes after a crash knows what to do.
 
 `<job folder>/attempt.N/` holds `order.json` (the Launch, written before anything is started), `driver.lock` (held by
 the one driver), `driver.json` (its pid and start time and those of all its workers), `driver.log`, and at the end
@@ -62,11 +62,11 @@ class AttemptFolder:
 
     @property
     def log(self) -> Path:
-        """What driver and engine had to say."""
+        """The log of driver and engine."""
         return self.path / "driver.log"
 
     def create(self, launch: Launch) -> None:
-        """Record the order: what an agent that comes later knows the attempt by."""
+        """Make the folder and write the order, by which a later agent knows the attempt."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         private_files.write_private(self.path / "order.json", msgspec.json.encode(launch))
 
@@ -75,7 +75,7 @@ class AttemptFolder:
         return _read(self.path / "order.json", Launch)
 
     def write_record(self, record: DriverRecord) -> None:
-        """Say which processes belong to the attempt, all at once."""
+        """Write which processes belong to the attempt, in one step."""
         private_files.write_private(self.path / "driver.json", msgspec.json.encode(record))
 
     def record(self) -> DriverRecord | None:
@@ -105,7 +105,7 @@ class AttemptFolder:
         """Held by the attempt's one driver for as long as it lives."""
         return Lock(self.path / "driver.lock")
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line of the driver's log; empty when it said nothing."""
         try:
             with self.log.open("rb") as file:

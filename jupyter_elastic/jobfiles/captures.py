@@ -1,4 +1,4 @@
-"""What cells have captured, on disk: stored once, read by workers, removed some time after the job.
+"""The names that cells have captured, on disk: stored once, read by workers, removed some time after the job.
 
 Small captures stand in the payload itself. A large one is a file of its own in the job's folder, and equal ones are one
 file with several names (hard links); all of them have a name in `.captures` beside the jobs' folders. Knows files; must
@@ -29,7 +29,7 @@ _SAMPLES, _SAMPLE = 64, 4096
 _CHUNK = 1024 * 1024
 
 
-class Kept(NamedTuple):
+class StoredCapture(NamedTuple):
     """The captures of a job that is over."""
 
     folder: Path
@@ -43,7 +43,7 @@ def store(data: bytes, folder: Path) -> None:
     """Write captured names into a job's folder; no bytes if a job has the same. OSError when the disk is full."""
     path, twin = folder / NAMES, folder.parent / STORE / _fingerprint(data)
     with contextlib.suppress(OSError):  # another one, none yet, or a disk without hard links
-        if _is(twin, data):
+        if _holds(twin, data):
             os.link(twin, path)
             return
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -56,7 +56,7 @@ def store(data: bytes, folder: Path) -> None:
 def _fingerprint(data: bytes) -> str:
     """A name by which equal bytes are found; those which differ only here and there may share it.
 
-    A digest of samples, because one of everything takes longer than to write everything; `_is` looks at all of it.
+    A digest of samples, because one of everything takes longer than to write everything; `_holds` looks at all of it.
     """
     step = max(_SAMPLE, len(data) // _SAMPLES)
     digest = hashlib.sha256()
@@ -65,14 +65,14 @@ def _fingerprint(data: bytes) -> str:
     return f"{len(data)}-{digest.hexdigest()[:32]}"
 
 
-def _is(path: Path, data: bytes) -> bool:
+def _holds(path: Path, data: bytes) -> bool:
     with path.open("rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size != len(data):
             return False
         return all(file.read(_CHUNK) == data[at : at + _CHUNK] for at in range(0, len(data), _CHUNK))
 
 
-def kept(jobs: Path, unfinished: Iterable[str] = ()) -> list[Kept]:
+def stored(jobs: Path, unfinished: Iterable[str] = ()) -> list[StoredCapture]:
     """The captures below `jobs` of jobs that are not among the folders of unfinished ones."""
     found = []
     busy = {Path(folder).name for folder in unfinished}
@@ -81,7 +81,7 @@ def kept(jobs: Path, unfinished: Iterable[str] = ()) -> list[Kept]:
             continue
         with contextlib.suppress(OSError):
             if files := _files(folder):
-                found.append(Kept(folder, files, _over_since(folder)))
+                found.append(StoredCapture(folder, files, _ended_at(folder)))
     return found
 
 
@@ -90,13 +90,13 @@ def _files(folder: Path) -> dict[int, int]:
     return {info.st_ino: info.st_size for info in infos}
 
 
-def _over_since(folder: Path) -> float:
+def _ended_at(folder: Path) -> float:
     """When the last attempt ended; of a job that had none, when it was made."""
     ends = [path.stat().st_mtime for path in folder.glob("attempt.*/exit.json")]
     return max(ends, default=folder.stat().st_mtime)
 
 
-def surplus(captures: Sequence[Kept], now: float) -> list[Kept]:
+def surplus(captures: Sequence[StoredCapture], now: float) -> list[StoredCapture]:
     """Those to remove: a day old, or the oldest beyond `MOST` bytes."""
     files: dict[int, int] = {}
     remove = []
@@ -110,7 +110,7 @@ def surplus(captures: Sequence[Kept], now: float) -> list[Kept]:
 
 def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = time.time) -> int:
     """Remove the captures that are surplus, of jobs that are over; how many."""
-    gone = surplus(kept(jobs, unfinished), clock())
+    gone = surplus(stored(jobs, unfinished), clock())
     for capture in gone:
         for name in (PAYLOAD, NAMES):
             (capture.folder / name).unlink(missing_ok=True)
@@ -123,6 +123,6 @@ def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = ti
 
 def on_disk(jobs: Path) -> tuple[int, int]:
     """How many jobs have captures here, and the bytes that these take."""
-    everything = kept(jobs)
+    everything = stored(jobs)
     files = {inode: size for one in everything for inode, size in one.files.items()}
     return len(everything), sum(files.values())

@@ -68,17 +68,17 @@ class Commits:
             self._on_disk = version
             return True
 
-    def put_away(self, *, keep: bool) -> None:
-        """The attempt is over: give the shared memory back; with `keep` once the commit is on disk, else not at all."""
+    def release(self, *, keep: bool) -> None:
+        """Free the shared memory at the end of an attempt; with `keep` only once the commit is on disk."""
         if keep:
             try:
                 self.to_disk()
             except OSError:
                 return
-        self.drop_shared()
+        self.drop_from_memory()
 
-    def drop_shared(self) -> None:
-        """Give the shared memory back."""
+    def drop_from_memory(self) -> None:
+        """Free the shared memory."""
         shutil.rmtree(self.shared.parent, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""What a newcomer prints and shows before it has joined: kept in a folder of its own, for it may have to start over."""
+"""What a worker prints and displays before it has joined its group: kept apart, because it may have to start over."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jupyter_elastic.jobfiles import displays
 
 
 def folder(job: Path, name: str) -> Path:
-    """Where worker `name` writes meanwhile what otherwise goes into its rank's folder."""
+    """Where worker `name` writes until it has a rank whose files it may write."""
     return job / f"newcomer.{name}"
 
 
-def put_away(job: Path, name: str, rank: int | None) -> None:
-    """Append it to the files of `rank`; None: it was never said. Called again, or for nothing, it does nothing."""
+def merge(job: Path, name: str, rank: int | None) -> None:
+    """Append it to the files of `rank` and remove it; None: only remove it. Harmless when there is nothing."""
     kept = folder(job, name)
     if rank is not None and kept.is_dir():
         _append(kept, job / f"rank.{rank}")

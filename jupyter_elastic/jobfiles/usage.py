@@ -1,7 +1,7 @@
-"""What a job's workers use of the machine: a live figure beside the job's output, never journaled.
+"""What a job's workers use of the machine: GPUs, cores, memory. Shown live, never journaled.
 
-`use.json` in the job's folder, written by the driver every few seconds, read by whoever shows the job. Knows the file;
-must not know how it is measured or drawn.
+`usage.json` in the job's folder, written by the driver every few seconds, read by whoever shows the job. Knows the
+file; must not know how it is measured or drawn.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-NAME = "use.json"
+NAME = "usage.json"
 FRESH_S = 10.0
-"""A figure that is older says nothing of now."""
+"""Older figures are not shown."""
 
 
-class GpuUse(Struct, frozen=True, kw_only=True):
+class GpuUsage(Struct, frozen=True, kw_only=True):
     """A GPU that the job has leased."""
 
     slot: str
@@ -27,7 +27,7 @@ class GpuUse(Struct, frozen=True, kw_only=True):
     total: int
 
 
-class JobUse(Struct, frozen=True, kw_only=True):
+class ResourceUsage(Struct, frozen=True, kw_only=True):
     """The whole job at `at` (seconds since the epoch)."""
 
     at: float
@@ -36,14 +36,14 @@ class JobUse(Struct, frozen=True, kw_only=True):
     """CPU cores that the workers and what they started kept busy."""
     memory: int
     """Resident bytes of all of them; a page that two share counts twice."""
-    gpus: list[GpuUse]
+    gpus: list[GpuUsage]
     waits: str = ""
     """Which rank waits for which, in words, when one has waited for long."""
 
 
-def read(folder: Path) -> JobUse | None:
+def read(folder: Path) -> ResourceUsage | None:
     """What the job's driver last wrote; None where there is nothing, or nothing that may be read."""
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=JobUse)
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=ResourceUsage)
     except (OSError, msgspec.DecodeError):
         return None

@@ -78,13 +78,13 @@ class Output:
         self._rank = rank
         self._write_into(self._folder / f"rank.{rank}")
         if self._apart:
-            newcomer_output.put_away(self._folder, self._apart, rank)
+            newcomer_output.merge(self._folder, self._apart, rank)
             self._apart = ""
 
     def drop(self) -> None:
         """What was kept apart was never said."""
         if self._apart:
-            newcomer_output.put_away(self._folder, self._apart, None)
+            newcomer_output.merge(self._folder, self._apart, None)
 
     def _write_into(self, folder: Path) -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_elastic import types as t
 from jupyter_elastic.client.job_model import MAX_POINTS, JobModel, human_time
-from jupyter_elastic.jobfiles.usage import JobUse
+from jupyter_elastic.jobfiles.usage import ResourceUsage
 from jupyter_elastic.widgets import display
 
 SPEC = t.JobSpec(name="digits", folder="/f", python="/p", min_slots=1, max_slots=4)
@@ -195,7 +195,7 @@ def test_deaths_stand_in_the_story() -> None:
 def test_who_waits_for_whom_is_shown_while_it_is_so() -> None:
     story = Story().submitted().started("h:0", "h:1").running("h:0", "h:1")
     said = "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9"
-    story.model.use = JobUse(at=100.0, workers=2, cores=1.0, memory=1, gpus=[], waits=said)
+    story.model.use = ResourceUsage(at=100.0, workers=2, cores=1.0, memory=1, gpus=[], waits=said)
     screen = story.model.screen(101.0)
     assert said in display.text(screen)
     assert "rank 1 since 60 s, which is at &lt;In[3]&gt;:9" in display.html(screen)

@@ -27,7 +27,7 @@ def test_newest_counts(folder: Path) -> None:
         assert commits.shared.parent.stat().st_mode & 0o777 == 0o700
         assert not commits.disk.exists()
     finally:
-        commits.drop_shared()
+        commits.drop_from_memory()
     assert commits.load() is None
 
 
@@ -42,7 +42,7 @@ def test_to_disk_only_what_is_new(folder: Path) -> None:
         assert commits.disk.read_bytes() == b"two"
         assert not commits.to_disk()
     finally:
-        commits.drop_shared()
+        commits.drop_from_memory()
     assert Commits(folder).load() == b"two"
 
 
@@ -63,7 +63,7 @@ def test_shared_memory_that_is_full(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert commits.load() == b"new"
         assert commits.disk.read_bytes() == b"new"
     finally:
-        commits.drop_shared()
+        commits.drop_from_memory()
 
 
 def test_put_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +72,13 @@ def test_put_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         commits.save(b"one")
         with monkeypatch.context() as full:
             full.setattr(commits_module.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
-            commits.put_away(keep=True)
+            commits.release(keep=True)
         assert commits.load() == b"one"  # better in memory than nowhere
-        commits.put_away(keep=True)
+        commits.release(keep=True)
         assert not commits.shared.parent.exists()
         assert commits.load() == b"one"
     finally:
-        commits.drop_shared()
+        commits.drop_from_memory()
 
 
 def test_a_write_that_fails_leaves_the_old_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,4 +91,4 @@ def test_a_write_that_fails_leaves_the_old_one(folder: Path, monkeypatch: pytest
         assert commits.disk.read_bytes() == b"kept"
         assert [file.name for file in commits.disk.parent.iterdir()] == ["commit"]
     finally:
-        commits.drop_shared()
+        commits.drop_from_memory()

@@ -61,10 +61,10 @@ def test_the_runtime_folder_is_short_private_and_always_the_same(pool_dir):
 
 def test_last_words(tmp_path):
     folder = AttemptFolder.of(tmp_path, 1)
-    assert folder.last_words() == ""
+    assert folder.last_log_line() == ""
     folder.create(order(tmp_path))
     folder.log.write_bytes(b"x" * 10_000 + b"\nTraceback\nMemoryError: too much\n\n")
-    assert folder.last_words() == "MemoryError: too much"
+    assert folder.last_log_line() == "MemoryError: too much"
 
 
 def test_only_a_job_that_this_user_packed_is_started(tmp_path):

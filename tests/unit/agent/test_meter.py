@@ -72,7 +72,7 @@ def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.Known
 def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_sampler, "EVERY_S", 0.02)
 
-    async def go() -> usage.JobUse:
+    async def go() -> usage.ResourceUsage:
         task = asyncio.create_task(Meter(tmp_path, lambda: [processes.myself()], dict).run())
         while (found := usage.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ class _Nvml(types.ModuleType):
 def test_the_job_s_own_gpus_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", _Nvml("pynvml"))
     monkeypatch.setattr(usage_sampler, "_nvml", None)
-    found = usage_sampler.gpu_use({"a:1": "MIG-2", "a:0": "GPU-1", "a:2": ""})
+    found = usage_sampler.gpu_usage({"a:1": "MIG-2", "a:0": "GPU-1", "a:2": ""})
     assert [(gpu.slot, gpu.busy, gpu.memory, gpu.total) for gpu in found] == [
         ("a:0", 0.93, 3_000_000_000, 80_000_000_000),
         ("a:1", None, 3_000_000_000, 80_000_000_000),
@@ -123,7 +123,7 @@ def test_the_job_s_own_gpus_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_driver_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_sampler, "_nvml", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert usage_sampler.gpu_use({"a:0": "GPU-1"}) == []
+    assert usage_sampler.gpu_usage({"a:0": "GPU-1"}) == []
 
 
 def test_who_waits_for_whom_goes_with_it(tmp_path: Path) -> None:

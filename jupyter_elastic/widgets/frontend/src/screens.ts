@@ -1,4 +1,4 @@
-// The twin of widgets/pool_screen.py and of the structs in widgets/model.py and use.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The same structs as in widgets/pool_screen.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
@@ -111,19 +111,19 @@ export interface Series {
   last: string;
 }
 
-export interface GpuUse {
+export interface GpuUsage {
   slot: string;
   busy: number | null;
   memory: number;
   total: number;
 }
 
-export interface JobUse {
+export interface ResourceUsage {
   at: number;
   workers: number;
   cores: number;
   memory: number;
-  gpus: GpuUse[];
+  gpus: GpuUsage[];
   waits: string;
 }
 
@@ -148,7 +148,7 @@ export interface JobScreen {
   step: number | null;
   samples_per_s: number | null;
   metrics: Series[];
-  use: JobUse | null;
+  use: ResourceUsage | null;
   attempt: number;
   preemptions: number;
   submitted_at: number;

@@ -20,8 +20,8 @@ def test_it_follows_what_the_rank_has_printed_before(tmp_path: Path) -> None:
     (tmp_path / "rank.1").mkdir()
     (tmp_path / "rank.1" / "stdout").write_text("before\n")
     keep(tmp_path)
-    newcomer_output.put_away(tmp_path, "w3", 1)
-    newcomer_output.put_away(tmp_path, "w3", 1)
+    newcomer_output.merge(tmp_path, "w3", 1)
+    newcomer_output.merge(tmp_path, "w3", 1)
     assert (tmp_path / "rank.1" / "stdout").read_text() == "before\nnew\n"
     assert (tmp_path / "rank.1" / "stderr").read_text() == "oh\n"
     assert [record.after for record, _ in displays.Reader(tmp_path / "rank.1").more()] == [11]
@@ -30,5 +30,5 @@ def test_it_follows_what_the_rank_has_printed_before(tmp_path: Path) -> None:
 
 def test_of_one_that_starts_over_nothing_is_left(tmp_path: Path) -> None:
     keep(tmp_path)
-    newcomer_output.put_away(tmp_path, "w3", None)
+    newcomer_output.merge(tmp_path, "w3", None)
     assert list(tmp_path.iterdir()) == []
