@@ -11,7 +11,7 @@ import comm
 from comm.base_comm import BaseComm
 
 from jupyter_elastic.jobfiles.displays import Display
-from jupyter_elastic.worker import display
+from jupyter_elastic.worker.display_recorder import recorder
 
 
 class WorkerComm(BaseComm):
@@ -26,7 +26,7 @@ class WorkerComm(BaseComm):
         **keys: Any,
     ) -> None:
         """Record a message."""
-        display.recorder.put(
+        recorder.put(
             Display(
                 kind=msg_type,  # type: ignore[arg-type]
                 id=self.comm_id,

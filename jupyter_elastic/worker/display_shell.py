@@ -18,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import SingletonConfigurable
 
 from jupyter_elastic.jobfiles.displays import Display
-from jupyter_elastic.worker import display
+from jupyter_elastic.worker.display_recorder import printed, recorder, show_bundle
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _widgets: dict[str, str] = {}
@@ -45,11 +45,11 @@ class _Publisher(DisplayPublisher):
         if _WIDGET in data and not update:
             name = name or uuid.uuid4().hex
             _widgets[name] = str(data[_WIDGET].get("model_id"))
-        display.show_bundle(kind, sendable(data), metadata, name)  # type: ignore[arg-type]
+        show_bundle(kind, sendable(data), metadata, name)  # type: ignore[arg-type]
 
     def clear_output(self, wait: bool = False) -> None:
         """Take back what this rank has displayed; `wait`: when the next display comes."""
-        display.recorder.put(Display(kind="clear_output", after=display.printed(), wait=wait))
+        recorder.put(Display(kind="clear_output", after=printed(), wait=wait))
 
 
 class _Formatter(DisplayFormatter):
@@ -91,7 +91,7 @@ def end_of_cell() -> None:
     for name, model in _widgets.items():
         if model in widgets:
             data, metadata = shell().display_formatter.format(widgets[model])
-            display.show_bundle("update_display_data", data, metadata, name)
+            show_bundle("update_display_data", data, metadata, name)
 
 
 def sendable(data: dict[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.worker import display, environment, late_variables, seeds
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
+from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.stacks import Watch
 
 FAILED = 1
@@ -94,7 +95,7 @@ class Output:
             handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(handle, descriptor)
             os.close(handle)
-        display.recorder.follow(folder)
+        recorder.follow(folder)
 
 
 class Worker:
@@ -417,7 +418,7 @@ def _leave(code: int) -> NoReturn:
 
 def _flush() -> None:
     with contextlib.suppress(BaseException):
-        display.recorder.flush()
+        recorder.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()

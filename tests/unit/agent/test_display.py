@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display, Kind
 from jupyter_elastic.widgets.output import MAX_DRAWN, RELAYED, Outputs
-from jupyter_elastic.worker.display import Recorder, fitting, queued
+from jupyter_elastic.worker.display_recorder import Recorder, fitting, queued
 
 
 def shown(kind: Kind, name: str = "", **data: Any) -> Display:
@@ -81,3 +82,22 @@ def test_displays_stand_among_the_lines_before_which_they_came(tmp_path: Path) -
         file.write(displays.encode(Display(kind="clear_output")) + b"\n")
     assert outputs.poll()
     assert outputs.snapshot()["0"] == [["stdout", "one"], ["stdout", "two"]]
+
+
+def test_a_flush_waits_for_what_the_thread_is_writing(tmp_path: Path) -> None:
+    """Else the value of a cell's last line is lost when its worker ends meanwhile."""
+    writing, go_on = threading.Event(), threading.Event()
+
+    class Slow(Recorder):
+        def _write(self, records: list[Display]) -> None:
+            writing.set()
+            assert go_on.wait(60)
+            super()._write(records)
+
+    recorder = Slow()
+    recorder.follow(tmp_path)
+    recorder.put(shown("display_data", x="late"))
+    assert writing.wait(60)
+    threading.Timer(0.2, go_on.set).start()
+    recorder.flush()
+    assert b"late" in (tmp_path / displays.FILE).read_bytes()
