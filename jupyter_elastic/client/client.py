@@ -89,7 +89,14 @@ class _Follower:
 
 
 class AsyncClient:
-    """A connection to the daemon for programs with an event loop. Open it with `async with`, or `start()`/`close()`."""
+    """A connection to the daemon for programs with an event loop. Open it with `async with`, or `start()`/`close()`.
+
+    Args:
+        endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
+            what `JUPYTER_ELASTIC_ENDPOINT` says, else the pool of `JUPYTER_ELASTIC_DIR`.
+        role: `client`, or `agent`, which gets its user's orders.
+        timeout_s: Seconds that an ask waits for its answer.
+    """
 
     def __init__(self, endpoint: str | None = None, *, role: str = "client", timeout_s: float = TIMEOUT_S) -> None:
         self.role = role
@@ -158,10 +165,15 @@ class AsyncClient:
             self._context.destroy(linger=0)
 
     async def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
-        """The daemon's answer.
+        """The daemon's answer. While the daemon is away the ask waits for it to come back.
 
-        Raises the error that the daemon answered with (`errors`), or DaemonUnreachable when none comes in `timeout_s`
-        seconds; while the daemon is away the ask waits for it to come back.
+        Args:
+            ask: A request of `protocol.wire`.
+            timeout_s: Seconds to wait; None: those of the client.
+
+        Raises:
+            DaemonUnreachable: No answer came in time, or the client is closed.
+            ElasticError: What the daemon answered with, one of `errors`.
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
@@ -179,7 +191,19 @@ class AsyncClient:
         return answer
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
-        """Queue a job; its number, once it is on the daemon's disk. A repeated `key` gives the same job again."""
+        """Queue a job; returns once it is on the daemon's disk.
+
+        Args:
+            spec: What to run and what it asks for. Its folder is made before.
+            key: Names this submit: a repeated one gives the same job again. None: a new one.
+
+        Returns:
+            The job's number.
+
+        Raises:
+            BadRequest: The pool can't run such a job; the message says what to change.
+            DaemonUnreachable: See `ask`. Whether the job is queued is not known then.
+        """
         answer = await self.ask(wire.SubmitJob(spec=spec, key=key or uuid.uuid4().hex))
         return _expect(answer, wire.Submitted).job
 
@@ -192,7 +216,16 @@ class AsyncClient:
         await self._outbox.join()
 
     async def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
-        """Jobs, oldest first; with `all` the ended ones too."""
+        """The jobs of the pool, oldest first.
+
+        Args:
+            all: The ended ones too.
+            job: Only this one; empty when there is none of that number.
+            limit: At most so many, of 3,000: those with slots, then the newest.
+
+        Raises:
+            DaemonUnreachable: See `ask`.
+        """
         answer = await self.ask(wire.ListJobs(all=all, job=job, limit=limit))
         return _expect(answer, wire.Jobs).jobs
 
@@ -216,10 +249,14 @@ class AsyncClient:
     ) -> AsyncIterator[Event]:
         """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
 
-        With `job` only those of this job, and of the pool since it was submitted. Without `follow` it ends where all
-        that had happened by then was given; `caught_up` is called there, and again after each interruption.
-        JournalError when the pool's journal is not the one that `since` came from, DaemonUnreachable when this client
-        is closed.
+        Args:
+            since: The number (`seq`) of the last event that is known; 0 for all.
+            job: Only this job's, and the pool's since it was submitted.
+            caught_up: Called once all that had happened by then was given, and again after each interruption.
+
+        Raises:
+            JournalError: The pool's journal is not the one that `since` came from.
+            DaemonUnreachable: This client is closed.
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
@@ -382,7 +419,19 @@ class AsyncClient:
 
 
 class Client:
-    """A connection to the daemon for kernels and terminals; its methods block, and any thread may call them."""
+    """A connection to the daemon for kernels and terminals; its methods block, and any thread may call them.
+
+        with Client() as client:
+            for info in client.jobs():
+                print(info.job, info.spec.name, info.phase)
+
+    A context manager; `close()` ends it. No daemon is started: see `client.services.ensure`.
+
+    Args:
+        endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
+            what `JUPYTER_ELASTIC_ENDPOINT` says, else the pool of `JUPYTER_ELASTIC_DIR`.
+        timeout_s: Seconds that an ask waits for its answer.
+    """
 
     def __init__(self, endpoint: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self._loop = asyncio.new_event_loop()
@@ -413,11 +462,21 @@ class Client:
         return self._client.connected
 
     def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
-        """See `AsyncClient.ask`."""
+        """The daemon's answer to a request of `protocol.wire`, within `timeout_s` seconds.
+
+        Raises:
+            DaemonUnreachable: No answer came in time, or the client is closed.
+            ElasticError: What the daemon answered with, one of `errors`.
+        """
         return self._call(self._client.ask(ask, timeout_s))
 
     def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
-        """See `AsyncClient.submit`."""
+        """Queue a job; its number, once it is on the daemon's disk. See `AsyncClient.submit`.
+
+        Raises:
+            BadRequest: The pool can't run such a job; the message says what to change.
+            DaemonUnreachable: No answer came in time: whether the job is queued is not known.
+        """
         return self._call(self._client.submit(spec, key))
 
     def begin_submit(self, spec: JobSpec, key: str | None = None) -> Callable[[], JobId]:
@@ -438,7 +497,11 @@ class Client:
         return functools.partial(self._result, future)
 
     def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
-        """See `AsyncClient.jobs`."""
+        """The jobs of the pool, oldest first. See `AsyncClient.jobs`.
+
+        Raises:
+            DaemonUnreachable: No answer came in time, or the client is closed.
+        """
         return self._call(self._client.jobs(all=all, job=job, limit=limit))
 
     def wait_for_end(self, job: JobId, timeout_s: float | None = None) -> None:

@@ -64,10 +64,17 @@ class Tail:
 
 
 class Job:
-    """A job of the pool. Its properties ask the daemon anew each time; logs and results are read from its folder."""
+    """A job of the pool. Its properties ask the daemon anew each time; logs and results are read from its folder.
+
+    Whatever asks the daemon raises DaemonUnreachable when none answers, and NotFound when there is no such job.
+
+    Args:
+        client: The connection to ask.
+        number: The job's number.
+        known: What is known of it already, so that nobody need be asked.
+    """
 
     def __init__(self, client: Client, number: JobId, known: JobInfo | None = None) -> None:
-        """`known` is what is known of it already, so that nobody need be asked."""
         self._client = client
         self.id = number
         self._known = known
@@ -113,7 +120,19 @@ class Job:
         return sorted(int(path.name[5:]) for path in self.folder.glob("rank.*") if path.name[5:].isdigit())
 
     def logs(self, rank: int = 0, stream: str = "stdout") -> str:
-        """All that a rank has printed so far; `stream` is `stdout` or `stderr`."""
+        """All that a rank has printed so far; `stream` is `stdout` or `stderr`.
+
+        Args:
+            rank: The rank, from 0.
+            stream: `stdout` or `stderr`.
+
+        Returns:
+            The text; empty before the rank has written.
+
+        Raises:
+            BadRequest: There is no such stream.
+            NotFound: The job has no such rank.
+        """
         if stream not in {"stdout", "stderr"}:
             raise BadRequest(f"there is no stream {stream!r}; ask for 'stdout' or 'stderr'")
         path = self.folder / f"rank.{rank}" / stream
@@ -149,7 +168,19 @@ class Job:
     def result(self, rank: int | None = None) -> Any:
         """The value of the --out name (a dict when there are several), of `rank` or else the lowest that finished.
 
-        Waits for the job's end. JobFailed, with the first failing rank's traceback, or JobCancelled when it has none.
+        Waits for the job's end.
+
+        Args:
+            rank: Whose value; None: the lowest rank that left one.
+
+        Returns:
+            The value as it was pickled in the worker; None when the job has no --out names.
+
+        Raises:
+            JobFailed: The job failed; the message opens with the first failing rank's traceback.
+            JobCancelled: It was cancelled.
+            NotFound: That rank left no result.
+            ElasticError: The value can't be unpickled here.
         """
         if self.status not in ENDED:
             self.wait()
@@ -180,7 +211,14 @@ class Job:
             raise JobCancelled(f"job {self.id} ({info.spec.name}) was cancelled{why}. Its slots are free again.")
 
     def cancel(self, reason: str = "") -> None:
-        """End the job. Returns when the wish is on the daemon's disk; `wait()` for the end."""
+        """End the job. Returns when the command is on the daemon's disk; `wait()` for the end.
+
+        Args:
+            reason: Shown to whoever asks why it ended.
+
+        Raises:
+            NotAllowed: It is somebody else's job.
+        """
         self._client.ask(wire.CancelJob(job=self.id, reason=reason))
 
     def resize(
@@ -193,7 +231,17 @@ class Job:
     ) -> None:
         """Let the job hold another number of slots from now on: `2`, `"1:4"` or `(1, 4)`; or change what else it asked.
 
-        `sizes` is `()` for all of the range, `deadline_at` seconds since the epoch or None for no deadline.
+        What is not given stays.
+
+        Args:
+            slots: A number, or the least and the most.
+            sizes: Allowed numbers of slots; `()` for all of the range.
+            preemptible: Whether a policy may take all its slots to pause it.
+            deadline_at: When it is to be done, in seconds since the epoch; None for no deadline.
+
+        Raises:
+            BadRequest: The range is not one, no size lies in it, the pool is smaller, or the job is over.
+            NotAllowed: It is somebody else's job.
         """
         low, high = (UNSET, UNSET) if slots is None else slot_range(slots)
         if low is not UNSET:

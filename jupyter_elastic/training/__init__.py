@@ -75,17 +75,29 @@ def batches(
 ) -> Iterator[Any]:
     """This worker's share of each batch of one epoch, in the data's own form.
 
-    `data` is an array or tensor, a tuple or dict of them, or anything with `__len__` and `__getitem__`. `batch_size` is
-    the size of the *global* batch and stays what it is however many workers there are: they share it out. The order
-    depends on `seed` and the epoch alone; after a change of the group, or a restart from a commit, the epoch goes on
-    where it was, so every sample is trained exactly once an epoch.
+    The order depends on `seed` and the epoch alone. After a change of the group, or a restart from a commit, the epoch
+    goes on where it was, so every sample is trained exactly once an epoch. A worker without a share (more workers than
+    samples) gets one sample that counts for nothing.
 
-    `micro_batch` is the most that a worker takes at once: a larger share comes in several micro-batches, and a prepared
-    optimizer steps after the last one. A worker without a share (more workers than samples) gets one sample that counts
-    for nothing.
+    Args:
+        data: An array, tensor or data frame; a tuple or dict of them, all equally long; or anything with `__len__` and
+            `__getitem__`. The first axis is the sample axis; dtypes stay what they are.
+        batch_size: Samples in the *global* batch, which all workers share. It stays what it is however many there are.
+        shuffle: Whether the order is mixed anew for each epoch.
+        seed: Of that order; the same on all workers.
+        micro_batch: The most samples that a worker takes at once. A larger share comes in several pieces, and a
+            prepared optimizer steps after the last one. None: no limit.
+        collate: Makes a batch of a list of samples, for data read by `__getitem__`. Default: PyTorch's for its data
+            sets, else stacked NumPy arrays.
+        train: False for an evaluation: the samples in their order, each on one worker and once, without a place in the
+            epoch and not counted as trained. Add up what the workers find with `total`.
 
-    `train=False` is for an evaluation: the samples in their order, each on one worker and once, without a place in the
-    epoch and without being counted as trained. Add up what the workers find with `total`.
+    Yields:
+        This worker's samples in the form of `data`: at most `ceil(batch_size / size())` along the first axis.
+
+    Raises:
+        BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, or `data` has no
+            length.
     """
     if not isinstance(batch_size, int) or batch_size < 1:
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
@@ -109,10 +121,18 @@ def _evaluation(
 
 
 def shard(data: Any, *, even: bool = False) -> Any:
-    """This worker's part of a data set, in order: for an evaluation that is shared out. See `total`.
+    """This worker's contiguous part of a data set, in order. Ask for it again after a change of the group.
 
-    `even` gives all workers equally many samples, as `model.fit` with `training.keras.distributed` needs it, and leaves
-    out the rest: fewer at the end than there are workers.
+    Args:
+        data: As for `batches`.
+        even: Give all workers equally many samples, as `model.fit` with `training.keras.distributed` needs it. What is
+            left out at the end are fewer samples than there are workers.
+
+    Returns:
+        The samples of this worker in the form of `data`.
+
+    Raises:
+        BadRequest: The arrays are of different lengths, or `data` has no length.
     """
     count = _data.length(data)
     start, end = _data.share(count - count % size() if even else count, rank(), size())
@@ -120,7 +140,14 @@ def shard(data: Any, *, even: bool = False) -> Any:
 
 
 def total(value: Any) -> Any:
-    """The sum of a number or array over all workers that train together; every worker must call it."""
+    """The sum of a number or array over all workers that train together; every worker must call it.
+
+    Args:
+        value: A number or an array of one shape on all workers. It is added up as float64.
+
+    Returns:
+        A float for a number, else a float64 NumPy array of the same shape.
+    """
     values = np.asarray(value, dtype=np.float64)
     group = _context.group
     if group is not None and not _context.warming_up and group.size() > 1:
@@ -135,9 +162,15 @@ def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
         if training.agree(validation_loss > 1.2 * best):
             return
 
-    `any`: True where one says so; `all`: where all do; `mean`: the mean of their numbers. Every worker must call it, in
-    the same place. Works in native Horovod cells too; alone, and in a newcomer's private first step, the answer is the
-    worker's own.
+    Every worker must call it, in the same place. Works in native Horovod cells too; alone, and in a newcomer's private
+    first step, the answer is the worker's own.
+
+    Args:
+        value: A truth value for `any` and `all`, a number for `mean`.
+        how: `any`: True where one says so; `all`: where all do; `mean`: the mean of their numbers, a float.
+
+    Raises:
+        BadRequest: There is no such `how`.
     """
     if how not in {"any", "all", "mean"}:
         raise BadRequest(f"training.agree knows how='any', 'all' and 'mean', not {how!r}.")
@@ -159,6 +192,12 @@ def prepare(*objects: Any) -> Any:
     """Prepare optimizers for exact gradients of the global batch; models and others come back as they are.
 
     `training.State` does it by itself; call this only for optimizers that are kept outside of the state.
+
+    Args:
+        objects: Optimizers of PyTorch or Keras.
+
+    Returns:
+        The one object that was given, or the tuple of them.
     """
     for value in objects:
         for framework in _frameworks():
@@ -167,7 +206,14 @@ def prepare(*objects: Any) -> Any:
 
 
 def commit(*, durable: bool = False) -> None:
-    """Commit the state that is being trained (`state.commit()` for functions that don't see it)."""
+    """Commit the state that is being trained (`state.commit()` for functions that don't see it).
+
+    Args:
+        durable: Write the commit to disk too.
+
+    Raises:
+        BadRequest: No function under `@training.run` is running.
+    """
     if _context.state is None:
         raise BadRequest("training.commit() works within a function under @training.run; elsewhere use state.commit().")
     _context.state.commit(durable=durable)

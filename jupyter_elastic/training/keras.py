@@ -24,9 +24,20 @@ __all__ = ["apart", "distributed", "train_step"]
 def train_step(model: Any, optimizer: Any, loss: Any) -> TrainStep:
     """A step for a loop of one's own: `for x, y in training.batches(...): loss = step(x, y)`.
 
-    The model is built, the optimizer a plain one, the loss Keras' own or any function of (y, predicted). A step takes
-    the mean of the gradients over the whole batch, on all workers; it returns the mean loss of this worker's share. On
-    TensorFlow only, where it is traced once for every number of workers.
+    It takes the mean of the gradients over the whole batch, on all workers, and is traced once for every number of
+    workers.
+
+    Args:
+        model: A Keras model that is built.
+        optimizer: A plain Keras optimizer, not one that averages by itself.
+        loss: One of Keras', or any function of `(y, predicted)` that gives a mean over the samples.
+
+    Returns:
+        A function of `(x, y)`, arrays or tensors with samples along the first axis. Its value is the mean loss of this
+        worker's share, a scalar tensor.
+
+    Raises:
+        EngineError: Keras does not run on TensorFlow.
     """
     backend = keras_fit.backend_of(model)
     if backend != "tensorflow":

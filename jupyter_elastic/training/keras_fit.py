@@ -52,12 +52,21 @@ def distributed(optimizer: Any) -> Any:
         model.compile(optimizer=training.keras.distributed("adam"), loss=...)
         model.fit(*training.shard((x, y), even=True), batch_size=32, epochs=10)
 
-    Takes an optimizer or its name, gives the same optimizer back, and joins the group. Keras 3 on TensorFlow and on
-    torch, and legacy tf-keras. `fit` begins with rank 0's weights everywhere; the figures of an epoch (`History`, early
-    stopping, learning rates) are means over the workers. Data are the workers' own: see `training.shard`. The mean is
-    over workers, so it is the global batch's exact one where all have equally large batches. Outside of a job of
-    several workers it changes nothing. The job keeps its number of workers, except within `training.run`, where it
-    changes between two `fit`s.
+    Keras 3 on TensorFlow and on torch, and legacy tf-keras. `fit` begins with rank 0's weights everywhere; the figures
+    of an epoch (`History`, early stopping, learning rates) are means over the workers. Data are the workers' own: see
+    `training.shard`. The mean is over workers, so it is the global batch's exact one where all have equally large
+    batches. Outside of a job of several workers it changes nothing. The job keeps its number of workers, except within
+    `training.run`, where it changes between two `fit`s.
+
+    Args:
+        optimizer: A Keras optimizer, or its name.
+
+    Returns:
+        The same optimizer, which has joined the group.
+
+    Raises:
+        BadRequest: It is no Keras optimizer, or Keras was not imported before its name was given.
+        EngineError: Keras runs on JAX, or the job's engine forms no group.
     """
     if isinstance(optimizer, str | dict):
         keras = sys.modules.get("keras") or sys.modules.get("tf_keras")

@@ -125,12 +125,19 @@ class Reporter:
 
 
 def report(**metrics: Any) -> Progress | None:
-    """Say how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
+    """Report how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
 
-    Step, epoch, samples, samples/s and world size are added; a loop of your own says them itself by these names
-    (`step`, `epoch`, `epochs`, `samples`, `total_samples`, `samples_per_s`, `noise_scale`). What is shown is what rank
-    0 reported; of values that come faster than ten times a second, their mean. Never blocks; returns what was sent, or
-    None when the last report was less than a tenth of a second ago.
+    Step, epoch, samples, samples/s and world size are added. What is shown is what rank 0 reported; of values that come
+    faster than ten times a second, their mean. Never blocks.
+
+    Args:
+        metrics: Numbers by name: of Python or NumPy, or tensors with one element, which are read only when a report is
+            sent. One that is not finite is shown as that. A loop of your own sets these by their names: `step`,
+            `epoch`, `epochs`, `samples`, `total_samples`, `samples_per_s` (samples per second over all workers),
+            `noise_scale` (samples).
+
+    Returns:
+        What was sent; None when the last report was less than a tenth of a second ago.
     """
     return reporter.report(metrics)
 

@@ -33,6 +33,16 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
     """Make `function(state, ...)` elastic. It is called anew after each change of the group, with the state it has.
 
     So keep in the state what must survive, and let `state.epochs` and `training.batches` find the place again.
+
+    Args:
+        function: Takes a `training.State` as its first argument, and any others.
+
+    Returns:
+        The function with the same arguments; its value is that of the call that came to its end.
+
+    Raises:
+        BadRequest: The first argument is no `training.State`.
+        EngineError: The job has several workers and its engine forms no group.
     """
 
     @functools.wraps(function)

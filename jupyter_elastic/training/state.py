@@ -50,9 +50,16 @@ class Tracked(Protocol):
 class State:
     """The state of a training, as attributes: `State(model=model, optimizer=optimizer, best=0.0)`.
 
-    Any number of models, optimizers, schedulers (PyTorch or Keras) and plain values; attributes set later count too.
-    Optimizers are prepared for exact gradients of the global batch (see `prepare`). `epoch` and `history`, to which
-    `log` adds, are always there.
+    Attributes set later count too. Optimizers are prepared for exact gradients of the global batch (see `prepare`).
+    `epoch` and `history`, to which `log` adds, are always there.
+
+    Args:
+        values: Any number of models, optimizers and schedulers (PyTorch or Keras, one framework), and plain values that
+            can be pickled. The same names on every worker.
+
+    Raises:
+        BadRequest: A name is one of the state's own, a Keras model has no weights yet, or objects of two frameworks are
+            in one state.
     """
 
     def __init__(self, **values: Any) -> None:
@@ -134,7 +141,14 @@ class State:
     # --- the place in the data ----------------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are still to be trained, of `count` in all: goes on where the last commit or rescale was."""
+        """The epochs that are still to be trained: goes on where the last commit or planned change was.
+
+        Args:
+            count: Epochs in all.
+
+        Yields:
+            The number of the epoch, from 0.
+        """
         mine = self._in_epochs = object()  # an older generator that is only now thrown away must not end this one
         context.epochs = count
         try:
@@ -203,10 +217,13 @@ class State:
         return self.epoch, self._pass, self._done + self._in_flight()
 
     def log(self, **values: Any) -> None:
-        """Add a row to `history`: epoch, step and `values` (numbers of any framework, or what pickles).
+        """Add a row to `history`: epoch, step and `values`.
 
         The history belongs to the state: it is committed, goes back with a rollback, and after a change of the group
         all workers go on with rank 0's. `train(state)` begins anew then, so what it gathers elsewhere is lost.
+
+        Args:
+            values: Single numbers of any framework, kept as Python's; anything else as it is, if it can be pickled.
         """
         row = {name: _number(value) for name, value in values.items()}
         self._values.setdefault("history", []).append({"epoch": int(self.epoch), "step": self.step, **row})
@@ -214,11 +231,17 @@ class State:
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def commit(self, *, durable: bool = False) -> None:
-        """Keep everything as it is now, and regroup if the group is to change.
+        """Keep everything as it is now, and regroup if the workers of the job are to change.
 
-        A worker that dies takes the others back to the last commit, so commit as often as steps are dear. `durable`
-        asks for the disk; otherwise the driver's memory keeps it. A commit after the last batch of an epoch means that
-        the epoch is done: what belongs to the epoch (its evaluation, say) goes before it.
+        A worker that dies takes the others back to the last commit, so commit as often as steps are dear. A commit
+        after the last batch of an epoch means that the epoch is done: what belongs to the epoch (its evaluation, say)
+        goes before it.
+
+        Args:
+            durable: Write it to disk now; otherwise it is in memory outside of the workers, and on disk seconds later.
+
+        Raises:
+            BadRequest: A value can't be pickled; the message names it.
         """
         if context.warming_up:
             raise StepWarmedUp
@@ -226,7 +249,7 @@ class State:
         self.check_host_updates(saved=True)
 
     def save(self) -> None:
-        """Keep everything as it is now, without looking at the rendezvous."""
+        """Keep everything as it is now, without letting workers come or go."""
         self._save(durable=False)
 
     def _save(self, *, durable: bool) -> None:
@@ -240,7 +263,11 @@ class State:
             self._saved = self.encoded()
 
     def restore(self) -> None:
-        """Go back to the last commit."""
+        """Go back to the last commit.
+
+        Raises:
+            BadRequest: There is none yet.
+        """
         if self._saved is None:
             raise BadRequest("There is no commit to go back to: call state.commit() first.")
         for part in self._parts.values():

@@ -141,7 +141,14 @@ def prepare(optimizer: torch.optim.Optimizer) -> Reducer | None:
 
 
 def synchronize(optimizer: torch.optim.Optimizer) -> bool:
-    """Add the gradients up now instead of in `step`, so that they can be clipped; whether `.grad` is the global one."""
+    """Add the gradients up now instead of in `step`, so that they can be clipped.
+
+    Args:
+        optimizer: One of the state, or given to `training.prepare`, or `hvd.DistributedOptimizer`.
+
+    Returns:
+        Whether `.grad` holds the gradient of the global batch now; False on a piece that is not the batch's last.
+    """
     reducer = prepare(optimizer)
     if reducer is None:
         optimizer.synchronize()
