@@ -1,4 +1,4 @@
-"""When the policy is asked, and what becomes of its answer.
+"""When the policy is asked, what becomes of its answer, and how it is switched.
 
 It is asked when something happened that it should see, and at its own interval; not more often than is good for the
 rest. Its plan, or the reason why there is none, goes to the core as a stimulus. Knows the policy runner and the loop;
@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
-from jupyter_elastic.errors import ElasticError, JournalError
-from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
-from jupyter_elastic.types import PolicyFailed, Propose, Stimulus
+from jupyter_elastic.scheduler.state_store import Context, StateStore
+from jupyter_elastic.types import PolicyFailed, Propose, Stimulus, UsePolicy
 
 PAUSE_S = 0.02
 """Shortest pause between two questions to the policy; a slow one pauses four times its own time, 1 s at most."""
@@ -25,34 +25,11 @@ LONGEST_PAUSE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class House(Protocol):
-    """What the planner needs of the daemon."""
-
-    core: Core
-    failing: JournalError | None
-
-    def now(self) -> float:
-        """Wall time."""
-        ...
-
-    def next_id(self) -> str:
-        """A new id for a stimulus."""
-        ...
-
-    def command(self, stimulus: Stimulus) -> None:
-        """Step a stimulus."""
-        ...
-
-    def commit(self) -> bool:
-        """Put what was stepped on disk, and tell of it."""
-        ...
-
-
 class Planner:
     """Asks the policy at the right moments."""
 
-    def __init__(self, house: House, runner: PolicyRunner, monotonic: Callable[[], float]) -> None:
-        self._house = house
+    def __init__(self, store: StateStore, runner: PolicyRunner, monotonic: Callable[[], float]) -> None:
+        self._store = store
         self._runner = runner
         self._monotonic = monotonic
         self._wanted = asyncio.Event()
@@ -65,11 +42,24 @@ class Planner:
         self._news_seq = max(self._news_seq, seq)
         self._wanted.set()
 
+    async def switch(self, stimulus: UsePolicy, context: Context) -> None:
+        """Switch the policy if it can be made, which is tried first and may take seconds; then answer."""
+        answer: wire.AnyAnswer = wire.Done()
+        try:
+            await asyncio.to_thread(self._runner.check, stimulus.name, stimulus.options, stimulus.source)
+            self._store.command(stimulus)
+        except ElasticError as problem:
+            answer = wire.Refused(code=problem.code, message=str(problem))
+        except Exception:
+            log.exception("policy %s could not be tried", stimulus.name)
+            answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
+        self._store.commit([(context, answer)])
+
     async def run(self) -> None:
         """Ask, for ever."""
         while True:
             await self._reason()
-            if self._house.failing is not None:
+            if self._store.failing is not None:
                 await asyncio.sleep(LONGEST_PAUSE_S)
                 self._wanted.set()
                 continue
@@ -78,8 +68,8 @@ class Planner:
 
     async def _round(self) -> float:
         """One question and what becomes of it; the seconds that the policy took."""
-        house = self._house
-        state = house.core.state
+        store = self._store
+        state = store.core.state
         name = state.policy
         began = self._monotonic()
         stimulus: Stimulus
@@ -87,20 +77,20 @@ class Planner:
             policy = await self._runner.policy(name, state.policy_options, state.policy_source)
             began = self._monotonic()  # loading a policy's libraries is not its thinking
             self._ask_at = None if policy.interval_s is None else began + policy.interval_s
-            seen = house.core.state.seq
-            plan = await self._runner.plan(policy, house.core.view(house.now()))
+            seen = store.core.state.seq
+            plan = await self._runner.plan(policy, store.core.view(store.now()))
             # What came meanwhile it could not know, but the core will take the plan for an answer to it.
             self._again = self._news_seq > seen
-            stimulus = Propose(at=house.now(), by="daemon", id=house.next_id(), plan=plan, policy=name)
+            stimulus = Propose(**store.stamp(), plan=plan, policy=name)
         except Exception as problem:  # whatever an untrusted policy does, it costs a plan and nothing else
             log.warning("policy %s: %s", name, problem)
             reason = str(problem)[:2000] or type(problem).__name__
-            stimulus = PolicyFailed(at=house.now(), by="daemon", id=house.next_id(), policy=name, reason=reason)
+            stimulus = PolicyFailed(**store.stamp(), policy=name, reason=reason)
         took = self._monotonic() - began
         with contextlib.suppress(ElasticError):
-            house.command(stimulus)
-            house.commit()
-        if house.core.wants_plan:
+            store.command(stimulus)
+            store.commit()
+        if store.core.wants_plan:
             self._wanted.set()
         return took
 
@@ -115,10 +105,10 @@ class Planner:
                 async with asyncio.timeout(timeout):
                     await self._wanted.wait()
             except TimeoutError:
-                if self._house.core.state.jobs:
+                if self._store.core.state.jobs:
                     return
                 self._ask_at = None  # nobody is there to plan for; the next submit is a reason of its own
                 continue
             self._wanted.clear()
-            if self._house.core.wants_plan:
+            if self._store.core.wants_plan:
                 return

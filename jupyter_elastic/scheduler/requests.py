@@ -1,4 +1,4 @@
-"""Answers what peers ask: checks it, turns a command into a stimulus, and reads the books for the rest.
+"""Answers what peers ask: checks it, turns a command into a stimulus, and reads the core's state for the rest.
 
 Knows asks, rights and the core; must not know sockets, threads or the disk: how a stimulus is carried out and made
 lasting is the daemon's business.
@@ -7,7 +7,8 @@ lasting is the daemon's business.
 from __future__ import annotations
 
 import os
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -17,10 +18,11 @@ from jupyter_elastic._version import __version__
 from jupyter_elastic.errors import BadRequest, NotAllowed, ProtocolError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.auth import Rights
-from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.shares import Shares
-from jupyter_elastic.scheduler.transport import Peer
+from jupyter_elastic.scheduler.state_store import Context, StateStore
+from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.types import (
     ACTIVE,
     Cancel,
@@ -28,7 +30,6 @@ from jupyter_elastic.types import (
     JobSpec,
     ProgressReported,
     Resize,
-    Stimulus,
     Submit,
     UsePolicy,
 )
@@ -41,91 +42,87 @@ SIZES = 1_000
 METRICS = 100
 
 
-class House(Protocol):
-    """What the desk needs of the daemon behind it."""
+Answer: TypeAlias = wire.AnyAnswer | None
+"""None: it is answered later."""
+A = TypeVar("A", bound=wire.Ask)
 
-    core: Core
+
+class DaemonApi(Protocol):
+    """The parts of the daemon that requests are about."""
+
+    store: StateStore
+    agents: Agents
+    subscriptions: Subscriptions
     rights: Rights
     shares: Shares
     pool: str
     started_at: float
 
-    def now(self) -> float:
-        """Wall time."""
-        ...
-
-    def next_id(self) -> str:
-        """A new id for a stimulus."""
-        ...
-
-    def command(self, stimulus: Stimulus) -> None:
-        """Carry out a command; its answer goes out when it is on disk. Raises what the core raises, or JournalError."""
-        ...
-
-    def observe(self, stimulus: Stimulus) -> None:
-        """Take in a report; its answer goes out when it is on disk."""
-        ...
-
-    def greet(self, peer: Peer, hello: wire.Hello) -> None:
-        """An agent is there: it gets its orders from now on. NotAllowed when another one is the user's agent."""
-        ...
-
-    def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
-        """Send events to the peer."""
-        ...
-
-    def unfollow(self, peer: Peer, stream: int) -> None:
-        """Send it no more events."""
+    def switch_policy(self, stimulus: UsePolicy, context: Context) -> None:
+        """Switch the policy if it can be made, and answer then."""
         ...
 
     def stop(self) -> None:
         """End the daemon after this answer."""
         ...
 
-    def switch_policy(self, stimulus: UsePolicy) -> None:
-        """Carry out this command if the policy can be made; NotFound or BadRequest when not."""
-        ...
+
+_Case: TypeAlias = Callable[[DaemonApi, Context, A], Answer]
+_CASES: dict[type[wire.Ask], _Case[Any]] = {}
 
 
-def answer(house: House, peer: Peer, ask: wire.AnyAsk) -> wire.AnyAnswer:
+def answer(api: DaemonApi, context: Context, ask: wire.AnyAsk) -> Answer:
     """The answer to an ask; an ElasticError where it is refused."""
-    case = _CASES[type(ask)]
-    found: wire.AnyAnswer = case(house, peer, ask)
-    return found
+    return _CASES[type(ask)](api, context, ask)
 
 
-def _hello(house: House, peer: Peer, ask: wire.Hello) -> wire.AnyAnswer:
+def _case(kind: type[A]) -> Callable[[_Case[A]], _Case[A]]:
+    """Register the function that answers this kind of ask."""
+
+    def register(function: _Case[A]) -> _Case[A]:
+        _CASES[kind] = function
+        return function
+
+    return register
+
+
+@_case(wire.Hello)
+def _hello(api: DaemonApi, context: Context, ask: wire.Hello) -> Answer:
     if ask.version != wire.VERSION:
         raise ProtocolError(
             f"you speak protocol {ask.version}, this daemon (jupyter-elastic {__version__}) {wire.VERSION}: "
             "install the same version on both sides, then restart the daemon"
         )
     if ask.role == "agent":
-        house.greet(peer, ask)
+        api.agents.greet(context.peer, ask)
     elif ask.role != "client":
         raise BadRequest(f"there is no role {ask.role[:50]!r}; there are agent and client")
-    state = house.core.state
+    state = api.store.core.state
     return wire.Welcome(
         version=wire.VERSION,
         package=__version__,
-        user=peer.user,
-        pool=house.pool,
+        user=context.peer.user,
+        pool=api.pool,
         seq=state.seq,
         policy=state.policy,
-        started_at=house.started_at,
+        started_at=api.started_at,
         pid=os.getpid(),
     )
 
 
-def _submit(house: House, peer: Peer, ask: wire.SubmitJob) -> wire.AnyAnswer:
+@_case(wire.SubmitJob)
+def _submit(api: DaemonApi, context: Context, ask: wire.SubmitJob) -> Answer:
     if not 1 <= len(ask.key) <= KEY_CHARS:
         raise BadRequest(f"a submit key has 1 to {KEY_CHARS} characters; a fresh uuid is one")
     _check_spec(ask.spec)
-    job = house.core.submitted(ask.key)
-    if job is None or house.core.state.owner_of(job) != peer.user:  # the core says what is wrong with another's key
-        spec = replace(ask.spec, group=house.shares.group_of(peer.user))  # nobody says himself which one is his
-        house.command(Submit(at=house.now(), by=peer.user, id=ask.key, spec=spec))
-        job = house.core.submitted(ask.key)
+    store, user = api.store, context.peer.user
+    job = store.core.submitted(ask.key)
+    if (
+        job is None or store.core.state.owner_of(job) != context.peer.user
+    ):  # the core says what is wrong with another's key
+        spec = replace(ask.spec, group=api.shares.group_of(user))  # nobody says himself which one is his
+        store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec))
+        job = store.core.submitted(ask.key)
     if job is None:
         raise BadRequest("the job was not accepted; submit it with a new key")
     return wire.Submitted(job=job)
@@ -142,26 +139,26 @@ def _check_sizes(sizes: tuple[int, ...]) -> None:
         raise BadRequest(f"a job may name {SIZES} sizes at most; leave them out to allow all")
 
 
-def _cancel(house: House, peer: Peer, ask: wire.CancelJob) -> wire.AnyAnswer:
-    house.rights.change_job(peer.user, house.core.state.owner_of(ask.job), ask.job)
+@_case(wire.CancelJob)
+def _cancel(api: DaemonApi, context: Context, ask: wire.CancelJob) -> Answer:
+    api.rights.change_job(context.peer.user, api.store.core.state.owner_of(ask.job), ask.job)
     reason = ask.reason[:REASON_CHARS]
-    house.command(Cancel(at=house.now(), by=peer.user, id=house.next_id(), job=ask.job, reason=reason))
+    api.store.command(Cancel(**api.store.stamp(context.peer.user), job=ask.job, reason=reason))
     return wire.Done()
 
 
-def _resize(house: House, peer: Peer, ask: wire.ResizeJob) -> wire.AnyAnswer:
-    house.rights.change_job(peer.user, house.core.state.owner_of(ask.job), ask.job)
+@_case(wire.ResizeJob)
+def _resize(api: DaemonApi, context: Context, ask: wire.ResizeJob) -> Answer:
+    api.rights.change_job(context.peer.user, api.store.core.state.owner_of(ask.job), ask.job)
     numbers = [number for number in (ask.min_slots, ask.max_slots) if number is not UNSET]
     if ask.sizes is not UNSET:
         _check_sizes(ask.sizes)
         numbers += ask.sizes
     if any(not 1 <= number <= 100_000 for number in numbers):
         raise BadRequest("a job can hold 1 to 100000 slots; write min:max with 1 <= min <= max")
-    house.command(
+    api.store.command(
         Resize(
-            at=house.now(),
-            by=peer.user,
-            id=house.next_id(),
+            **api.store.stamp(context.peer.user),
             job=ask.job,
             min_slots=ask.min_slots,
             max_slots=ask.max_slots,
@@ -173,117 +170,106 @@ def _resize(house: House, peer: Peer, ask: wire.ResizeJob) -> wire.AnyAnswer:
     return wire.Done()
 
 
-def _list_jobs(house: House, peer: Peer, ask: wire.ListJobs) -> wire.AnyAnswer:
+@_case(wire.ListJobs)
+def _list_jobs(api: DaemonApi, context: Context, ask: wire.ListJobs) -> Answer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
-    found = house.core.jobs(all=ask.all, job=ask.job, limit=limit)
+    found = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit)
     if len(found) > limit:  # those with slots are always shown, then the newest
         active = [info for info in found if info.phase in ACTIVE][:limit]
         others = [info for info in found if info.phase not in ACTIVE]
         found = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
-    shown = tuple(_for_eyes_of(house, peer.user, info) for info in found)
+    shown = tuple(_for_eyes_of(api, context.peer.user, info) for info in found)
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
-    return wire.Jobs(jobs=shown, seq=house.core.state.seq)
+    return wire.Jobs(jobs=shown, seq=api.store.core.state.seq)
 
 
-def _for_eyes_of(house: House, user: str, info: JobInfo) -> JobInfo:
-    if info.progress is None or house.rights.sees_progress(user, info.owner):
+def _for_eyes_of(api: DaemonApi, user: str, info: JobInfo) -> JobInfo:
+    if info.progress is None or api.rights.sees_progress(user, info.owner):
         return info
     return replace(info, progress=None)
 
 
-def _list_hosts(house: House, _peer: Peer, _ask: wire.ListHosts) -> wire.AnyAnswer:
-    state = house.core.state
+@_case(wire.ListHosts)
+def _list_hosts(api: DaemonApi, _context: Context, _ask: wire.ListHosts) -> Answer:
+    state = api.store.core.state
     kind = "gpu" if any(host.kind == "gpu" for host in state.hosts) else "cpu"
-    return wire.Hosts(slots=tuple(house.core.slots()), kind=kind, seq=state.seq)
+    return wire.Hosts(slots=tuple(api.store.core.slots()), kind=kind, seq=state.seq)
 
 
-def _list_policies(house: House, peer: Peer, _ask: wire.ListPolicies) -> wire.AnyAnswer:
-    state, refusal = house.core.state, ""
+@_case(wire.ListPolicies)
+def _list_policies(api: DaemonApi, context: Context, _ask: wire.ListPolicies) -> Answer:
+    state, refusal = api.store.core.state, ""
     try:
-        house.rights.switch_policy(peer.user, source=False)
+        api.rights.switch_policy(context.peer.user, source=False)
     except NotAllowed as problem:
         refusal = str(problem)
     return wire.Policies(policies=plugins.policy_infos(state.policy, state.policy_options), refusal=refusal)
 
 
-def _read_view(house: House, _peer: Peer, _ask: wire.ReadView) -> wire.AnyAnswer:
+@_case(wire.ReadView)
+def _read_view(api: DaemonApi, _context: Context, _ask: wire.ReadView) -> Answer:
     """A what-if of more jobs than this is no longer read by anybody, and its view must fit into a frame."""
-    state, view = house.core.state, house.core.view(house.now())
+    state, view = api.store.core.state, api.store.core.view(api.store.now())
     near = replace(view, jobs=view.jobs[:VIEW_JOBS], memo=None)
     return wire.PoolView(view=near, policy=state.policy, options=state.policy_options)
 
 
-def _switch_policy(house: House, peer: Peer, ask: wire.SwitchPolicy) -> wire.AnyAnswer:
-    house.rights.switch_policy(peer.user, source=bool(ask.source))
+@_case(wire.SwitchPolicy)
+def _switch_policy(api: DaemonApi, context: Context, ask: wire.SwitchPolicy) -> Answer:
+    api.rights.switch_policy(context.peer.user, source=bool(ask.source))
     if not 1 <= len(ask.name) <= 200 or len(ask.source) > 100_000:
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
     if len(msgspec.json.encode(ask.options)) > OPTION_BYTES:
         raise BadRequest(f"a policy's options may take {OPTION_BYTES:,} bytes as JSON at most")
-    house.switch_policy(
-        UsePolicy(
-            at=house.now(),
-            by=peer.user,
-            id=house.next_id(),
-            name=ask.name,
-            options=ask.options,
-            reason=ask.reason[:REASON_CHARS],
-            source=ask.source,
-        )
+    stimulus = UsePolicy(
+        **api.store.stamp(context.peer.user),
+        name=ask.name,
+        options=ask.options,
+        reason=ask.reason[:REASON_CHARS],
+        source=ask.source,
     )
+    api.switch_policy(stimulus, context)
+    return None
+
+
+@_case(wire.ExplainJob)
+def _explain(api: DaemonApi, _context: Context, ask: wire.ExplainJob) -> Answer:
+    now = api.store.now()
+    return wire.Explanation(text=api.store.core.explain(ask.job, now), until=api.store.core.until(ask.job, now))
+
+
+@_case(wire.Follow)
+def _follow(api: DaemonApi, context: Context, ask: wire.Follow) -> Answer:
+    return api.subscriptions.follow(context.peer, ask)
+
+
+@_case(wire.Unfollow)
+def _unfollow(api: DaemonApi, context: Context, ask: wire.Unfollow) -> Answer:
+    api.subscriptions.unfollow(context.peer, ask.stream)
     return wire.Done()
 
 
-def _explain(house: House, _peer: Peer, ask: wire.ExplainJob) -> wire.AnyAnswer:
-    now = house.now()
-    return wire.Explanation(text=house.core.explain(ask.job, now), until=house.core.until(ask.job, now))
-
-
-def _follow(house: House, peer: Peer, ask: wire.Follow) -> wire.AnyAnswer:
-    return house.follow(peer, ask)
-
-
-def _unfollow(house: House, peer: Peer, ask: wire.Unfollow) -> wire.AnyAnswer:
-    house.unfollow(peer, ask.stream)
-    return wire.Done()
-
-
-def _report(house: House, peer: Peer, ask: wire.ReportArrived) -> wire.AnyAnswer:
-    """Who and when are ours to say: a stranger's clock in the books would stop them for ever."""
+@_case(wire.ReportArrived)
+def _report(api: DaemonApi, context: Context, ask: wire.ReportArrived) -> Answer:
+    """Who and when are ours to say: the clock of somebody else in the state would stop it for ever."""
     seen = ask.seen
-    house.rights.report(peer.user, house.core.state.owner_of(seen.job), seen.job)
-    if peer.role != "agent":
+    api.rights.report(context.peer.user, api.store.core.state.owner_of(seen.job), seen.job)
+    if context.peer.role != "agent":
         raise NotAllowed("only the user's agent reports; say Hello with role agent first")
     if isinstance(seen, ProgressReported) and len(seen.progress.metrics) > METRICS:
         raise BadRequest(f"a report may hold {METRICS} metrics at most")
-    house.observe(replace(seen, at=house.now(), by=peer.user, id=house.next_id()))
+    stimulus = replace(seen, **api.store.stamp(context.peer.user))
+    return wire.Done() if api.store.report(stimulus, context) else None
+
+
+@_case(wire.Ping)
+def _ping(_api: DaemonApi, _context: Context, _ask: wire.Ping) -> Answer:
     return wire.Done()
 
 
-def _ping(_house: House, _peer: Peer, _ask: wire.Ping) -> wire.AnyAnswer:
+@_case(wire.Shutdown)
+def _shutdown(api: DaemonApi, context: Context, _ask: wire.Shutdown) -> Answer:
+    api.rights.shut_down(context.peer.user)
+    api.stop()
     return wire.Done()
-
-
-def _shutdown(house: House, peer: Peer, _ask: wire.Shutdown) -> wire.AnyAnswer:
-    house.rights.shut_down(peer.user)
-    house.stop()
-    return wire.Done()
-
-
-_CASES: dict[type[wire.Ask], Any] = {
-    wire.Hello: _hello,
-    wire.SubmitJob: _submit,
-    wire.CancelJob: _cancel,
-    wire.ResizeJob: _resize,
-    wire.ListJobs: _list_jobs,
-    wire.ListHosts: _list_hosts,
-    wire.ListPolicies: _list_policies,
-    wire.ReadView: _read_view,
-    wire.SwitchPolicy: _switch_policy,
-    wire.ExplainJob: _explain,
-    wire.Follow: _follow,
-    wire.Unfollow: _unfollow,
-    wire.ReportArrived: _report,
-    wire.Ping: _ping,
-    wire.Shutdown: _shutdown,
-}

@@ -1,39 +1,41 @@
-"""The one event stream, cut to what each follower may see and asked for.
+"""Sends each subscriber the events that it may see and asked for.
 
-A follower that reads slowly falls behind and is served from the journal later; it holds nobody up and loses nothing.
+A subscriber that reads slowly lags and is served from the journal later; it holds nobody up and loses nothing.
 Knows events and peers; must not know what led to an event.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jupyter_elastic.errors import BadRequest, JournalError, ProtocolError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import Rights
-from jupyter_elastic.scheduler.core.state import Job
-from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import Event, JobId, JobProgressed, WorkerDied, WorkerReplaced
 
 RECENT = 10_000
-"""Events kept in memory for those who are a little behind."""
+"""Events kept in memory for those that lag a little."""
 PAGE = 100
-"""Events in a message to one who is behind."""
+"""Events in a message to one that lags."""
 STREAMS = 1000
 """Of one connection: a job's view is one."""
 PAGES = 10
-"""Messages at once to one who is behind, before the others' turn comes."""
+"""Messages at once to one that lags, before the others' turn comes."""
+DRAIN_S = 0.005
+"""Until it is the turn again of those that lag."""
 
 log = logging.getLogger(__name__)
 
 
-class _Stream:
-    """Where a follower stands."""
+class _Subscription:
+    """One stream of events to one peer."""
 
-    __slots__ = ("cursor", "job", "number", "peer", "told")
+    __slots__ = ("cursor", "job", "number", "peer", "sent")
 
     def __init__(self, peer: Peer, ask: wire.Follow, since: int) -> None:
         self.peer = peer
@@ -42,28 +44,22 @@ class _Stream:
         self.job = ask.job
         self.cursor = since
         """The last event that was looked at for it."""
-        self.told = since
-        """The last one it was told of: `previous` of the next message."""
+        self.sent = since
+        """The last one that a message reached to: `previous` of the next one."""
 
 
-class Streams:
-    """All followers of the events."""
+class Subscriptions:
+    """All subscriptions."""
 
-    def __init__(
-        self, journal: Journal, transport: Transport, rights: Rights, find: Callable[[JobId], Job | None]
-    ) -> None:
-        self._journal = journal
+    def __init__(self, store: StateStore, transport: Transport, rights: Rights) -> None:
+        self._store = store
+        self._journal = store.journal
         self._transport = transport
         self._rights = rights
-        self._find = find
-        self._streams: dict[Peer, dict[int, _Stream]] = {}
+        self._streams: dict[Peer, dict[int, _Subscription]] = {}
         self._recent: deque[Event] = deque(maxlen=RECENT)
-        self._behind: set[_Stream] = set()
-
-    @property
-    def behind(self) -> bool:
-        """Whether somebody waits for older events."""
-        return bool(self._behind)
+        self._lagging: set[_Subscription] = set()
+        self._draining = False
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
         """Send the peer every event after `since` from now on. A second call of the same number begins anew."""
@@ -73,29 +69,29 @@ class Streams:
         self.unfollow(peer, ask.stream)
         head = self._journal.last_seq
         since = min(max(ask.since, 0), head)
-        stream = _Stream(peer, ask, since)
-        if ask.job is not None and (job := self._find(ask.job)) is not None:
+        stream = _Subscription(peer, ask, since)
+        if ask.job is not None and (job := self._store.core.state.find(ask.job)) is not None:
             stream.cursor = max(since, job.submitted_seq - 1)  # a pool may be years older than the job
         self._streams.setdefault(peer, {})[ask.stream] = stream
         if since < head:
-            self._behind.add(stream)
+            self._lagging.add(stream)
         return wire.Following(seq=head)
 
     def unfollow(self, peer: Peer, number: int) -> None:
         """Send the peer no more of that stream."""
         streams = self._streams.get(peer, {})
-        self._behind.discard(streams.pop(number, None))
+        self._lagging.discard(streams.pop(number, None))
         if not streams:
             self._streams.pop(peer, None)
 
     def _forget(self, peer: Peer) -> None:
         """The peer is gone."""
-        self._behind.difference_update(self._streams.pop(peer, {}).values())
+        self._lagging.difference_update(self._streams.pop(peer, {}).values())
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Tell everybody of events that are on disk, and who has just come of older ones."""
+        """Send events that are on disk to all subscribers, and older ones to those that lag."""
         if not events:
-            self.catch_up()
+            self._catch_up()
             return
         if self._recent and self._recent[-1].seq != events[0].seq - 1:
             self._recent.clear()  # some went to disk without being published; the journal has them
@@ -106,17 +102,17 @@ class Streams:
             if peer.gone:
                 self._forget(peer)
             elif stream.cursor != events[0].seq - 1 or peer.outbox or len(events) > PAGE:
-                self._behind.add(stream)
+                self._lagging.add(stream)
             else:
-                key = (stream.number, stream.told, stream.job, peer.user)
+                key = (stream.number, stream.sent, stream.job, peer.user)
                 if key not in frames:
                     frames[key] = self._frame(stream, events)
                 self._send(stream, *frames[key])
-        self.catch_up()
+        self._catch_up()
 
-    def catch_up(self) -> None:
-        """Send some of what they miss to those who are behind."""
-        for stream in list(self._behind):
+    def _catch_up(self) -> None:
+        """Send some of what they miss to those that lag, and again soon while there are any."""
+        for stream in list(self._lagging):
             peer = stream.peer
             if peer.gone:
                 self._forget(peer)
@@ -134,9 +130,18 @@ class Streams:
                     break
                 self._send(stream, *self._frame(stream, page))
             if stream.cursor >= self._journal.last_seq:
-                self._behind.discard(stream)
-                if stream.told < stream.cursor:  # the last ones were not for its eyes: say that there are no more
+                self._lagging.discard(stream)
+                if stream.sent < stream.cursor:  # the last ones were not for its eyes: say that there are no more
                     self._send(stream, self._message(stream, (), stream.cursor), stream.cursor)
+
+        if not self._draining and (self._lagging or self._transport.lagging):
+            self._draining = True
+            asyncio.get_running_loop().call_later(DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        self._transport.flush()
+        self._catch_up()
 
     def _events(self, after: int) -> list[Event]:
         if self._recent and self._recent[0].seq <= after + 1:
@@ -144,7 +149,7 @@ class Streams:
             return [self._recent[at] for at in range(start, min(start + PAGE, len(self._recent)))]
         return self._journal.events(after, PAGE)
 
-    def _frame(self, stream: _Stream, events: Sequence[Event]) -> tuple[bytes | None, int]:
+    def _frame(self, stream: _Subscription, events: Sequence[Event]) -> tuple[bytes | None, int]:
         """The message for a follower (None: nothing of it is for its eyes), and up to which event it reaches."""
         last = events[-1].seq
         seen = tuple(event for event in events if self._sees(stream, event))
@@ -158,27 +163,27 @@ class Streams:
             log.warning("event %d is too large to be sent to anybody; it is in the journal", last)
             return None, last
 
-    def _message(self, stream: _Stream, events: tuple[Event, ...], last: int) -> bytes:
-        return wire.encode(wire.EventsMessage(stream=stream.number, previous=stream.told, last=last, events=events))
+    def _message(self, stream: _Subscription, events: tuple[Event, ...], last: int) -> bytes:
+        return wire.encode(wire.EventsMessage(stream=stream.number, previous=stream.sent, last=last, events=events))
 
-    def _send(self, stream: _Stream, frame: bytes | None, last: int) -> None:
+    def _send(self, stream: _Subscription, frame: bytes | None, last: int) -> None:
         if frame is None:
             stream.cursor = last
             return
         if self._transport.send(stream.peer, frame) == "gone":
             self._forget(stream.peer)
             return
-        stream.cursor = stream.told = last
+        stream.cursor = stream.sent = last
         if last < self._journal.last_seq:
-            self._behind.add(stream)
+            self._lagging.add(stream)
 
-    def _sees(self, stream: _Stream, event: Event) -> bool:
+    def _sees(self, stream: _Subscription, event: Event) -> bool:
         job: JobId | None = getattr(event.fact, "job", None)
         if job is None:
             return True
         if stream.job is not None and job != stream.job:
             return False
         if isinstance(event.fact, JobProgressed | WorkerDied | WorkerReplaced):
-            found = self._find(job)
+            found = self._store.core.state.find(job)
             return self._rights.sees_progress(stream.peer.user, found.owner if found else None)
         return True

@@ -85,7 +85,7 @@ class Transport:
         self._zap: zmq.Socket[bytes] | None = None
         self._curve: Curve | None = None
         self._peers: dict[tuple[int, bytes], Peer] = {}
-        self._behind: set[Peer] = set()
+        self._lagging: set[Peer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pumping = False
 
@@ -119,7 +119,7 @@ class Transport:
         if self._zap is not None:
             self._loop.add_reader(_descriptor(self._zap), self._answer_zap)
             self._answer_zap()
-        self._pump()
+        self._pump_soon()
 
     def close(self) -> None:
         """Close all sockets; what was not sent yet gets a second."""
@@ -146,30 +146,30 @@ class Transport:
             self.forget(peer)
             return "gone"
         peer.outbox.append(frame)
-        self._behind.add(peer)
+        self._lagging.add(peer)
         return "queued"
 
     def flush(self) -> None:
-        """Send what waits for busy peers. To be called every few milliseconds while `behind`."""
-        for peer in list(self._behind):
+        """Send what waits for busy peers. To be called every few milliseconds while `lagging`."""
+        for peer in list(self._lagging):
             while peer.outbox and not peer.gone:
                 if self._push(peer, peer.outbox[0]) == "queued":
                     break
                 if peer.outbox:
                     peer.outbox.popleft()
             if not peer.outbox:
-                self._behind.discard(peer)
+                self._lagging.discard(peer)
 
     @property
-    def behind(self) -> bool:
+    def lagging(self) -> bool:
         """Whether something waits for a busy peer."""
-        return bool(self._behind)
+        return bool(self._lagging)
 
     def forget(self, peer: Peer) -> None:
         """This peer is gone, or to be treated so. If it speaks again it is a new one."""
         peer.gone = True
         peer.outbox.clear()
-        self._behind.discard(peer)
+        self._lagging.discard(peer)
         self._peers.pop((id(peer.socket), peer.identity), None)
 
     def prune(self, silent_s: float) -> None:

@@ -1,0 +1,93 @@
+"""Which peer is the agent of which user, and the orders that go to it.
+
+Knows peers and orders; whether a newcomer may succeed another agent is decided by `core.agents`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from jupyter_elastic.errors import NotAllowed
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.core.agents import objection
+from jupyter_elastic.scheduler.state_store import StateStore
+from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.types import AgentReported, AnyEffect
+
+log = logging.getLogger(__name__)
+
+
+class Agents:
+    """The connected agents."""
+
+    def __init__(
+        self, store: StateStore, transport: Transport, monotonic: Callable[[], float], silence_s: float
+    ) -> None:
+        """An agent that was silent for `silence_s` is gone; those that the journal names have as long to come back."""
+        self._store = store
+        self._transport = transport
+        self._monotonic = monotonic
+        self._silence_s = silence_s
+        self._peers: dict[str, Peer] = {}
+        limit = monotonic() + silence_s
+        self._awaited = {user: limit for user, connected in store.core.state.agents.items() if connected}
+        """Users whose agent was connected before our restart, and until when it may come back."""
+        self._greeted: set[Peer] = set()
+        """Agents that are to get all orders that are open."""
+
+    def greet(self, peer: Peer, hello: wire.Hello) -> None:
+        """Make the peer its user's agent; NotAllowed when another one is and must stay so."""
+        state = self._store.core.state
+        problem = objection(state, peer.user, hello.place, alone=hello.alone, take_over=hello.take_over)
+        if problem:
+            log.warning("an agent is refused: %s", problem)
+            raise NotAllowed(problem)
+        self._awaited.pop(peer.user, None)
+        if peer.user in self._peers:
+            self._peers[peer.user].role = "client"
+        peer.role, peer.place = "agent", hello.place
+        self._peers[peer.user] = peer
+        self._greeted.add(peer)
+        self._report(peer.user, peer)
+
+    def greet_again(self) -> None:
+        """Send all of them what is open with the next commit: orders may have been lost."""
+        self._greeted = set(self._peers.values())
+
+    def report_all(self) -> None:
+        """Report all of them as connected: while nothing could be written nobody was told."""
+        for user, peer in self._peers.items():
+            self._report(user, peer)
+
+    def execute(self, effects: Iterable[AnyEffect]) -> None:
+        """Send orders. Who has just come gets all that is open, which the new ones are among."""
+        greeted, self._greeted = self._greeted, set()
+        for peer in greeted:
+            for effect in self._store.core.outstanding(peer.user):
+                self._order(peer, effect)
+        for effect in effects:
+            agent = self._peers.get(effect.owner)
+            if agent is not None and agent not in greeted:
+                self._order(agent, effect)
+
+    def drop_silent(self) -> None:
+        """Report those as gone that have left, or were silent for too long."""
+        now = self._monotonic()
+        late = [user for user, limit in self._awaited.items() if now > limit]
+        gone = [user for user, peer in self._peers.items() if peer.gone or now > peer.heard_at + self._silence_s]
+        for user in late:
+            del self._awaited[user]
+        for user in gone:
+            self._transport.forget(self._peers.pop(user))
+        for user in (*late, *gone):
+            log.info("the agent of %s is gone", user)
+            self._report(user, None)
+
+    def _report(self, user: str, peer: Peer | None) -> None:
+        if self._store.failing is None:
+            place = None if peer is None else peer.place
+            self._store.report(AgentReported(**self._store.stamp(user), connected=peer is not None, place=place))
+
+    def _order(self, peer: Peer, effect: AnyEffect) -> None:
+        self._transport.send(peer, wire.encode(wire.OrderMessage(effect=effect)))

@@ -1,0 +1,166 @@
+"""Steps stimuli in memory and puts what follows on disk, batch by batch: one transaction for all that came together.
+
+Nobody hears of an event before it is on disk: a commit hands the answers, the events and the orders on. When a commit
+fails the state is read again from the journal, so that memory never knows more than the disk; reports are then held
+back until the disk takes writes again, and commands are refused.
+
+Knows core and journal; must not know sockets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from jupyter_elastic.errors import BadRequest, ElasticError, JournalError
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
+from jupyter_elastic.scheduler.shares import Shares
+from jupyter_elastic.scheduler.transport import Peer
+from jupyter_elastic.types import AnyEffect, Event, Stimulus
+
+HELD = 10_000
+"""Reports kept while the journal can't be written."""
+
+log = logging.getLogger(__name__)
+
+
+class Context(NamedTuple):
+    """The request that is being answered, and whose it is."""
+
+    peer: Peer
+    request_id: int
+
+
+Answers: TypeAlias = Sequence[tuple[Context, wire.AnyAnswer]]
+
+
+class StateStore:
+    """The core, its journal, and what was stepped since the last commit."""
+
+    def __init__(self, journal: Journal, shares: Shares, clock: Clock) -> None:
+        """Read the state from the journal. JournalError where that is damaged."""
+        self.journal = journal
+        self.core, self.replayed = restore(journal, shares)
+        self.failing: JournalError | None = None
+        """Why nothing can be written now; None when all is well."""
+        self.reply: Callable[[Context, wire.AnyAnswer], None] = lambda _context, _answer: None
+        self.committed: Callable[[Sequence[Event], Sequence[AnyEffect]], None] = lambda _events, _effects: None
+        """Called after each commit with what is on disk now, and the orders that follow."""
+        self.reloaded: Callable[[JournalError | None], None] = lambda _fatal: None
+        """Called when the state was read again: orders may have been lost. With the reason when that failed."""
+        self._shares = shares
+        self._clock = clock
+        self._prefix = f"{os.getpid()}.{int(clock.now() * 1000):x}"
+        self._ids = 0
+        self._events: list[Event] = []
+        self._effects: list[AnyEffect] = []
+        self._reports: list[tuple[Stimulus, Context | None]] = []
+        """Of this batch; they are held back when its commit fails."""
+        self._held: list[tuple[Stimulus, Context | None]] = []
+        self._snapshot_seq = self.core.state.seq - self.replayed
+
+    def now(self) -> float:
+        """Wall time."""
+        return self._clock.now()
+
+    def stamp(self, by: str = "daemon") -> dict[str, Any]:
+        """When, by whom and under which id: the fields that every stimulus has."""
+        self._ids += 1
+        return {"at": self.now(), "by": by, "id": f"{self._prefix}.{self._ids}"}
+
+    def command(self, stimulus: Stimulus) -> None:
+        """Step a command. Raises what the core raises, and JournalError while nothing can be written."""
+        if self.failing is not None:
+            raise self.failing
+        self._step(stimulus)
+
+    def report(self, stimulus: Stimulus, context: Context | None = None) -> bool:
+        """Step a report. False while nothing can be written: it is held back, and answered when it is on disk."""
+        if self.failing is not None:
+            if len(self._held) >= HELD:
+                raise self.failing
+            self._held.append((stimulus, context))
+            return False
+        self._step(stimulus)
+        self._reports.append((stimulus, context))
+        return True
+
+    def observe(self, stimulus: Stimulus) -> None:
+        """Step what the daemon saw by itself and will see again: nothing is held back, and no error raised."""
+        if self.failing is None:
+            with contextlib.suppress(ElasticError):
+                self._step(stimulus)
+
+    def commit(self, answers: Answers = ()) -> bool:
+        """Put the batch on disk, then hand it on. False when that failed; then every answer is the reason."""
+        events, effects = self._events, self._effects
+        self._events, self._effects = [], []
+        try:
+            self.journal.append(events)
+        except JournalError as problem:
+            log.error("%s", problem)  # noqa: TRY400 - its text says all
+            self.failing = problem
+            self._held += self._reports
+            self._read_again()
+            held = {context for _, context in self._held}
+            for context, _ in answers:
+                if context not in held:
+                    self.reply(context, wire.Refused(code=problem.code, message=str(problem)))
+            return False
+        self._reports.clear()
+        for context, answer in answers:
+            self.reply(context, answer)
+        self.committed(events, effects)
+        return True
+
+    def try_again(self) -> bool:
+        """Whether the disk takes writes again after a failure; what was held back is then stepped and answered."""
+        if self.failing is None or not self.journal.probe():
+            return False
+        log.info("the journal can be written again; %d reports were held", len(self._held))
+        self.failing = None
+        held, self._held = self._held, []
+        self._read_again()
+        for stimulus, context in held:
+            with contextlib.suppress(ElasticError):
+                self._step(stimulus)
+            self._reports.append((stimulus, context))
+        self.commit([(context, wire.Done()) for _, context in held if context is not None])
+        return True
+
+    def save_snapshot(self, every: int = LONG) -> None:
+        """Write a snapshot if so many events are in none."""
+        if self.failing is None and self.core.state.seq - self._snapshot_seq > every:
+            self._snapshot_seq = self.core.state.seq
+            save_snapshot(self.journal, self.core)
+
+    def _step(self, stimulus: Stimulus) -> None:
+        try:
+            events, effects = self.core.step(stimulus)
+        except ElasticError:
+            raise
+        except Exception:
+            # The state may be half written: keep what was whole, and read it again without this stimulus.
+            log.exception("the core failed on %.500r", stimulus)
+            with contextlib.suppress(JournalError):
+                self.journal.append(self._events)
+            self._read_again()
+            raise BadRequest("an error in the daemon; its log has the details") from None
+        self._events += events
+        self._effects += effects
+
+    def _read_again(self) -> None:
+        """Read the state from the journal: what is not on disk did not happen."""
+        self._events, self._effects, self._reports = [], [], []
+        try:
+            self.core, _ = restore(self.journal, self._shares)
+        except JournalError as problem:
+            self.reloaded(problem)
+        else:
+            self.reloaded(None)

@@ -1,0 +1,96 @@
+"""What the daemon does by the clock: time limits of jobs, looking at the hosts, forgetting, snapshots, silent peers.
+
+Knows the clock and the state store; must not know requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from jupyter_elastic.scheduler.agents import Agents
+from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.hosts import one_machine, without_own
+from jupyter_elastic.scheduler.restore import LONG
+from jupyter_elastic.scheduler.settings import FORGET_S, Settings
+from jupyter_elastic.scheduler.state_store import StateStore
+from jupyter_elastic.scheduler.transport import Transport
+from jupyter_elastic.types import Forget, Host, HostsReported, Tick
+
+HOUSEKEEPING_S = 1.0
+PEER_SILENCE_S = 3600.0
+
+log = logging.getLogger(__name__)
+
+
+class Timers:
+    """The daemon's alarms and regular work."""
+
+    def __init__(
+        self, settings: Settings, clock: Clock, store: StateStore, agents: Agents, transport: Transport
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._store = store
+        self._agents = agents
+        self._transport = transport
+        self._alarm: asyncio.TimerHandle | None = None
+        self._forget_at = clock.monotonic()
+
+    def set_alarm(self) -> None:
+        """Wake up when the next time limit of a job is reached."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        now = self._store.now()
+        due = self._store.core.next_wakeup(now)
+        if due is not None:
+            self._alarm = asyncio.get_running_loop().call_later(max(due - now, 0.0) + 0.001, self._tick)
+
+    def _tick(self) -> None:
+        self._store.observe(Tick(**self._store.stamp()))
+        self._store.commit()
+        self.set_alarm()
+
+    async def keep_house(self) -> None:
+        """Do the regular work, for ever."""
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            if self._store.try_again():
+                self._agents.report_all()
+            self._agents.drop_silent()
+            self._transport.prune(PEER_SILENCE_S)
+            if self._store.failing is None:
+                self._forget()
+                self._store.commit()
+                self._store.save_snapshot(4 * LONG)
+
+    def _forget(self) -> None:
+        if self._clock.monotonic() < self._forget_at:
+            return
+        self._forget_at = self._clock.monotonic() + FORGET_S
+        before = self._store.now() - self._settings.keep_s
+        self._store.observe(Forget(**self._store.stamp(), before=before, keep=self._settings.keep_jobs))
+
+    async def watch_hosts(self) -> None:
+        """Look at the hosts again and again, for ever."""
+        while True:
+            await asyncio.sleep(self._settings.scan_s)
+            try:
+                hosts = await asyncio.to_thread(self._settings.source.hosts, self._slots_held())
+                self._report(one_machine(hosts))
+            except Exception as problem:
+                log.warning("the hosts can't be seen; the last ones stand: %s", problem)
+            else:
+                self._store.commit()
+
+    def look_at_hosts(self) -> None:
+        """Look at the hosts once. Raises what the source raises."""
+        self._report(one_machine(self._settings.source.hosts(self._slots_held())))
+
+    def _report(self, hosts: tuple[Host, ...]) -> None:
+        hosts = without_own(hosts, self._slots_held())  # a job may have started while the source was looking
+        self._store.observe(HostsReported(**self._store.stamp(), hosts=hosts))
+
+    def _slots_held(self) -> frozenset[str]:
+        return frozenset(slot for slot, found in self._store.core.state.slots.items() if found.job is not None)
