@@ -17,10 +17,10 @@ import msgspec
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action
-from jupyter_elastic.engines._failure import left_early
-from jupyter_elastic.engines._workers import Member, WorkersEngine
+from jupyter_elastic.engines.failures import left_early
 from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
 from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.engines.workers import Member, WorkersEngine
 from jupyter_elastic.protocol import worker as messages
 
 log = logging.getLogger(__name__)

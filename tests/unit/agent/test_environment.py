@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from jupyter_elastic.engines._reading import read_cell
+from jupyter_elastic.engines.cell_text import read_cell
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.worker.environment import reserve, smallest_free, visible
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.engines._failure import DIED, Failure
+from jupyter_elastic.engines.failures import DIED, Failure
 
 
 def test_other_ranks_have_a_line_and_those_of_which_the_same_is_to_be_said_share_it() -> None:

@@ -7,7 +7,7 @@ import signal
 import cloudpickle
 import pytest
 
-from jupyter_elastic.engines._reading import death, read_cell
+from jupyter_elastic.engines.cell_text import death, read_cell
 from jupyter_elastic.jobfiles.payload import Payload
 
 

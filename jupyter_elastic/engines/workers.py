@@ -26,8 +26,8 @@ from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action, Membership
 from jupyter_elastic.driver.waits import LOOKS, patience_s, sentence
-from jupyter_elastic.engines import _reading
-from jupyter_elastic.engines._failure import DIED, Failure, ended_early
+from jupyter_elastic.engines import cell_text
+from jupyter_elastic.engines.failures import DIED, Failure, ended_early
 from jupyter_elastic.errors import ElasticError, ProtocolError
 from jupyter_elastic.forkserver.workers import Process, Spawner, default_threads
 from jupyter_elastic.jobfiles import newcomer_output
@@ -116,7 +116,7 @@ class WorkersEngine:
         """Holds `MASTER_PORT`, one for each attempt."""
         self._servers: list[socket.socket] = []
         """Hold a port for each worker, where TensorFlow's own strategy wants them."""
-        self._cell = _reading.Cell()
+        self._cell = cell_text.Cell()
         self._devices: dict[SlotId, str] = {}
         self._failures: list[Failure] = []
         self._failing = False
@@ -163,7 +163,7 @@ class WorkersEngine:
         except (OSError, msgspec.DecodeError) as problem:
             self._end("failed", f"the job's folder {self.task.folder} can't be read: {problem}")
             return
-        self._cell = _reading.read_cell(payload)
+        self._cell = cell_text.read_cell(payload)
         self._labels = {name: label for name, (label, _) in payload.sources.items()}
         self._environment = payload.env
         self._patience_s = patience_s(payload.env)
@@ -358,7 +358,7 @@ class WorkersEngine:
         """A worker's process is gone."""
         self._members.pop(member.name, None)
         assert member.process is not None
-        if not member.process.cleared.is_set() or _reading.has_group(member.process.pid):
+        if not member.process.cleared.is_set() or cell_text.has_group(member.process.pid):
             task = asyncio.create_task(_clear(member.process))
             self._clearing.add(task)
             task.add_done_callback(self._cleared)
@@ -378,7 +378,7 @@ class WorkersEngine:
         """Report a death after which the attempt goes on."""
         self._deaths += 1
         self._bereft[member.slot] = (time.monotonic(), member.rank, self._deaths)
-        cause = _reading.cause(code, oom=_reading.oom_kills() > self._oom_kills)
+        cause = cell_text.cause(code, oom=cell_text.oom_kills() > self._oom_kills)
         seen = DeathReported(
             count=self._deaths, rank=member.rank, slot=member.slot, cause=cause, step=self._step, **self._stamp()
         )
@@ -407,8 +407,8 @@ class WorkersEngine:
         self._fail(failure)
 
     def _death(self, member: Member, code: int | None) -> Failure:
-        text = _reading.death(member.rank, code, oom=_reading.oom_kills() > self._oom_kills)
-        stack = _reading.crash(self.task.folder / f"rank.{member.rank}" / "stderr", code)
+        text = cell_text.death(member.rank, code, oom=cell_text.oom_kills() > self._oom_kills)
+        stack = cell_text.crash(self.task.folder / f"rank.{member.rank}" / "stderr", code)
         told = f"{text}\n{stack}" if stack else ""
         return Failure(1 if code is None or code < 0 else 3, member.rank, DIED, text, told)
 
@@ -625,7 +625,7 @@ class WorkersEngine:
 
     async def _tick(self) -> None:
         await asyncio.sleep(TICK_S)
-        self._oom_kills = _reading.oom_kills()
+        self._oom_kills = cell_text.oom_kills()
         while True:
             self._do(self.machine.tick())
             self._watch()
@@ -648,5 +648,5 @@ class WorkersEngine:
 async def _clear(process: Process) -> None:
     """See to it that nothing lives any more which a dead worker has started."""
     await process.cleared.wait()
-    if _reading.has_group(process.pid):  # whoever forked it can't tell
+    if cell_text.has_group(process.pid):  # whoever forked it can't tell
         await processes.end([process.known], 0.5)
