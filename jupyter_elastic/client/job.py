@@ -12,12 +12,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from jupyter_elastic.client.client import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
+from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
 
@@ -28,23 +28,6 @@ MOST_SLOTS = 100_000
 MANY = 10_000
 """So many jobs a pool remembers."""
 _RANK_FILE = re.compile(r"rank\.(\d+)\.pickle")
-
-
-class Failure(Struct, frozen=True, kw_only=True):
-    """`error.json`: what the first failing rank raised."""
-
-    rank: int = 0
-    type: str = ""
-    message: str = ""
-    traceback: str = ""
-    others: tuple[str, ...] = ()
-    """A line for each other rank that failed."""
-
-    @property
-    def text(self) -> str:
-        """The traceback, or what there is instead, and the other ranks."""
-        told = self.traceback.rstrip() or f"{self.type}: {self.message}"
-        return "\n".join([told, *self.others])
 
 
 class Tail:
@@ -194,12 +177,9 @@ class Job:
         return next(iter(values.values())) if len(values) == 1 else values
 
     @property
-    def error(self) -> Failure | None:
+    def error(self) -> failure.Failure | None:
         """What the first failing rank raised; None when none has."""
-        try:
-            return msgspec.json.decode((self.folder / "error.json").read_bytes(), type=Failure)
-        except (OSError, msgspec.DecodeError):
-            return None
+        return failure.read(self.folder)
 
     def check(self) -> None:
         """Raise JobFailed or JobCancelled when the job has ended so."""
@@ -278,11 +258,11 @@ class Job:
         return f"<Job {self.id} {info.spec.name!r}{ended}>"
 
     def _failure(self, info: JobInfo) -> str:
-        failure = self.error
+        found = self.error
         files = f"The ranks' full output is in {info.spec.folder}/rank.*/"
-        if failure is None:
+        if found is None:
             return f"job {self.id} ({info.spec.name}) failed: {info.reason or 'no reason was given'}\n{files}"
-        return f"{failure.text}\n\nThat was rank {failure.rank} of job {self.id} ({info.spec.name}). {files}"
+        return f"{found.text}\n\nThat was rank {found.rank} of job {self.id} ({info.spec.name}). {files}"
 
 
 def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:

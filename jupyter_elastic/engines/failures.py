@@ -1,65 +1,78 @@
-"""Why an attempt failed, and how that is left for people to read."""
+"""Finds the cause among the failures of an attempt: of several, one explains the others. Pure."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from enum import IntEnum
 
-DIED = "WorkerDied"
+import msgspec
+
+from jupyter_elastic.jobfiles.failure import Failure
+
 LINE = 300
 """Characters of another rank's failure."""
 
 
-@dataclass
-class Failure:
-    """What one worker failed of. The lower `weight`, the nearer it is to the cause."""
+class Weight(IntEnum):
+    """How near a failure is to the cause: of two, the lower one explains the other."""
 
-    weight: int
-    rank: int
-    type: str
-    message: str
-    traceback: str = field(default="", repr=False)
+    RAISED = 0
+    """The cell raised an exception."""
+    GONE = 1
+    """A worker was killed, or had come to its end, while others needed it."""
+    BROKEN_GROUP = 2
+    """A collective failed: for a reason, such as a death of which the news is still to come."""
+    EXITED = 3
+    """A worker left with an exit code before its cell was through."""
+
+
+class Failures:
+    """The failures of one attempt, in the order in which they were reported."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Weight, Failure]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, weight: Weight, failure: Failure) -> None:
+        """Note a failure."""
+        self._all.append((weight, failure))
 
     @property
-    def reason(self) -> str:
-        """One line for a person."""
-        plain = not self.traceback or self.type == DIED
-        return self.message if plain else f"rank {self.rank}: {self.type}: {self.message}"
+    def explained(self) -> bool:
+        """Whether one of them can be the cause of the others; else its news may still be on the way."""
+        return min(weight for weight, _ in self._all) < Weight.BROKEN_GROUP
 
-    def bare(self, words: str) -> str:
-        """These words without the rank that they begin with."""
-        return words.removeprefix(f"rank {self.rank}: ")
+    def cause(self, ended: Iterable[int] = ()) -> Failure:
+        """The failure nearest to the cause, with a line for each other rank. `ended`: ranks whose cell is through."""
+        _, cause = min(self._all, key=lambda entry: (entry[0], entry[1].rank))
+        others = tuple(_lines(cause, (failure for _, failure in self._all)))
+        message = cause.message
+        if not self.explained:
+            message += "".join(f"; rank {rank} had come to the end of its cell" for rank in list(ended)[:1])
+        return msgspec.structs.replace(cause, message=message, others=others)
 
-    def beside(self, others: Iterable[Failure]) -> list[str]:
-        """A line for each other rank that failed; ranks of which the same is to be said share one."""
-        told: dict[str, list[int]] = {}
-        seen = {self.rank}
-        for other in others:
-            if other.rank not in seen:
-                seen.add(other.rank)
-                same = other.type == self.type and other.bare(other.message) == self.bare(self.message)
-                said = "the same" if same else other.bare(other.reason).partition("\n")[0]
-                told.setdefault(said[:LINE], []).append(other.rank)
-        return [
-            f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}: {said}"
-            for said, ranks in told.items()
-        ]
 
-    def write(self, folder: Path, others: Iterable[Failure] = ()) -> None:
-        """Leave it in the job's folder as `error.json`, a line for each other rank with it; a full disk is no error."""
-        words = {
-            "rank": self.rank, "type": self.type, "message": self.message, "traceback": self.traceback,
-            "others": self.beside(others),
-        }  # fmt: skip
-        temporary = folder / ".error.json"
-        with contextlib.suppress(OSError):
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                json.dump(words, file)
-            temporary.replace(folder / "error.json")
+def _lines(cause: Failure, failures: Iterable[Failure]) -> list[str]:
+    """A line for each other rank that failed; ranks of which the same is to be said share one."""
+    ranks: dict[str, list[int]] = {}
+    seen = {cause.rank}
+    for other in failures:
+        if other.rank not in seen:
+            seen.add(other.rank)
+            same = other.type == cause.type and _bare(other, other.message) == _bare(cause, cause.message)
+            line = "the same" if same else _bare(other, other.reason).partition("\n")[0]
+            ranks.setdefault(line[:LINE], []).append(other.rank)
+    return [
+        f"rank{'s' if len(found) > 1 else ''} {', '.join(map(str, sorted(found)))}: {line}"
+        for line, found in ranks.items()
+    ]
+
+
+def _bare(failure: Failure, text: str) -> str:
+    """The text without the rank that it begins with."""
+    return text.removeprefix(f"rank {failure.rank}: ")
 
 
 _TOGETHER = (
@@ -71,16 +84,18 @@ _TOGETHER = (
 def left_early(leaver: int, other: int, *, step: int, own: int) -> Failure:
     """A training function has returned on one rank, and another goes on."""
     return Failure(
-        0, leaver, "LeftEarly",
-        f"rank {leaver} left the training after step {step}, and rank {other} went on with step {own}: they would have "
-        f"trained apart. {_TOGETHER}",
-    )  # fmt: skip
+        rank=leaver,
+        type="LeftEarly",
+        message=f"rank {leaver} left the training after step {step}, and rank {other} went on with step {own}: they "
+        f"would have trained apart. {_TOGETHER}",
+    )
 
 
 def ended_early(leaver: int, other: int) -> Failure:
-    """A cell has come to its end on one rank, and another waits for it in a ring."""
+    """A cell has come to its end on one rank, and another waits for it in a group."""
     return Failure(
-        1, leaver, "LeftEarly",
-        f"rank {leaver} came to the end of its cell while rank {other} was still training: {other} would have trained "
-        f"on alone. {_TOGETHER}",
-    )  # fmt: skip
+        rank=leaver,
+        type="LeftEarly",
+        message=f"rank {leaver} came to the end of its cell while rank {other} was still training: {other} would have "
+        f"trained on alone. {_TOGETHER}",
+    )

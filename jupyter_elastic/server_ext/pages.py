@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.client.job import BACKGROUND, Failure
+from jupyter_elastic.client.job import BACKGROUND
 from jupyter_elastic.client.job_model import JobScreen
 from jupyter_elastic.errors import NotFound
-from jupyter_elastic.jobfiles import usage
+from jupyter_elastic.jobfiles import failure, usage
 from jupyter_elastic.server_ext.feed import JobFeed
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.output import without
@@ -60,8 +60,8 @@ class KeptPage(Struct, frozen=True, kw_only=True):
 def kept_page(feed: JobFeed, down_since: float | None) -> KeptPage:
     """The page now, as a file keeps it."""
     page = msgspec.structs.replace(job_page(feed, down_since), notice="")
-    failure = _failure(feed.folder)
-    rank = failure.rank if failure is not None else 0
+    found = failure.read(feed.folder)
+    rank = found.rank if found is not None else 0
     return KeptPage(page=page, forms=display.bundle(page.screen, page.outputs, error=page.traceback, rank=rank))
 
 
@@ -72,16 +72,9 @@ def without_clock(page: JobPage) -> JobPage:
     return msgspec.structs.replace(page, screen=msgspec.structs.replace(screen, now=round(screen.now), eta_s=eta))
 
 
-def _failure(folder: Path) -> Failure | None:
-    try:
-        return msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
 def _traceback(folder: Path) -> str:
-    failure = _failure(folder)
-    return "" if failure is None else failure.text
+    found = failure.read(folder)
+    return "" if found is None else found.text
 
 
 def output_file(folder: Path, rank: int, stream: str) -> Path:

@@ -17,10 +17,11 @@ import msgspec
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import SendReport, Task
 from jupyter_elastic.driver.membership import Action
-from jupyter_elastic.engines.failures import left_early
+from jupyter_elastic.engines.failures import Weight, left_early
 from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
 from jupyter_elastic.engines.horovod.store import Store
-from jupyter_elastic.engines.workers import Member, WorkersEngine
+from jupyter_elastic.engines.worker_processes import Member
+from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.protocol import worker as messages
 
 log = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Horovod(WorkersEngine):
                 for name in self._members.keys() - {member.name}:
                     self.send(name, msgspec.structs.replace(message, rank=member.rank))
             case messages.LeftBehind(rank=rank, step=step, own=own):
-                self._fail(left_early(rank, member.rank, step=step, own=own))
+                self._fail(Weight.RAISED, left_early(rank, member.rank, step=step, own=own))
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_elastic.engines import cell_text
+from jupyter_elastic.engines import deaths
+from jupyter_elastic.engines import workers as engine_base
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.platform import processes
@@ -150,10 +151,10 @@ async def test_killed_worker_of_a_plain_cell(folder: Path, engine: type) -> None
 @asynchronous
 async def test_the_out_of_memory_killer_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts, then kills; here the cell does both, because a test must not fill the machine's memory."""
-    assert cell_text.oom_kills() == int(re.search(r"^oom_kill (\d+)$", cell_text.VMSTAT.read_text(), re.MULTILINE)[1])
+    assert deaths.oom_kills() == int(re.search(r"^oom_kill (\d+)$", deaths.VMSTAT.read_text(), re.MULTILINE)[1])
     counter = folder / "vmstat"
     counter.write_text("nr_free_pages 7\noom_kill 3\n")
-    monkeypatch.setattr(cell_text, "VMSTAT", counter)
+    monkeypatch.setattr(deaths, "VMSTAT", counter)
     source = "import os\nopen('vmstat', 'w').write('nr_free_pages 0\\noom_kill 4\\n')\nos.kill(os.getpid(), 9)"
     async with Bench(Process, folder, source) as bench:
         seen = await through(bench, "h:0")
@@ -176,7 +177,7 @@ async def test_killed_member_of_a_plain_ring(folder: Path) -> None:
 @asynchronous
 async def test_the_cause_is_named_though_it_is_heard_of_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parent that was kept from its work learns of all its dead at once, and in the order of their birth."""
-    monkeypatch.setattr(workers, "CAUSE_S", 60.0)
+    monkeypatch.setattr(engine_base, "CAUSE_S", 60.0)
     loop = "    if rank == 1 and os.path.exists('die'): os.kill(os.getpid(), 9)\n    " + SUM
     async with Bench(Horovod, folder, INIT + "import os\nx = 0\nwhile True:\n" + loop) as bench:
         await bench.launch("h:0", "h:1")

@@ -86,4 +86,4 @@ async def test_who_waits_a_little_in_each_step_does_not_wait(folder: Path) -> No
             await asyncio.sleep(0.02)
         assert bench.exit.outcome == "completed", bench.story()
         assert said == {""}
-        assert bench.engine.looks > 10
+        assert bench.engine.watch.looks > 10

@@ -7,7 +7,8 @@ import signal
 import cloudpickle
 import pytest
 
-from jupyter_elastic.engines.cell_text import death, read_cell
+from jupyter_elastic.engines.cell_text import read_cell
+from jupyter_elastic.engines.deaths import describe
 from jupyter_elastic.jobfiles.payload import Payload
 
 
@@ -54,6 +55,6 @@ def test_captured_names_count() -> None:
     ],
 )
 def test_death(code: int | None, *, oom: bool, words: list[str]) -> None:
-    text = death(3, code, oom=oom)
+    text = describe(3, code, oom=oom)
     for word in words:
         assert word in text

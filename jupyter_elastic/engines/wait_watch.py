@@ -1,0 +1,95 @@
+"""Watches who waits for whom: asks silent workers now and then where they are, and judges their answers together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from jupyter_elastic.driver.waits import LOOKS, sentence
+from jupyter_elastic.engines.worker_processes import Member
+from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.worker import StackReport
+from jupyter_elastic.worker import stacks
+
+LOCKED = "(something there does not let go of Python's lock)"
+
+log = logging.getLogger(__name__)
+
+
+class WaitWatch:
+    """Asks `members` for their stacks while nothing else is heard of the job for `patience_s`; 0: never.
+
+    `ask` requests one member's stack. `labels`: names of other cells' lines -> how people call them.
+    """
+
+    def __init__(
+        self,
+        patience_s: float = 0.0,
+        labels: Mapping[str, str] | None = None,
+        ask: Callable[[Member], None] = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.waits = ""
+        """Which rank waits for which, in words; empty while nobody does."""
+        self.looks = 0
+        """How often the workers were asked."""
+        self._patience_s = patience_s
+        self._labels = labels or {}
+        self._ask = ask
+        self._now = now
+        self._active_at = self._looked_at = now()
+
+    def activity(self) -> None:
+        """A worker has sent something: the job goes on."""
+        self._active_at, self.waits = self._now(), ""
+
+    def tick(self, members: Sequence[Member], ended: Sequence[int]) -> None:
+        """Ask where the members are, if it is time. `ended`: ranks whose cell is through."""
+        now, every_s = self._now(), self._patience_s / LOOKS
+        if not every_s or min(now - self._active_at, now - self._looked_at) < every_s:
+            return
+        if len(members) + len(ended) < 2:
+            return
+        self._judge(members, ended)
+        self._looked_at = now
+        self.looks += 1
+        waited_for = any(member.stack and member.stack.held for member in members)
+        for member in members:
+            if member.unanswered and waited_for and member.process:
+                processes.send(member.process.known, stacks.DUMP)
+            member.unanswered += 1
+            self._ask(member)
+
+    def answered(self, member: Member, report: StackReport, members: Iterable[Member], ended: Sequence[int]) -> None:
+        """Take a member's stack; with the last one that is missing, judge."""
+        member.stack, member.unanswered = msgspec.structs.replace(report, rank=member.rank), 0
+        if not any(other.unanswered for other in members):
+            self._judge(members, ended)
+
+    def _judge(self, members: Iterable[Member], ended: Sequence[int]) -> None:
+        """Say who waits; one that did not answer twice can't: its main thread does not let go of Python's lock."""
+        reports = []
+        for member in members:
+            report = msgspec.structs.replace(member.stack or StackReport(where="an unknown place"), rank=member.rank)
+            reports.append(self._look_from_outside(member, report) if member.unanswered > 1 else report)
+        before, self.waits = self.waits, sentence(reports, ended, self._patience_s)
+        if self.waits and not before:
+            found = "".join(f"\nrank {report.rank}:\n  " + "\n  ".join(report.stack) for report in reports)
+            log.warning("%s%s", self.waits, found)
+
+    def _look_from_outside(self, member: Member, last: StackReport) -> StackReport:
+        """Where a worker is that can't answer, by the stack that it was made to write; else where it last was."""
+        found = None
+        if member.process:
+            with contextlib.suppress(OSError):
+                found = stacks.dumped(member.process.pid, member.stack_file, self._labels)
+        if found:
+            member.stack = msgspec.structs.replace(last, where=f"{found.where} {LOCKED}", held=False, stack=found.stack)
+            return member.stack
+        if LOCKED in last.where:
+            return last
+        return msgspec.structs.replace(last, held=False, where=f"{last.where} when it last answered {LOCKED}")

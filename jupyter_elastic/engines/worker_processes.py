@@ -1,0 +1,190 @@
+"""Starts an attempt's worker processes, carries messages to and from them, and ends them with all that they started.
+
+Knows nothing of ranks, groups or failures: what happens to a worker is said to the `Owner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from jupyter_elastic.errors import ElasticError, ProtocolError
+from jupyter_elastic.forkserver.workers import Process, Spawner
+from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, StackReport, Start, ToWorker
+from jupyter_elastic.types import SlotId
+
+LAST_MESSAGES_S = 1.0
+"""How long a dead worker's stream is read for what it sent before."""
+
+Ladder: TypeAlias = tuple[tuple[signal.Signals, float], ...]
+"""How workers are ended: which signal, and for how many seconds it is waited then."""
+
+
+@dataclass
+class Member:
+    """A worker as its engine sees it."""
+
+    name: str
+    slot: SlotId
+    rank: int
+    local_rank: int = 0
+    """Its number on this host, for its whole life; no other that lives has it."""
+    process: Process | None = None
+    writer: asyncio.StreamWriter | None = None
+    running: bool = False
+    """Its cell runs."""
+    done: bool = False
+    doomed: bool = False
+    """It is to be killed as soon as it is there."""
+    at_door: float = 0.0
+    """When it last came to a rendezvous."""
+    running_ring: bool = False
+    """It has been in a group."""
+    newcomer: bool = False
+    """What it prints is kept apart until it has joined."""
+    stack: StackReport | None = None
+    """Where it was when it was last asked."""
+    unanswered: int = 0
+    """Times that it was asked since it last answered."""
+    stack_file: int = -1
+    """Its file descriptor into which `stacks.DUMP` has its stack written."""
+
+
+class Owner(Protocol):
+    """What is told of workers."""
+
+    def start_failed(self, member: Member, problem: ElasticError) -> None:
+        """No process could be started; the member is gone."""
+        ...
+
+    def received(self, member: Member, message: FromWorker) -> None:
+        """A worker has sent a message."""
+        ...
+
+    def unreadable(self, member: Member, problem: ProtocolError) -> None:
+        """A worker has sent what can't be read, and is killed."""
+        ...
+
+    def left(self, member: Member, code: int | None) -> None:
+        """A worker's process is gone; its exit code, None when nobody knows it."""
+        ...
+
+    def cleared(self) -> None:
+        """Nothing lives any more of what a dead worker had started."""
+        ...
+
+
+class WorkerProcesses:
+    """The workers of one attempt. `spawn_task` runs a coroutine and reports its faults."""
+
+    def __init__(self, owner: Owner, spawn_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        self.members: dict[str, Member] = {}
+        self._owner = owner
+        self._spawn_task = spawn_task
+        self._clearing: set[asyncio.Task[None]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker lives, or something that one has started."""
+        return bool(self.members or self._clearing)
+
+    def pids(self) -> list[processes.Known]:
+        """Every worker's (pid, start time)."""
+        return [member.process.known for member in self.members.values() if member.process is not None]
+
+    def start(self, member: Member, spawner: Spawner, order: Callable[[], Start]) -> None:
+        """Start the member's process and see to it until it is gone. `order` is asked once all members are known."""
+        self.members[member.name] = member
+        self._spawn_task(self._run(member, spawner, order))
+
+    def send(self, name: str, message: ToWorker) -> None:
+        """Send a message to a worker, unless it is gone."""
+        member = self.members.get(name)
+        if member is not None and member.writer is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                member.writer.write(TO_WORKER.encode(message))
+
+    def kill(self, name: str) -> None:
+        """Kill a worker, now or as soon as it has started."""
+        if (member := self.members.get(name)) is not None:
+            self._signal(member, signal.SIGKILL)
+
+    async def end(self, ladder: Ladder) -> None:
+        """End all workers."""
+        for number, wait_s in ladder:
+            for member in self.members.values():
+                self._signal(member, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s), asyncio.TaskGroup() as group:
+                    for known in self.pids():
+                        group.create_task(processes.gone(known))
+                    if self.members and not self.pids():  # they are being started
+                        await asyncio.sleep(wait_s)
+
+    async def all_cleared(self) -> None:
+        """Wait until nothing lives of what dead workers had started."""
+        if self._clearing:
+            await asyncio.wait(set(self._clearing))
+
+    def _signal(self, member: Member, number: signal.Signals) -> None:
+        member.doomed = True
+        if member.process is not None:
+            processes.send(member.process.known, number)
+
+    async def _run(self, member: Member, spawner: Spawner, order: Callable[[], Start]) -> None:
+        try:
+            process, ours = await spawner.start(TO_WORKER.encode(order()))
+        except ElasticError as problem:
+            self.members.pop(member.name, None)
+            self._owner.start_failed(member, problem)
+            return
+        member.process = process
+        if member.doomed:
+            processes.send(process.known, signal.SIGKILL)
+        reader, member.writer = await asyncio.open_connection(sock=ours)
+        listening = self._spawn_task(self._listen(member, reader))
+        code = await process.ended()
+        await asyncio.wait([listening], timeout=LAST_MESSAGES_S)
+        listening.cancel()
+        member.writer.close()
+        self.members.pop(member.name, None)
+        if not process.cleared.is_set() or has_group(process.pid):
+            task = asyncio.create_task(_clear(process))
+            self._clearing.add(task)
+            task.add_done_callback(self._cleared)
+        self._owner.left(member, code)
+
+    async def _listen(self, member: Member, reader: asyncio.StreamReader) -> None:
+        """Take a worker's messages. One that sends what can't be read is killed: nothing after it could be trusted."""
+        try:
+            while (message := await FROM_WORKER.read(reader)) is not None:
+                self._owner.received(member, message)
+        except ProtocolError as problem:
+            self.kill(member.name)
+            self._owner.unreadable(member, problem)
+
+    def _cleared(self, task: asyncio.Task[None]) -> None:
+        self._clearing.discard(task)
+        self._owner.cleared()
+
+
+async def _clear(process: Process) -> None:
+    """See to it that nothing lives any more which a dead worker has started."""
+    await process.cleared.wait()
+    if has_group(process.pid):  # whoever forked it can't tell
+        await processes.end([process.known], 0.5)
+
+
+def has_group(pid: int) -> bool:
+    """Whether anything is left of the process group that `pid` led."""
+    try:
+        os.killpg(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""`error.json`: why an attempt failed, as its engine leaves it in the job's folder for people to read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+DIED = "WorkerDied"
+"""The type of a failure that is no exception: the worker's process died."""
+NAME = "error.json"
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """What one rank failed of."""
+
+    rank: int = 0
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+    others: tuple[str, ...] = ()
+    """A line for each other rank that failed."""
+
+    @property
+    def text(self) -> str:
+        """The traceback, or what there is instead, and the other ranks."""
+        first = self.traceback.rstrip() or f"{self.type}: {self.message}"
+        return "\n".join([first, *self.others])
+
+    @property
+    def reason(self) -> str:
+        """One line for a person."""
+        plain = not self.traceback or self.type == DIED
+        return self.message if plain else f"rank {self.rank}: {self.type}: {self.message}"
+
+
+def read(folder: Path) -> Failure | None:
+    """The failure in this job's folder; None when there is none that can be read."""
+    try:
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=Failure)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def write(folder: Path, failure: Failure) -> None:
+    """Leave the failure in the job's folder; a full disk is no error."""
+    temporary = folder / f".{NAME}"
+    with contextlib.suppress(OSError):
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(failure))
+        temporary.replace(folder / NAME)
