@@ -25,6 +25,8 @@ from jupyter_elastic.platform.processes import Known
 from jupyter_elastic.types import ExitReported, Launch
 
 LONGEST_LOG_LINE = 300
+_OLD_EXIT, _EXIT = b'{"type":"ExitSeen",', b'{"type":"ExitReported",'
+"""How `exit.json` begins: as it was first written, and now. An end that is not read would be reported as `lost`."""
 
 _T = TypeVar("_T")
 
@@ -98,7 +100,8 @@ class AttemptFolder:
 
     def exit(self) -> ExitReported | None:
         """How the attempt ended; None while it hasn't."""
-        return _read(self.path / "exit.json", ExitReported)
+        path = self.path / "exit.json"
+        return _read(path, ExitReported) or _read(path, ExitReported, rename=(_OLD_EXIT, _EXIT))
 
     @property
     def lock(self) -> Lock:
@@ -136,8 +139,8 @@ def _subfolders(path: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def _read(path: Path, kind: type[_T]) -> _T | None:
+def _read(path: Path, kind: type[_T], rename: tuple[bytes, bytes] = (b"", b"")) -> _T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(path.read_bytes().replace(*rename, 1), type=kind)
     except (OSError, msgspec.DecodeError):
         return None

@@ -21,6 +21,8 @@ from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 
 SOURCE = "cell.py"
+_OLD_SHELL, _SHELL = "__import__('jupyter_elastic.shell', ", "__import__('jupyter_elastic.worker.shell', "
+"""What `!command` lines call: as cells were first packaged, and now."""
 ANCHOR = "__elastic_anchor__"
 """A function of the notebook's own globals: brings the one dict that all functions of the notebook share."""
 
@@ -68,6 +70,8 @@ def decode_payload(data: bytes) -> Payload:
 def read_payload(folder: Path) -> Payload:
     """The payload of the job in this folder. OSError when it can't be read; msgspec.DecodeError when it is damaged."""
     payload = decode_payload((folder / PAYLOAD).read_bytes())
+    if _OLD_SHELL in payload.source:
+        payload = msgspec.structs.replace(payload, source=payload.source.replace(_OLD_SHELL, _SHELL))
     if not payload.names:  # even no names at all are some bytes
         payload = msgspec.structs.replace(payload, names=(folder / captures.NAMES).read_bytes())
     return payload
