@@ -182,13 +182,24 @@ def _replace(lines: list[str], node: ast.expr, text: str) -> None:
 
 def _sets(source: str, tree: ast.Module) -> tuple[set[str], bool]:
     top = symtable.symtable(source, "<cell>", "exec")
-    sets = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    sets = {s.get_name() for s in top.get_symbols() if s.is_imported() or s.is_namespace()}
+    # From Python 3.12 on, a table also has the variables of the comprehensions in it: those are never set at top level.
+    sets |= {s.get_name() for s in top.get_symbols() if s.is_assigned()} - _only_in_comprehensions(tree)
     for table in _below(top):
         sets |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
     star = any(
         isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names) for node in ast.walk(tree)
     )
     return sets, star or bool(re.search(r"\b(exec|globals)\s*\(", source))
+
+
+def _only_in_comprehensions(tree: ast.AST) -> set[str]:
+    """Names that nothing but a comprehension's `for` sets."""
+    parts = list(ast.walk(tree))
+    targets = [name for part in parts if isinstance(part, ast.comprehension) for name in ast.walk(part.target)]
+    inside = {id(name) for name in targets}
+    names = [part for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)]
+    return {name.id for name in names if id(name) in inside} - {name.id for name in names if id(name) not in inside}
 
 
 def _below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
@@ -212,7 +223,10 @@ def _expression_reads(node: ast.AST) -> list[str]:
         set_here = [part.target for part in parts if isinstance(part, ast.NamedExpr)]
         return sorted({part.id for part in parts if isinstance(part, ast.Name) and part not in set_here})
     top = _table(node)
-    names = [s.get_name() for s in top.get_symbols() if s.is_referenced()]
+    inner = _only_in_comprehensions(node)
+    names = [
+        s.get_name() for s in top.get_symbols() if s.is_referenced() and not (s.is_assigned() and s.get_name() in inner)
+    ]
     for table in _below(top):
         names += _globals_of(table)
     return sorted(set(names))

@@ -27,6 +27,11 @@ def notebook(source: str) -> dict[str, Any]:
     return namespace
 
 
+def test_names_that_a_cell_sets() -> None:
+    source = "import os\na = [b for b in c]\nfor d in e: pass\n(f := [g for d in h])\ndef i(): pass\n[j for os in k]"
+    assert read(source, filename="<In[1]>", first_line=2).sets == {"os", "a", "d", "f", "i"}
+
+
 def pack(source: str, namespace: dict[str, Any], **how: Any) -> capture.Package:
     return capture.package(source, namespace, filename="<In[1]>", first_line=2, **how)
 
@@ -51,6 +56,9 @@ def run(package: capture.Package) -> dict[str, Any]:
         ("def f(): return x\nx = 1\nf()", set()),
         ("def f(x, *, y=k): return x + y\nf(1)", {"k"}),
         ("@dec\nclass A(B):\n    c = d\n    def m(self): return e\nA()", {"dec", "B", "d", "e"}),
+        ("q + sum([q for q in w])", {"q", "w"}),
+        ("[[q for q in r] for r in w]", {"w"}),
+        ("(q := q + 1, [r for r in w])", {"q", "w"}),
         ("[q for q in w if q > v]", {"w", "v"}),
         ("f = lambda s: s + u", {"u"}),
         ("if p:\n    t = 1\nt", {"p", "t"}),
