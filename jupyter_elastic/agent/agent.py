@@ -1,13 +1,12 @@
 """The user's agent: carries out the daemon's orders as that user, and finds what still runs after its own restart.
 
-One per user and pool, held by a lock. Knows the client, attempts and nurseries; must not know policies or the daemon's
-books. It can be killed at any time: drivers go on, the next agent adopts them.
+One per user and pool, held by a lock. Knows the client, attempts and forkservers; must not know policies or the
+daemon's state. It can be killed at any time: drivers go on, the next agent adopts them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import logging
 import os
@@ -24,9 +23,8 @@ from jupyter_elastic.agent import place
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import ElasticError
-from jupyter_elastic.forkserver import parents
-from jupyter_elastic.forkserver.drivers import Newborn, Nursery
-from jupyter_elastic.forkserver.workers import warm_up
+from jupyter_elastic.forkserver import drivers, parents, workers
+from jupyter_elastic.forkserver.drivers import DriverLauncher, DriverProcess
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, private_files, processes
@@ -37,8 +35,6 @@ DAEMON_GONE_S = 600.0
 """With nothing running, the agent leaves when no daemon has answered for so long."""
 REMEMBERED = 1000
 """Ends kept in memory, to answer repeated orders; older ones are found on disk."""
-KEPT_NURSERIES, KEPT_NURSERY_S = 3, 300.0
-"""Of other interpreters than our own: so many, and each so long after its last job began."""
 
 SWEEP_S = 600.0
 """How often it is looked which captures of jobs that are over are to go."""
@@ -66,16 +62,14 @@ class Agent:
         *,
         alone_s: float = DAEMON_GONE_S,
         look_s: float = 10.0,
-        keep_s: float = KEPT_NURSERY_S,
     ) -> None:
         self.client = client
         self.alone_s = alone_s
-        self.keep_s = keep_s
         self.look_s = look_s
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: OrderedDict[tuple[int, int], ExitReported] = OrderedDict()
-        self._nurseries: OrderedDict[str, Nursery] = OrderedDict()
+        self._drivers = DriverLauncher()
         self._refusal = ""
 
     @property
@@ -98,8 +92,6 @@ class Agent:
             for task in (orders, warm, *self._tasks):
                 task.cancel()
             await asyncio.gather(orders, warm, *self._tasks, return_exceptions=True)
-            for nursery in self._nurseries.values():
-                await nursery.close()
             parents.send_away(parents.found(paths.runtime_dir()))
 
     def adopt(self) -> None:
@@ -133,7 +125,7 @@ class Agent:
         launch: Launch | None = None,
         order: AnyEffect | None = None,
     ) -> None:
-        attempt = Attempt(job, number, self.owner, self._ask, self._birth)
+        attempt = Attempt(job, number, self.owner, self._ask, self._start_driver)
         if launch is not None or order is not None:
             attempt.order(launch or order)  # type: ignore[arg-type]
         self._attempts[job, number] = attempt
@@ -176,32 +168,16 @@ class Agent:
     async def _ask(self, report: ReportArrived) -> object:
         return await self.client.ask(report)
 
-    async def _birth(self, folder: AttemptFolder, launch: Launch) -> Newborn | None:
-        python = launch.spec.python
-        nursery = self._nurseries.get(python)
-        if nursery is None:
-            nursery = self._nurseries[python] = Nursery(python)
-        self._nurseries.move_to_end(python)
-        self._let_nurseries_go()
-        return await nursery.birth(folder.path, folder.runtime, launch)
-
-    def _let_nurseries_go(self) -> None:
-        """End those that nobody has needed for a while, and the oldest where there are many; our own stays."""
-        others = [name for name in self._nurseries if name != sys.executable]
-        for position, name in enumerate(others):
-            idle_s = time.monotonic() - self._nurseries[name].used
-            if idle_s > self.keep_s or position < len(others) - KEPT_NURSERIES:
-                self._spawn(self._nurseries.pop(name).close())
+    async def _start_driver(self, folder: AttemptFolder, launch: Launch) -> DriverProcess | None:
+        return await self._drivers.start(launch.spec.python, folder.path, folder.runtime, launch)
 
     async def _warm(self) -> None:
-        """Have our own interpreter's nursery, and workers for cells without frameworks, ready before a job comes."""
-        nursery = self._nurseries.setdefault(sys.executable, Nursery(sys.executable))
-        try:
-            await nursery.start()
-        except ElasticError as problem:
-            log.warning("no nursery: %s", problem)
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(warm_up, sys.executable, {}, ())
+        """Have the forkservers of this interpreter, of drivers and of workers without frameworks, run before a job."""
+        for forkserver in (drivers.address(sys.executable), workers.address(sys.executable, os.environ, ())):
+            try:
+                await asyncio.to_thread(forkserver.warm_up)
+            except (ElasticError, OSError) as problem:
+                log.warning("a forkserver of %s could not be started: %s", forkserver.kind, problem)
 
     async def _orders(self) -> None:
         await self.client.welcomed.wait()  # what another agent runs is not ours to see to
@@ -228,7 +204,6 @@ class Agent:
                     log.info("no daemon for %.0f s and nothing runs: leaving", alone_s)
                     return
             self._insist()
-            self._let_nurseries_go()
             await asyncio.sleep(self.look_s)
 
     async def _sweep(self) -> None:

@@ -23,12 +23,12 @@ from jupyter_elastic.driver import channel
 from jupyter_elastic.driver.driver import ended_by
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
-from jupyter_elastic.forkserver.drivers import Newborn
+from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import AnyEffect, ExitReported, Launch, Rescale, Stop
 
-Birth: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[Newborn | None]]
+StartDriver: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[DriverProcess | None]]
 """Starts the driver of an attempt; None when it has one."""
 
 UNREACHABLE_S = 30.0
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 class Attempt:
     """One attempt, from its first order (or its discovery on disk) to its acknowledged end."""
 
-    def __init__(self, job: int, number: int, owner: str, ask: Ask, birth: Birth) -> None:
+    def __init__(self, job: int, number: int, owner: str, ask: Ask, start_driver: StartDriver) -> None:
         self.job = job
         self.number = number
         self.owner = owner
         self.folder: AttemptFolder | None = None
         self.exit: ExitReported | None = None
         """The end; set before it is acknowledged."""
-        self._birth = birth
+        self._start_driver = start_driver
         self._outbox = Outbox(ask)
         self._rescale: Launch | Rescale | None = None
         self._stop: Stop | None = None
@@ -88,24 +88,24 @@ class Attempt:
         if (seen := folder.exit()) is not None:
             return seen
         try:
-            newborn = await self._start(folder, launch) if launch is not None else None
-            driver = newborn.process if newborn is not None else await self._find(folder)
+            started = await self._start(folder, launch) if launch is not None else None
+            driver = started.process if started is not None else await self._find(folder)
         except (ElasticError, OSError) as problem:
             seen = self._ended("failed", str(problem))
         else:
-            seen = await self._follow(folder, driver, newborn) if driver is not None else None
+            seen = await self._follow(folder, driver, started) if driver is not None else None
             seen = seen or folder.exit() or await self._clean_up(folder, driver)
         with contextlib.suppress(OSError):
             folder.write_exit(seen)
         return seen
 
-    async def _start(self, folder: AttemptFolder, launch: Launch) -> Newborn | None:
+    async def _start(self, folder: AttemptFolder, launch: Launch) -> DriverProcess | None:
         """The attempt's driver; None when it has one or has been stopped."""
         if folder.record() is not None or self._stop is not None:
             return None
         check_spec(launch)
         folder.path.mkdir(mode=0o700, exist_ok=True)
-        return await self._birth(folder, launch)
+        return await self._start_driver(folder, launch)
 
     async def _find(self, folder: AttemptFolder) -> processes.Known | None:
         """The driver that the attempt has; None when it is dead or never was."""
@@ -118,7 +118,7 @@ class Attempt:
         return record.driver if record is not None else None
 
     async def _follow(
-        self, folder: AttemptFolder, driver: processes.Known, newborn: Newborn | None
+        self, folder: AttemptFolder, driver: processes.Known, started: DriverProcess | None
     ) -> ExitReported | None:
         """Speak with the driver until the attempt ends; None when the driver died before it could say so."""
         gone = asyncio.create_task(processes.gone(driver))
@@ -127,8 +127,8 @@ class Attempt:
             while True:
                 try:
                     path = str(folder.runtime / channel.SOCKET_NAME)
-                    reader, self._driver = newborn[1:] if newborn else await asyncio.open_unix_connection(path)
-                    newborn = None
+                    reader, self._driver = started[1:] if started else await asyncio.open_unix_connection(path)
+                    started = None
                     if (seen := await self._listen(reader)) is not None:
                         return seen
                     unreachable_since = time.monotonic()

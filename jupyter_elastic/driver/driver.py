@@ -3,8 +3,6 @@
 Knows the engine by `engines.base` and the agent by `link`; must not know the daemon, slots' meaning or policies. It
 lives on when the agent goes, and tells everything that still matters to the next one that connects. What it leaves in
 its folder is enough for a successor to end its workers should it be killed.
-
-    python -m jupyter_elastic.driver.driver <attempt folder> <runtime folder>
 """
 
 from __future__ import annotations
@@ -31,9 +29,11 @@ from jupyter_elastic.driver.progress import ProgressWriter
 from jupyter_elastic.driver.usage_sampler import Meter
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
+from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord
 from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.protocol.forkserver import DriverStarted
 from jupyter_elastic.types import (
     AnyEffect,
     DeathReported,
@@ -52,8 +52,6 @@ from jupyter_elastic.types import (
 GROUP = "jupyter_elastic.engines"
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
-HELD = "held"
-"""What a driver answers whose attempt has another one."""
 LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitReported`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
@@ -75,7 +73,7 @@ def preload() -> None:
         with contextlib.suppress(Exception):
             _preloaded[entry.name] = entry.load()
             _preloaded[entry.name].missing()  # what it looks through is known to the drivers then
-    workers.our_source()
+    our_source()
 
 
 def load_engine(name: str) -> type[Engine]:
@@ -425,45 +423,30 @@ def ended_by(stop: Stop) -> Any:
 
 
 def run(
-    attempt: Path,
+    folder: AttemptFolder,
     runtime: Path,
-    launch: Launch | None = None,
-    answer: Callable[[str], None] = lambda _: None,
+    launch: Launch,
+    answer: Callable[[DriverStarted], None],
     agent: socket.socket | None = None,
 ) -> int:
-    """Be the driver of an attempt; the exit code. `answer` gets "" once its order is on disk, else why it can't start.
+    """Be the driver of an attempt; the exit code. `answer` is called once its order is on disk, or when it can't start.
 
-    Without `launch` the folder has the order. Of two drivers started for one attempt the second finds the lock taken
-    and does nothing.
+    Of two drivers started for one attempt the second finds the lock taken and does nothing.
     """
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     workers.adopt()
-    folder = AttemptFolder(attempt)
     lock = folder.lock
     if not lock.acquire():
-        answer(HELD)
+        answer(DriverStarted("", held=True))
         return 3
-    launch = launch or folder.order()
-    if launch is None or folder.exit() is not None:
-        answer("there is no order to carry out")
+    if folder.exit() is not None:
+        answer(DriverStarted("the attempt is over"))
         return 4
     try:
-        asyncio.run(Driver(folder, launch, runtime).run(lambda: answer(""), agent))
+        asyncio.run(Driver(folder, launch, runtime).run(lambda: answer(DriverStarted("")), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / channel.SOCKET_NAME).unlink()
         lock.release()
     return 0
-
-
-def main() -> int:
-    """`python -m jupyter_elastic.driver.driver <attempt folder> <runtime folder>`."""
-    if len(sys.argv) != 3:
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    return run(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from jupyter_elastic.errors import ElasticError, ProtocolError
-from jupyter_elastic.forkserver.workers import Process, Spawner
+from jupyter_elastic.forkserver.client import ForkedProcess
+from jupyter_elastic.forkserver.workers import WorkerLauncher
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, StackReport, Start, ToWorker
 from jupyter_elastic.types import SlotId
@@ -35,7 +36,7 @@ class Member:
     rank: int
     local_rank: int = 0
     """Its number on this host, for its whole life; no other that lives has it."""
-    process: Process | None = None
+    process: ForkedProcess | None = None
     writer: asyncio.StreamWriter | None = None
     running: bool = False
     """Its cell runs."""
@@ -98,10 +99,10 @@ class WorkerProcesses:
         """Every worker's (pid, start time)."""
         return [member.process.known for member in self.members.values() if member.process is not None]
 
-    def start(self, member: Member, spawner: Spawner, order: Callable[[], Start]) -> None:
+    def start(self, member: Member, launcher: WorkerLauncher, order: Callable[[], Start]) -> None:
         """Start the member's process and see to it until it is gone. `order` is asked once all members are known."""
         self.members[member.name] = member
-        self._spawn_task(self._run(member, spawner, order))
+        self._spawn_task(self._run(member, launcher, order))
 
     def send(self, name: str, message: ToWorker) -> None:
         """Send a message to a worker, unless it is gone."""
@@ -137,9 +138,9 @@ class WorkerProcesses:
         if member.process is not None:
             processes.send(member.process.known, number)
 
-    async def _run(self, member: Member, spawner: Spawner, order: Callable[[], Start]) -> None:
+    async def _run(self, member: Member, launcher: WorkerLauncher, order: Callable[[], Start]) -> None:
         try:
-            process, ours = await spawner.start(TO_WORKER.encode(order()))
+            process, ours = await launcher.start(TO_WORKER.encode(order()))
         except ElasticError as problem:
             self.members.pop(member.name, None)
             self._owner.start_failed(member, problem)
@@ -174,7 +175,7 @@ class WorkerProcesses:
         self._owner.cleared()
 
 
-async def _clear(process: Process) -> None:
+async def _clear(process: ForkedProcess) -> None:
     """See to it that nothing lives any more which a dead worker has started."""
     await process.cleared.wait()
     if has_group(process.pid):  # whoever forked it can't tell

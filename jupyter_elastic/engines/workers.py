@@ -30,7 +30,7 @@ from jupyter_elastic.engines.failures import Failures, Weight, ended_early
 from jupyter_elastic.engines.wait_watch import WaitWatch
 from jupyter_elastic.engines.worker_processes import Ladder, Member, WorkerProcesses
 from jupyter_elastic.errors import ElasticError, ProtocolError
-from jupyter_elastic.forkserver.workers import Spawner, default_threads
+from jupyter_elastic.forkserver.workers import WorkerLauncher, default_threads
 from jupyter_elastic.jobfiles import failure, newcomer_output
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.jobfiles.failure import DIED, Failure
@@ -85,7 +85,7 @@ class WorkersEngine:
         self._failures = Failures()
         self._commits = Commits(task.folder)
         self._flusher = CommitFlusher(self._commits)
-        self._spawner: Spawner
+        self._launcher: WorkerLauncher
         self._port: socket.socket
         """Holds `MASTER_PORT`, one for each attempt."""
         self._servers: list[socket.socket] = []
@@ -132,7 +132,7 @@ class WorkersEngine:
         )
         self._port = environment.reserve()
         self.machine.elastic = self.rings and self._cell.elastic
-        self._spawner = Spawner(
+        self._launcher = WorkerLauncher(
             self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm, kept_for=payload.kernel
         )
         self._do(self.machine.want(generation, slots))
@@ -210,7 +210,7 @@ class WorkersEngine:
     def _fork(self, fork: membership.Fork) -> None:
         local_rank = environment.smallest_free({other.local_rank for other in self._members.values()})
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
-        self._workers.start(member, self._spawner, lambda: self._order(member, fork.size))
+        self._workers.start(member, self._launcher, lambda: self._order(member, fork.size))
 
     def _order(self, member: Member, size: int) -> messages.Start:
         devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._members.values()}
@@ -401,7 +401,7 @@ class WorkersEngine:
         self._over = self._ended = True
         if self._ticker is not None:
             self._ticker.cancel()
-            self._spawner.close()
+            self._launcher.close()
             for held in (self._port, *self._servers):
                 held.close()
         for task in self._tasks:

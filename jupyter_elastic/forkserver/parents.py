@@ -1,8 +1,7 @@
-"""Which warm parents a user has in a pool, and which of them are too many.
+"""Which warm parents (forkservers) a user has in a pool, and which of them are too many.
 
-Each parent (`pool`) holds a lock in the pool's runtime folder; the lock's file says who it is and how much memory it
-and the workers that wait in it take, and is touched while it is used. Knows those files and signals; must not know
-what a parent does.
+Each holds a lock in the pool's runtime folder; the lock's file says who it is and how much memory it takes, and is
+touched while it is used. Knows those files and signals; must not know what a forkserver does.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ MOST = 8
 """Parents of a user in a pool, where nobody has chosen."""
 MOST_MEMORY, PART_OF_MEMORY = 4 * 1024**3, 8
 """Bytes that all of them may take: so many, but not more than this part of the machine's memory."""
-_NAMES = "pool-*.lock"
+WORKERS, DRIVERS = "workers", "drivers"
+"""What forkservers fork; their files are named by it."""
 
 
 class Record(Struct, frozen=True, array_like=True):
@@ -34,7 +34,7 @@ class Record(Struct, frozen=True, array_like=True):
     pid: int
     start_time: float
     memory: int = 0
-    """Bytes of the parent and the workers that wait in it; 0 until it can fork any."""
+    """Bytes; 0 until it can fork."""
 
 
 class Parent(NamedTuple):
@@ -63,10 +63,10 @@ def most_memory() -> int:
     return min(MOST_MEMORY, int(psutil.virtual_memory().total) // PART_OF_MEMORY)
 
 
-def found(runtime: Path) -> list[Parent]:
-    """The parents that live in this runtime folder."""
+def found(runtime: Path, kinds: Sequence[str] = (WORKERS, DRIVERS)) -> list[Parent]:
+    """The forkservers that live in this runtime folder."""
     parents = []
-    for path in runtime.glob(_NAMES):
+    for path in [path for kind in kinds for path in runtime.glob(f"{kind}-*.lock")]:
         try:
             record, used = msgspec.json.decode(path.read_bytes(), type=Record), path.stat().st_mtime
         except (OSError, msgspec.DecodeError):

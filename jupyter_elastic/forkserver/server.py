@@ -1,14 +1,16 @@
-"""The warm parent: a single-threaded process that has imported the frameworks and is forked once per worker.
+"""A forkserver: a single-threaded process that has imported what its children need and is forked once for each.
 
-`python -m jupyter_elastic.forkserver.server --socket PATH --frameworks torch` listens on a UNIX socket in the pool's
-runtime folder, serves only processes of its own user (peer credentials), imports, and then gives a forked worker to
-each request, whose one argument is a file descriptor: the worker's end of its pipe. It tells the requester the pid and
-start time, later the exit code, and when nothing that the worker started lives any more. (A worker adopts what its
-cell leaves behind, and we what a dead worker does: none of its descendants gets away, daemonised or not.) A few
-workers are forked ahead and wait, so that a request costs a message and no fork. The parent never runs a parallel
-operation, `hvd.init` or CUDA, and has one thread when it forks. One pool per interpreter, environment and set of
-frameworks; whoever needs one starts it (`PoolClient`), the lock file sees to it that there is only one. Knows nothing
-of jobs. It ends when no job uses it and one of these is true: nobody has asked for half an hour; the last process for
+It listens on a UNIX socket in the pool's runtime folder, serves only processes of its own user (peer credentials),
+and gives each request a child, and the child the request's one argument, a file descriptor: its end of its connection.
+It tells the requester the pid and start time, later the exit code, and when nothing that the child started lives any
+more. (A worker adopts what its cell leaves behind, and its forkserver what a dead worker does: none of its descendants
+gets away, daemonised or not.) A few children are forked ahead and wait, for a fork with a framework takes milliseconds.
+The forkserver never runs a parallel operation, `hvd.init` or CUDA, and has one thread when it forks. There is one for
+each interpreter, environment and set of imports; whoever needs one starts it (`client`), the lock file sees to it that
+there is only one. What is imported and what a child becomes is given to `main` by the modules that are run:
+`worker.forkserver` and `driver.forkserver`.
+
+It ends when no child of it lives and one of these is true: nobody has asked for half an hour; the last process for
 which it is kept (the kernels, the agent: a request may name one) has been gone for five minutes; it was told to
 (SIGTERM), as the least recently used are when a user has too many; the package has changed.
 """
@@ -16,14 +18,11 @@ which it is kept (the kernels, the agent: a request may name one) has been gone 
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import errno
 import fcntl
 import gc
-import importlib
-import importlib.util
-import json
+import io
 import logging
 import os
 import select
@@ -31,133 +30,115 @@ import signal
 import socket
 import sys
 import time
-import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import NamedTuple
 
 import msgspec
 import psutil
-from msgspec import Struct
 
 from jupyter_elastic import _version
+from jupyter_elastic.errors import NotAllowed, ProtocolError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.peer import peer_of
+from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.protocol.forkserver import (
+    ANSWERS,
+    MAX_REQUEST,
+    REQUESTS,
+    Answer,
+    Clear,
+    Cleared,
+    Exited,
+    Fork,
+    Forked,
+    Refused,
+    Request,
+)
 
 IDLE_S = 1800.0
-"""So long a parent stays that nobody asks, even if somebody is there who could."""
+"""So long a forkserver stays that nobody asks, even if somebody is there who could."""
 KEEP_S = 300.0
 """So long it stays when nobody is there any more for whom it is kept."""
 MOST_KEPT_FOR = 256
-"""Processes whose end a parent waits for; further ones don't count."""
-LEFT_S = 0.5
-"""What a worker has left behind has so long between SIGTERM and SIGKILL."""
-LOOK_S = 10.0
-"""How often it is looked whether the package has changed."""
-SPARES, MOST_SPARES = 2, 16
-"""Workers that wait: so many at least, as many as were last wanted at once, but not more than this."""
-SPARE_DELAY_S = 0.15
-"""After a request new spares wait so long: the workers need the processor now."""
-MAX_REQUEST = 4096
-FRAMEWORKS = ("tensorflow", "torch")
-MODULES = {
-    "torch": ("torch", "horovod.torch", "horovod.torch.elastic"),
-    "tensorflow": ("tensorflow", "horovod.tensorflow", "horovod.tensorflow.elastic", "horovod.tensorflow.keras"),
-}
-"""What is imported for a framework; what is not installed is left out."""
-ALWAYS = ("cloudpickle", "numpy", "jupyter_elastic.worker.worker", "jupyter_elastic.training")
+"""Processes whose end a forkserver waits for; further ones don't count."""
+LEFT_S, LEFT_POLL_S = 0.5, 0.1
+"""What a worker has left behind has so long between SIGTERM and SIGKILL; how often it is looked after."""
+CHECK_S = 10.0
+"""How often it is checked whether the package has changed."""
 
 log = logging.getLogger(__name__)
 
 
-class Request(Struct, frozen=True):
-    """A line from a client. `fork` comes with the file descriptor that the worker gets.
-
-    `clear` is answered as soon as nothing lives that workers which are dead by now have started.
-    """
-
-    k: Literal["fork", "keep", "clear"]
-    kept_for: processes.Known | None = None
-    """The process (a kernel, the agent) for which the parent is kept."""
-
-
-_requests = msgspec.json.Decoder(Request)
-
-
 class Spare(NamedTuple):
-    """A worker that is forked and waits for its pipe."""
+    """A child that waits for its connection, which comes by `wire`."""
 
     pid: int
     start_time: float
     wire: socket.socket
 
 
-class Pool:
-    """The parent's loop."""
+class ForkServer:
+    """The server's loop. It owns `listener` and `lock`, the lock file's descriptor; times are in seconds."""
 
-    def __init__(self, listener: socket.socket, lock: int, idle_s: float, keep_s: float) -> None:
+    def __init__(self, listener: socket.socket, lock: int, *, spares: int, idle_s: float, keep_s: float) -> None:
         self._listener = listener
         self._lock = lock
-        """The lock file's descriptor: held as long as any process has it open."""
+        """Held as long as any process has it open."""
         self._idle_s = idle_s
         self._keep_s = keep_s
         self._leaving = ""
-        """Why it is to end as soon as no job uses it."""
+        """Why it is to end as soon as no child lives."""
         self._kept_for: dict[int, processes.Known] = {}
         """By the handles (pidfd) that tell their ends."""
-        self._left: dict[int, float] = {}
-        """What dead workers have left and we end, by pid: since when."""
-        self._not_cleared: list[tuple[socket.socket, dict[str, Any]]] = []
-        """Clients, and what to tell them when nothing is left."""
-        self._untouchable: set[int] = set()
-        """Children that we may not end, such as `sudo`."""
-        self._poll = select.poll()
         self._clients: dict[int, socket.socket] = {}
-        self._requesters: dict[int, socket.socket] = {}
-        """By the pid of the child they asked for."""
         self._spares: list[Spare] = []
-        self._wanted_spares = SPARES
-        self._at_once = 0
-        """Workers given away since there last was a pause."""
-        self._unsaid: list[tuple[socket.socket, dict[str, Any]]] = []
-        """Clients, and what to tell them: when nobody waits for a worker any more."""
-        self._measured = 0
-        """With how many spares our memory was last measured."""
-        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._most_spares = self._wanted_spares = spares
+        self._children: dict[int, socket.socket] = {}
+        """The client of each child, by the child's pid."""
+        self._left: dict[int, float] = {}
+        """What dead children have left and this process ends, by pid: since when."""
+        self._not_cleared: list[tuple[socket.socket, Cleared]] = []
+        """Clients, and what to send them when nothing is left."""
+        self._untouchable: set[int] = set()
+        """Children that this process may not end, such as `sudo`."""
+        self._poll = select.poll()
+        self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._leave("it was told to"))
-        self._wake_write = wake
         self._poll.register(listener, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
 
-    def serve(self) -> None:
-        """Fork for whoever asks, until it is to end and no job uses it."""
-        used = kept = looked = time.monotonic()
+    def serve(self) -> socket.socket | None:
+        """Fork for whoever asks until it is to end: None. In a child: the socket by which its connection comes.
+
+        It comes as a message of one byte with the descriptor; the end of the stream says that there will be none.
+        """
+        used = kept = checked = time.monotonic()
         source = newest_source()
         while True:
             now = time.monotonic()
-            if busy := bool(self._clients or self._requesters or self._unsaid or self._left):
+            if busy := bool(self._clients or self._children or self._left):
                 used = now
             if self._kept_for:
                 kept = now
-            if now - looked > LOOK_S:
+            if now - checked > CHECK_S:
                 if newest_source() != source:
                     self._leave("the package has changed")
-                if used > looked:
+                if used > checked:
                     os.utime(self._lock)
-                looked = now
+                checked = now
             if now - used > self._idle_s:
                 self._leave(f"nobody has asked for {now - used:.0f} s")
             elif now - max(used, kept) > self._keep_s:
                 self._leave("whoever it was kept for is gone")
             if self._leaving and not busy:
                 log.info("leaving: %s", self._leaving)
-                return
+                return None
             short = len(self._spares) < self._wanted_spares
-            unmeasured = len(self._spares) > self._measured
-            pause_s = SPARE_DELAY_S if self._left or short or unmeasured else min(self._idle_s, self._keep_s, LOOK_S)
-            ready = self._poll.poll(0 if self._unsaid else pause_s * 1000)
+            pause_s = 0.0 if short else LEFT_POLL_S if self._left else min(self._idle_s, self._keep_s, CHECK_S)
+            ready = self._poll.poll(pause_s * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -166,17 +147,19 @@ class Pool:
                     self._accept()
                 elif descriptor in self._kept_for:
                     self._no_longer_for(descriptor)
-                else:
-                    self._hear(self._clients[descriptor])
+                elif descriptor in self._clients:
+                    wire = self._receive(self._clients[descriptor])
+                    if wire is not None:
+                        return wire
             self._reap()
-            if ready:
-                continue
-            if self._unsaid:
-                self._say()
-            elif short:
-                self._fork_spares()
-            elif unmeasured:
-                self._measure()
+            if short and not ready:  # nobody waits
+                try:
+                    wire = self._fork()
+                except OSError:  # tried again at the next request
+                    self._wanted_spares = 0
+                else:
+                    if wire is not None:
+                        return wire
 
     def keep_for(self, process: processes.Known) -> None:
         """Stay as long as this process lives (and now and then asks)."""
@@ -198,38 +181,45 @@ class Pool:
     def _leave(self, why: str) -> None:
         self._leaving = self._leaving or why
 
+    # --- clients ------------------------------------------------------------------------------------------------------
+
     def _accept(self) -> None:
         client, _ = self._listener.accept()
-        uid = peer_of(client).uid
-        if uid != os.getuid():
-            log.warning("refused a connection of user %d", uid)
+        try:
+            check_same_user(client)
+        except NotAllowed as problem:
+            log.warning("refused a connection: %s", problem)
             client.close()
             return
+        client.setblocking(False)
         self._clients[client.fileno()] = client
         self._poll.register(client, select.POLLIN)
 
-    def _hear(self, client: socket.socket) -> None:
+    def _receive(self, client: socket.socket) -> socket.socket | None:
+        """Do what a client asks; in a child that is forked for it, what `serve` returns."""
+        descriptors: list[int] = []
         try:
             data, descriptors, _, _ = socket.recv_fds(client, MAX_REQUEST, 1)
-        except OSError:
-            data, descriptors = b"", []
-        try:
-            requests = [_requests.decode(line) for line in data.splitlines()]
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            requests = whole_requests(data)
+        except (OSError, ProtocolError) as problem:
             log.warning("dropped a client: %s", problem)
             requests = []
-        for request in requests:
-            if request.kept_for is not None:
-                self.keep_for(request.kept_for)
-            if request.k == "clear":
-                self._not_cleared.append((client, {"k": "clear"}))
-        for descriptor in descriptors:
-            if requests:
-                self._give(client, descriptor)
-            else:
+        try:
+            if not requests:
+                self._drop(client)
+            for request in requests:
+                if isinstance(request, Clear):
+                    self._not_cleared.append((client, Cleared()))
+                elif request.kept_for is not None:
+                    self.keep_for(request.kept_for)
+                if isinstance(request, Fork) and descriptors:
+                    wire = self._give(client, descriptors[0])
+                    if wire is not None:
+                        return wire
+        finally:
+            for descriptor in descriptors:
                 os.close(descriptor)
-        if not requests:
-            self._drop(client)
+        return None
 
     def _drop(self, client: socket.socket) -> None:
         with contextlib.suppress(KeyError):
@@ -237,106 +227,80 @@ class Pool:
         self._clients.pop(client.fileno(), None)
         client.close()
 
-    def _give(self, client: socket.socket, descriptor: int) -> None:
-        """Hand a worker its pipe."""
-        self._at_once += 1
-        self._wanted_spares = min(max(SPARES, self._at_once), MOST_SPARES)
-        try:
-            spare = self._hand_over(descriptor)
-        except OSError as problem:
-            self._unsaid.append((client, {"k": "refused", "message": f"fork: {problem}"}))
-            return
-        finally:
-            os.close(descriptor)
-        self._requesters[spare.pid] = client
-        self._unsaid.append((client, {"k": "forked", "pid": spare.pid, "start_time": spare.start_time}))
-
-    def _hand_over(self, descriptor: int) -> Spare:
-        while True:
-            spare = self._spares.pop(0) if self._spares else self._fork()
-            with spare.wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: the next one
-                socket.send_fds(spare.wire, [b"w"], [descriptor])
-                return spare
-
-    def _fork_spares(self) -> None:
-        self._at_once = 0
-        with contextlib.suppress(OSError):  # tried again when a worker is wanted
-            while len(self._spares) < self._wanted_spares:
-                self._spares.append(self._fork())
-
-    def _measure(self) -> None:
-        """Say how much memory we take, and send away the least recently used where the user's parents take too much."""
-        self._measured = len(self._spares)
-        memory = 0
-        for pid in (os.getpid(), *(spare.pid for spare in self._spares)):
-            with contextlib.suppress(psutil.Error):
-                memory += psutil.Process(pid).memory_full_info().pss
-        write_record(self._lock, memory)
-        log.info("%d MB with %d workers that wait", memory >> 20, self._measured)
-        others = parents.found(Path(self._listener.getsockname()).parent)
-        parents.send_away(parents.surplus(others, parents.most(), parents.most_memory()))
-
-    def _fork(self) -> Spare:
-        ours, its = socket.socketpair()
-        with its:
+    def _send(self, client: socket.socket, answer: Answer) -> None:
+        if client.fileno() >= 0:
             try:
-                pid = os.fork()
-            except OSError:
-                ours.close()
-                raise
-            if pid == 0:
-                ours.close()
-                self._become_worker(its)
-        return Spare(pid, psutil.Process(pid).create_time(), ours)
+                client.sendall(ANSWERS.encode(answer))
+            except OSError:  # it is gone, or has not read for long
+                self._drop(client)
 
-    def _become_worker(self, wire: socket.socket) -> NoReturn:
+    # --- children -----------------------------------------------------------------------------------------------------
+
+    def _give(self, client: socket.socket, descriptor: int) -> socket.socket | None:
+        """Give a client a child, and the child its connection; in a child that is forked here, what `serve` returns."""
+        self._wanted_spares = self._most_spares
+        while True:
+            if not self._spares:
+                try:
+                    wire = self._fork()
+                except OSError as problem:
+                    self._send(client, Refused(f"fork: {problem}"))
+                    return None
+                if wire is not None:
+                    return wire
+            spare = self._spares.pop(0)
+            with spare.wire, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died: the next one
+                socket.send_fds(spare.wire, [b"."], [descriptor])
+                break
+        self._children[spare.pid] = client
+        self._send(client, Forked(spare.pid, spare.start_time))
+        return None
+
+    def _fork(self) -> socket.socket | None:
+        """Fork a child that waits; in it, what `serve` returns."""
+        ours, theirs = socket.socketpair()
         try:
-            os.setsid()
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            atexit._clear()
-            for inherited in (self._listener, *self._clients.values(), *(spare.wire for spare in self._spares)):
-                inherited.close()
-            for handle in (self._lock, self._wake, self._wake_write, *self._kept_for):
-                os.close(handle)
-            logging.getLogger().handlers.clear()
-            from jupyter_elastic.worker import worker
-
-            worker.prepare()
-            _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
-            wire.close()
-            if not descriptors:  # the pool is gone
-                os._exit(0)
-            worker.main(socket.socket(fileno=descriptors[0]))
-        except BaseException:
-            traceback.print_exc()
-        os._exit(1)
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid:
+            theirs.close()
+            self._spares.append(Spare(*processes.known(pid), ours))
+            return None
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        for inherited in (ours, self._listener, *self._clients.values(), *(spare.wire for spare in self._spares)):
+            inherited.close()
+        for handle in (self._lock, self._wake, self._wake_write, *self._kept_for):
+            os.close(handle)
+        return theirs
 
     def _reap(self) -> None:
-        exits: list[tuple[socket.socket, dict[str, Any]]] = []
+        exited: list[tuple[socket.socket, int, int]] = []
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
                 self._left.pop(pid, None)
-                client = self._requesters.pop(pid, None)
-                if client is not None:
-                    exits.append((client, {"k": "exit", "pid": pid, "code": os.waitstatus_to_exitcode(status)}))
+                if pid in self._children:
+                    exited.append((self._children.pop(pid), pid, os.waitstatus_to_exitcode(status)))
                 elif any(spare.pid == pid for spare in self._spares):
                     self._spares = [spare for spare in self._spares if spare.pid != pid]
-                    self._wanted_spares = 0  # something is wrong with them; the next request tries again
-        if exits or self._left or self._not_cleared:
+                    self._wanted_spares = 0  # something is wrong with them: tried again at the next request
+        if exited or self._left or self._not_cleared:
             self._clear()
-        for client, words in exits:
-            words["cleared"] = not self._left
+        for client, pid, code in exited:
+            self._send(client, Exited(pid, code, cleared=not self._left))
             if self._left:
-                self._not_cleared.append((client, {"k": "cleared", "pid": words["pid"]}))
-        self._unsaid += exits
+                self._not_cleared.append((client, Cleared(pid)))
 
     def _clear(self) -> None:
-        """End what dead workers have left to us; say so when there is nothing any more."""
+        """End what dead children have left to this process; say so when there is nothing any more."""
         now = time.monotonic()
-        ours = self._requesters.keys() | {spare.pid for spare in self._spares} | self._untouchable
+        ours = self._children.keys() | {spare.pid for spare in self._spares} | self._untouchable
         for pid in processes.children() - ours:
             since = self._left.setdefault(pid, now)
             try:
@@ -350,42 +314,34 @@ class Pool:
                 self._untouchable.add(pid)
                 del self._left[pid]
         if not self._left:
-            self._unsaid += self._not_cleared
+            for client, answer in self._not_cleared:
+                self._send(client, answer)
             self._not_cleared.clear()
 
-    def _say(self) -> None:
-        for client, words in self._unsaid:
-            with contextlib.suppress(OSError):
-                client.sendall(json.dumps(words).encode() + b"\n")
-        self._unsaid.clear()
 
-
-def import_frameworks(frameworks: list[str]) -> None:
-    """Import what workers will need, and do once what the first of each kind is slow at."""
-    for name in (*ALWAYS, *(module for framework in frameworks for module in MODULES[framework])):
-        try:
-            importlib.import_module(name)
-        except ImportError as problem:
-            log.info("not imported: %s (%s)", name, problem)
-        except Exception:
-            log.exception("%s could not be imported", name)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
+def whole_requests(data: bytes) -> list[Request]:
+    """The requests that came together; ProtocolError for a bad one or a part of one: a client sends each at once."""
+    stream, requests, size = io.BytesIO(data), [], 0
+    while size < len(data):
+        request = REQUESTS.receive(stream)
+        if request is None:
+            raise ProtocolError("a part of a request to a forkserver")
+        requests.append(request)
+        size = stream.tell()
+    return requests
 
 
 def newest_source() -> int:
-    """When the part of our package that workers use was last changed, in ns: a pool with an older one is stale.
+    """When a file of this package was last changed, in ns: a forkserver with an older one is stale.
 
-    Reads a hundred times the file system: not for every request.
+    Reads some hundred times the file system: not for every request.
     """
     root = Path(_version.__file__).parent
-    files = [*root.glob("*.py"), *root.glob("agent/*.py"), *root.glob("training/*.py")]
-    return max(file.stat().st_mtime_ns for file in files)
+    return max(file.stat().st_mtime_ns for depth in ("*.py", "*/*.py", "*/*/*.py") for file in root.glob(depth))
 
 
 def listen(path: Path) -> tuple[socket.socket, int] | None:
-    """The pool's socket, listening, and its lock; None when another process has the lock, whose file says which."""
+    """The listening socket and its lock; None when another process has the lock, whose file says which."""
     lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -410,12 +366,25 @@ def write_record(lock: int, memory: int = 0) -> None:
     os.ftruncate(lock, len(text))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Be a warm parent until nobody has asked for a while."""
-    parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.forkserver.server")
+def main(
+    import_ahead: Callable[[Sequence[str]], None],
+    prepare: Callable[[], None],
+    become: Callable[[socket.socket], int],
+    *,
+    adopts: bool,
+    spares: int,
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Be a forkserver until it is not needed; the exit code of the server, and in a child that of `become`.
+
+    `import_ahead` imports what children need, given the command line's `--imports`. Each child calls `prepare`, waits
+    for its connection, and calls `become` with it; `spares` of them wait at a time. With `adopts` the forkserver ends
+    what its dead children leave behind.
+    """
+    parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)
-    parser.add_argument("--frameworks", nargs="*", default=[], choices=FRAMEWORKS)
-    parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds until an unused pool ends")
+    parser.add_argument("--imports", nargs="*", default=[], help="what is imported ahead")
+    parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds until an unused one ends")
     parser.add_argument("--keep", type=float, default=KEEP_S, help="the same when nobody is there for whom it is kept")
     parser.add_argument("--kept-for", nargs=2, metavar=("PID", "START"), help="a process for which it is kept")
     options = parser.parse_args(arguments)
@@ -423,23 +392,31 @@ def main(arguments: list[str] | None = None) -> int:
     taken = listen(options.socket)
     if taken is None:
         return 0
-    began = time.monotonic()
-    import_frameworks(options.frameworks)
+    pid, began = os.getpid(), time.monotonic()
+    import_ahead(options.imports)
     gc.collect()
     gc.freeze()
     threads = len(list(Path("/proc/self/task").iterdir())) if sys.platform == "linux" else 1
-    log.info("warm after %.2f s, %d thread(s): %s", time.monotonic() - began, threads, ", ".join(options.frameworks))
-    processes.adopt_orphans()
-    write_record(taken[1], psutil.Process().memory_info().rss)
-    pool = Pool(*taken, options.idle, options.keep)
+    memory = psutil.Process().memory_info().rss
+    seconds = time.monotonic() - began
+    log.info("warm after %.2f s, %d MB, %d thread(s): %s", seconds, memory >> 20, threads, ", ".join(options.imports))
+    if adopts:
+        processes.adopt_orphans()
+    write_record(taken[1], memory)
+    others = parents.found(options.socket.parent, kinds=(parents.WORKERS,))
+    parents.send_away(parents.surplus(others, parents.most(), parents.most_memory()))
+    server = ForkServer(*taken, spares=spares, idle_s=options.idle, keep_s=options.keep)
     if options.kept_for is not None:
-        pool.keep_for((int(options.kept_for[0]), float(options.kept_for[1])))
+        server.keep_for((int(options.kept_for[0]), float(options.kept_for[1])))
     try:
-        pool.serve()
+        wire = server.serve()
     finally:
-        options.socket.unlink(missing_ok=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        if os.getpid() == pid:
+            options.socket.unlink(missing_ok=True)
+    if wire is None:
+        return 0
+    logging.getLogger().handlers.clear()
+    prepare()
+    with wire:
+        _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
+    return become(socket.socket(fileno=descriptors[0])) if descriptors else 0  # else the forkserver is gone

@@ -23,7 +23,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, check_size, find
 from jupyter_elastic.errors import BadRequest, JobCancelled
-from jupyter_elastic.forkserver.workers import warm_up
+from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.payload import remove_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
@@ -72,7 +72,7 @@ def _warm() -> None:
         choose_engine("process")
         services.ensure()
         for framework in _likely_frameworks():
-            warm_up(sys.executable, capture.environment(os.environ), (framework,))
+            workers.address(sys.executable, {**os.environ, **capture.environment(os.environ)}, (framework,)).warm_up()
         forecasts.for_live_views()
 
 

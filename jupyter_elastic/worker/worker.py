@@ -1,6 +1,6 @@
 """In each rank: restore the names, run the cell, write what it prints, what it gives and how it failed.
 
-A worker is forked from the warm pool or started as `python -m jupyter_elastic.worker.worker --fd N`; all it has is its
+A worker is forked from a forkserver or started as `python -m jupyter_elastic.worker.worker --fd N`; all it has is its
 end of the driver's stream, whose first message says what to run. Knows the payload and the job's folder; must not know
 slots' meaning or the daemon. It never returns: a worker ends with `os._exit`.
 
@@ -122,8 +122,8 @@ class Worker:
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
 
-    def run(self) -> NoReturn:
-        """Run the cell to its end and exit."""
+    def run(self) -> None:
+        """Run the cell to its end; a worker whose cell failed, was interrupted or is not wanted any more ends here."""
         try:
             self.go_through()
         except KeyboardInterrupt as problem:
@@ -138,7 +138,6 @@ class Worker:
             self._failed(problem)
         self._output.follow(self._rank)
         self._channel.send(messages.Done())
-        _finish()
 
     def go_through(self) -> None:
         """Run the cell, and bring out what it gives."""
@@ -401,16 +400,6 @@ def _limit_threads() -> None:
         torch.set_num_threads(int(threads))
 
 
-def _finish() -> NoReturn:
-    """End as a script ends: wait for threads, run what was left with atexit (Horovod's shutdown is among it)."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    _flush()
-    _leave(0)
-
-
 def _leave(code: int) -> NoReturn:
     _flush()
     os._exit(code)
@@ -425,7 +414,9 @@ def _flush() -> None:
 
 
 def prepare() -> None:
-    """What a worker can do before it has its order."""
+    """Make this process a worker's."""
+    # The cell's own functions are called before, for they come later; those of the forkserver are not called.
+    atexit.register(_leave, 0)
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -439,17 +430,22 @@ def prepare() -> None:
     display.install()
 
 
-def main(connected: socket.socket) -> NoReturn:
-    """Be a worker on this end of the driver's stream; `prepare` was called."""
+def main(connected: socket.socket) -> int:
+    """Be a worker on this end of the driver's stream; `prepare` was called.
+
+    Comes back with the exit code when the cell is through: Python is to end as after a script then, which waits for
+    threads and calls what was left with `atexit` (Horovod's shutdown is among it).
+    """
     try:
         Worker(DriverChannel(connected)).run()
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
     except BaseException:
         traceback.print_exc()
-    os._exit(FAILED)
+        os._exit(FAILED)
+    return 0
 
 
 if __name__ == "__main__":
     prepare()
-    main(socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1])))
+    sys.exit(main(socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))))

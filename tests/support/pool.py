@@ -157,7 +157,7 @@ class Pool:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def members(self) -> list[processes.Known]:
-        """Every living process of this pool: daemon, agent, nursery, drivers, warm parents, workers."""
+        """Every living process of this pool: daemon, agent, forkservers, drivers, workers."""
         mark = f"{paths.DIR_VARIABLE}={self.folder}".encode()
         found = []
         for process in psutil.process_iter():

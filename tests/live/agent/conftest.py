@@ -1,15 +1,14 @@
-"""A nursery and attempts with the fake engine; every process is gone after the test."""
+"""A forkserver and attempts with the fake engine; every process is gone after the test."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 
 from jupyter_elastic.agent.attempt import Attempt
-from jupyter_elastic.forkserver.drivers import Nursery
+from jupyter_elastic.forkserver import drivers, parents
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.types import ExitReported
@@ -25,25 +24,23 @@ class World:
     """What an agent would hold, without a daemon: the reports are collected."""
 
     def __init__(self) -> None:
-        self.nursery = Nursery(sys.executable)
+        self.drivers = drivers.DriverLauncher()
         self.seen = []
         self.changed = asyncio.Event()
-        self.births = 0
+        self.starts = 0
         self.tasks = []
 
     async def ask(self, report):
         self.seen.append(report.seen)
         self.changed.set()
 
-    async def birth(self, folder, launch):
-        self.births += 1
-        python = launch.spec.python
-        nursery = self.nursery if python == sys.executable else Nursery(python)
-        return await nursery.birth(folder.path, folder.runtime, launch)
+    async def start_driver(self, folder, launch):
+        self.starts += 1
+        return await self.drivers.start(launch.spec.python, folder.path, folder.runtime, launch)
 
     def attempt(self, launch, *, start=True):
         """An agent's hold on the attempt: the task of its life and the hold itself."""
-        hold = Attempt(launch.job, launch.attempt, "me", self.ask, self.birth)
+        hold = Attempt(launch.job, launch.attempt, "me", self.ask, self.start_driver)
         folder = AttemptFolder.of(launch.spec.folder, launch.attempt)
         task = asyncio.create_task(hold.live(folder, launch if start else None))
         self.tasks.append(task)
@@ -82,7 +79,7 @@ def world(pool_dir, tmp_path, monkeypatch):
                 for folder in attempts(paths.jobs_dir()):
                     if (record := folder.record()) is not None:
                         await processes.end([record.driver, *record.workers], grace_s=0.0)
-                await here.nursery.close()
+                await processes.end([server.known for server in parents.found(paths.runtime_dir())], grace_s=0.0)
 
         asyncio.run(live())
 

@@ -11,7 +11,6 @@ import pytest
 from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import DaemonUnreachable
-from jupyter_elastic.forkserver.drivers import Nursery
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import paths, processes
@@ -162,24 +161,3 @@ def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
             await task
 
     asyncio.run(alone())
-
-
-def test_a_nursery_that_nobody_needs_any_more_ends(pool_dir):
-    async def live():
-        nursery = Nursery(sys.executable)
-        await nursery.start()
-        process = nursery._process
-        who = agent.Agent(Daemon(), look_s=0.01, keep_s=0.0)
-        who._nurseries["/some/other/python"] = nursery
-        task = asyncio.create_task(who.run())
-        try:
-            async with asyncio.timeout(60):
-                while process.poll() is None:  # noqa: ASYNC110 - it is our child: only `poll` says it
-                    await asyncio.sleep(0.01)
-            assert "/some/other/python" not in who._nurseries
-            assert not task.done()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(live())

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
 import sys
 
 import msgspec
@@ -188,7 +187,6 @@ def test_the_next_agent_adopts_a_running_driver(world, job):
         pids = await until_recorded(AttemptFolder.of(job, 1), 1)
         life.cancel()  # the agent dies
         await asyncio.gather(life, return_exceptions=True)
-        await here.nursery.close()
         here.seen.clear()
 
         hold, life = here.attempt(order, start=False)
@@ -208,7 +206,7 @@ def test_the_next_agent_adopts_a_running_driver(world, job):
         hold.order(stop(order, "cancel"))
         assert (await life).outcome == "cancelled"
         assert not any(isinstance(one, ReleaseReported) for one in here.seen)
-        assert here.births == 1
+        assert here.starts == 1
         assert calls(job) == ["launch 1", "rescale 2", "rescale 3", "stop cancel"]
 
     world(story)
@@ -233,7 +231,7 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         here.seen.clear()
         assert (await here.attempt(order)[1]).outcome == "preempted"
         assert here.ends() == [("preempted", 1)]
-        assert here.births == 1
+        assert here.starts == 1
 
     world(story)
 
@@ -265,7 +263,7 @@ def test_a_driver_killed_while_nobody_looked_is_lost_too(world, job):
         await processes.gone(driver)
         assert (await here.attempt(order)[1]).outcome == "lost"
         assert processes.living(workers) == []
-        assert here.births == 1
+        assert here.starts == 1
 
     world(story)
 
@@ -293,18 +291,6 @@ def test_a_driver_that_is_told_to_end_counts_as_lost(world, job):
         assert (await life).outcome == "lost"
         assert calls(job)[-1] == "stop preempt"
         assert processes.living(workers) == []
-
-    world(story)
-
-
-def test_a_driver_that_died_while_it_waited_is_not_missed(world, job):
-    async def story(here):
-        await here.nursery.start()
-        (spare,) = here.nursery._spares
-        processes.send(processes.known(spare.pid), signal.SIGKILL)
-        await until(lambda: not psutil.pid_exists(spare.pid))
-        order = launch(job, Script(outcome="completed"), python=sys.executable)
-        assert (await here.attempt(order)[1]).outcome == "completed"
 
     world(story)
 
@@ -340,24 +326,9 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
         _, life = here.attempt(order)
         await here.until_seen(RunningReported)
         folder = AttemptFolder.of(job, 1)
-        assert await here.nursery.birth(folder.path, folder.runtime, order) is None
-        second = [sys.executable, "-m", "jupyter_elastic.driver.driver", str(folder.path), str(folder.runtime)]
-        assert await asyncio.to_thread(subprocess.call, second) == 3
+        assert await here.drivers.start(sys.executable, folder.path, folder.runtime, order) is None
         assert calls(job) == ["launch 1"]
         assert not life.done()
-
-    world(story)
-
-
-def test_a_driver_starts_without_a_nursery_too(world, job):
-    async def story(here):
-        order = launch(job, Script(outcome="completed"), python=sys.executable)
-        folder = AttemptFolder.of(job, 1)
-        folder.create(order)
-        folder.runtime.mkdir(mode=0o700)
-        program = [sys.executable, "-m", "jupyter_elastic.driver.driver", str(folder.path), str(folder.runtime)]
-        assert await asyncio.to_thread(subprocess.call, program, stderr=subprocess.DEVNULL) == 0
-        assert folder.exit().outcome == "completed"
 
     world(story)
 
@@ -389,7 +360,7 @@ def test_twenty_drivers_at_once_leave_no_process_and_no_zombie(world, job):
         for order in orders:
             driver = AttemptFolder.of(order.spec.folder, 1).record().driver
             await processes.gone(driver)
-            await until(lambda driver=driver: not psutil.pid_exists(driver[0]))  # the nursery leaves no zombies
+            await until(lambda driver=driver: not psutil.pid_exists(driver[0]))  # the forkserver leaves no zombies
 
     world(story)
 

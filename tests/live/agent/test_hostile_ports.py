@@ -62,7 +62,6 @@ def frames(evil: bytes) -> list[bytes]:
     return [
         evil,
         bytes([VERSION]) + len(evil).to_bytes(HEADER - 1, "big") + evil,  # driver and agent
-        evil + b"\n",  # the warm pool
         json.dumps({"k": "start", "payload": evil.hex()}).encode() + b"\n",
         ZMTP + b"\x00" + bytes([len(evil)]) + evil,  # the daemon
         *(verb + b" " + key + b" " + http + evil for verb in (b"PUT", b"POST", b"GET") for key in keys),
@@ -116,7 +115,7 @@ def test_no_socket_of_a_pool_runs_a_pickle(tmp_path: Path, source: str) -> None:
         assert {ip for ip, _ in tcp} == {"127.0.0.1"}, "nothing listens beyond loopback"
         names = {Path(path).name for path in unix}
         assert {"daemon.sock", "driver.sock"} <= names, names
-        assert any(name.startswith("pool-") for name in names), names
+        assert any(name.startswith("workers-") for name in names), names
         with ThreadPoolExecutor(8) as posters:
             for address in (*tcp, *unix):
                 for data in frames(evil):

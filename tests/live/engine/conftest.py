@@ -22,7 +22,7 @@ def warm_pool() -> Iterator[None]:
         os.environ["JUPYTER_ELASTIC_DIR"] = folder
         runtime = paths.runtime_dir()
         yield
-        for lock in runtime.glob("pool-*.lock"):
+        for lock in runtime.glob("workers-*.lock"):
             pid, start_time, *_ = json.loads(lock.read_text())
             processes.send((pid, start_time), signal.SIGKILL)
         for file in runtime.iterdir():

@@ -72,7 +72,7 @@ async def test_no_port_runs_a_pickle(folder: Path) -> None:
             post(address, evil)
             post(address, b"PUT /x HTTP/1.0\r\nContent-Length: 99999999999\r\n\r\n")
             post(address, b"A" * 100_000)
-        pools = [str(path) for path in paths.runtime_dir().glob("pool-*.sock")]
+        pools = [str(path) for path in paths.runtime_dir().glob("workers-*.sock")]
         assert pools
         for path in pools:
             post(path, evil)

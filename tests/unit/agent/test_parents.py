@@ -37,11 +37,11 @@ def test_the_least_recently_used_go(memories: tuple[int, ...], count: int, memor
 
 def test_only_those_that_live_are_found(tmp_path: Path) -> None:
     pid, start_time = processes.myself()
-    (tmp_path / "pool-a.lock").write_text(json.dumps([pid, start_time, 7]))
-    (tmp_path / "pool-b.lock").write_text(json.dumps([pid, start_time - 100]))
-    (tmp_path / "pool-c.lock").write_text("")
-    os.utime(tmp_path / "pool-a.lock", (50, 50))
-    assert parents.found(tmp_path) == [Parent((pid, start_time), 7, 50.0, tmp_path / "pool-a.sock")]
+    (tmp_path / "workers-a.lock").write_text(json.dumps([pid, start_time, 7]))
+    (tmp_path / "workers-b.lock").write_text(json.dumps([pid, start_time - 100]))
+    (tmp_path / "workers-c.lock").write_text("")
+    os.utime(tmp_path / "workers-a.lock", (50, 50))
+    assert parents.found(tmp_path) == [Parent((pid, start_time), 7, 50.0, tmp_path / "workers-a.sock")]
 
 
 @pytest.mark.parametrize(

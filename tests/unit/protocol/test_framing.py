@@ -10,9 +10,10 @@ import pytest
 
 from jupyter_elastic.driver.channel import ORDERS, REPORTS
 from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.protocol import forkserver
 from jupyter_elastic.protocol.framing import HEADER, MAX_FRAME, VERSION, Frames
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, Done, Ready, Start
-from jupyter_elastic.types import ReleaseReported, Stop
+from jupyter_elastic.types import JobSpec, Launch, ReleaseReported, Stop
 
 STOP = Stop(job=1, attempt=1, owner="ann", how="cancel")
 RELEASED = ReleaseReported(at=1.0, by="ann", id="r", job=1, attempt=1, slots=("a:0",), generation=1)
@@ -20,10 +21,18 @@ START = Start(
     name="w0", rank=0, size=1, local_rank=0, visible="", device="cpu", port=1, engine="process", folder="/", job=1,
     attempt=1,
 )  # fmt: skip
+SPEC = JobSpec(name="x", folder="/", python="/p", min_slots=1, max_slots=1)
+LAUNCH = forkserver.StartDriver(
+    "/a", "/r", Launch(job=1, attempt=1, owner="ann", spec=SPEC, generation=1, slots=("a:0",))
+)
 BOUNDARIES = [
     (ORDERS, STOP, REPORTS.encode(RELEASED)),
     (REPORTS, RELEASED, ORDERS.encode(STOP)),
     (TO_WORKER, START, FROM_WORKER.encode(Done())),
+    (forkserver.REQUESTS, forkserver.Fork((1, 2.0)), forkserver.ANSWERS.encode(forkserver.Cleared())),
+    (forkserver.ANSWERS, forkserver.Exited(1, -9, cleared=True), forkserver.REQUESTS.encode(forkserver.Clear())),
+    (forkserver.START_DRIVER, LAUNCH, forkserver.DRIVER_STARTED.encode(forkserver.DriverStarted(""))),
+    (forkserver.DRIVER_STARTED, forkserver.DriverStarted("", held=True), forkserver.START_DRIVER.encode(LAUNCH)),
     (FROM_WORKER, Ready(point="init", has_state=True, at=1.0), TO_WORKER.encode(START)),
 ]
 each_boundary = pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""`python -m jupyter_elastic.driver.forkserver`: the forkserver of drivers, which has the engines imported ahead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from jupyter_elastic.driver import driver
+from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.forkserver import server
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.platform import private_files
+from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, START_DRIVER, DriverStarted
+
+
+def import_ahead(_: Sequence[str]) -> None:
+    """Load the engines."""
+    driver.preload()
+
+
+def prepare() -> None:
+    """Name the process, as `ps` and `top` show it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
+
+
+def drive(connection: socket.socket) -> int:
+    """Wait for an attempt and be its driver; the exit code."""
+    answers: list[DriverStarted] = []
+
+    def answer(started: DriverStarted) -> None:
+        answers.append(started)
+        with contextlib.suppress(OSError):  # an agent that is gone finds this driver by driver.json
+            connection.sendall(DRIVER_STARTED.encode(started))
+
+    try:
+        with connection.makefile("rb") as stream:  # the agent sends one message, and waits for the answer
+            order = START_DRIVER.receive(stream)
+        if order is None:  # the agent is gone
+            return 0
+        folder = AttemptFolder(Path(order.attempt))
+        with private_files.open_private(folder.log, append=True) as file:
+            for stream_number in (1, 2):
+                os.dup2(file.fileno(), stream_number)
+        return driver.run(folder, Path(order.runtime), order.launch, answer, connection)
+    except ProtocolError as problem:
+        answer(DriverStarted(str(problem)))
+    except Exception:
+        traceback.print_exc()
+        if not answers:
+            answer(DriverStarted(traceback.format_exc(limit=0).strip()))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(server.main(import_ahead, prepare, drive, adopts=False, spares=1))

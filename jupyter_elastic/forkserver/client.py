@@ -1,0 +1,254 @@
+"""The client of a forkserver: finds it or starts it, has processes forked, and hears of their ends.
+
+Knows processes and the forkserver's messages; must not know what the forked processes do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_elastic.errors import EngineError, ProtocolError
+from jupyter_elastic.forkserver import parents
+from jupyter_elastic.forkserver.server import newest_source
+from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform.python_path import with_package
+from jupyter_elastic.protocol.forkserver import (
+    ANSWERS,
+    REQUESTS,
+    Answer,
+    Cleared,
+    Exited,
+    Fork,
+    Forked,
+    Keep,
+    Refused,
+)
+
+START_S = 180.0
+"""How long a forkserver may take to import its modules before its clients do without it."""
+POLL_S = 0.02
+"""How often it is tried whether one that was started answers."""
+CODE_S = 5.0
+"""How long after a death its exit code is waited for."""
+MODULES = {parents.WORKERS: "jupyter_elastic.worker.forkserver", parents.DRIVERS: "jupyter_elastic.driver.forkserver"}
+"""What is run as a forkserver (`python -m ...`) of each kind."""
+_READ_BY_FRAMEWORKS = (
+    "PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "NUMEXPR_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_",
+    "PYTORCH_", "HOROVOD_", "CONDA_", "VIRTUAL_ENV", "PATH", "CUDA_HOME", "CUDA_PATH", "HOME", "JAX_",
+)  # fmt: skip
+"""Starts of variables that count at an import: environments that differ in them have different forkservers."""
+
+
+class ForkedProcess:
+    """A process of a forkserver, or one that was started alone.
+
+    `code` is what it left with: negative for a signal, None while it lives or when unknown.
+    """
+
+    def __init__(self, pid: int, start_time: float) -> None:
+        self.pid = pid
+        self.start_time = start_time
+        self.code: int | None = None
+        self.code_known = asyncio.Event()
+        self.cleared = asyncio.Event()
+        """It is gone, and so is all that it started, as far as whoever forked it can tell."""
+
+    @property
+    def known(self) -> processes.Known:
+        """(pid, start time)."""
+        return (self.pid, self.start_time)
+
+    def set_code(self, code: int | None) -> None:
+        """The exit code is known, or will never be."""
+        self.code = code if self.code is None else self.code
+        self.code_known.set()
+
+    async def ended(self) -> int | None:
+        """Come back when the process is gone, with its exit code; None when nobody knows it."""
+        await processes.gone(self.known)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CODE_S):
+                await self.code_known.wait()
+        return self.code
+
+
+@dataclass(frozen=True)
+class ForkServerAddress:
+    """Which forkserver: of drivers or of workers (`kind`), for this interpreter and environment, with these imports."""
+
+    kind: str
+    python: str
+    environment: Mapping[str, str]
+    imports: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Its socket; the lock and the log lie beside it."""
+        environment = with_package(self.environment)
+        counted = sorted(item for item in environment.items() if item[0].startswith(_READ_BY_FRAMEWORKS))
+        text = json.dumps([self.python, our_source(), counted, sorted(self.imports)])
+        return paths.runtime_dir() / f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
+
+    def start(self, kept_for: processes.Known | None = None) -> subprocess.Popen[bytes]:
+        """Start it as a detached process, kept for `kept_for`; it ends by itself when another one has the lock.
+
+        EngineError when the interpreter can't be started.
+        """
+        command = [self.python, "-P", "-m", MODULES[self.kind], "--socket", str(self.path)]
+        if kept_for is not None:
+            command += ["--kept-for", *map(str, kept_for)]
+        if self.imports:
+            command += ["--imports", *self.imports]
+        with private_files.open_private(self.path.with_suffix(".log"), append=True) as output:
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=with_package(self.environment),
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError as problem:
+                raise EngineError(
+                    f"can't start the interpreter {self.python}: {problem.strerror or problem}; its environment was "
+                    "moved or removed: submit the job again from a kernel that runs"
+                ) from problem
+
+    async def connect(self, *, start: bool) -> ForkServerClient:
+        """A client of it; with `start` it is started where none lives. EngineError when none comes."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + START_S
+        child: subprocess.Popen[bytes] | None = None
+        while True:
+            connected = self._connected()
+            if connected is not None:
+                return ForkServerClient(connected)
+            if not start:
+                raise EngineError(f"no forkserver of {self.kind} runs")
+            if child is None or child.poll() is not None:
+                if loop.time() > until or (child is not None and child.returncode != 0):
+                    raise EngineError(f"{self.python} can't run the forkserver of {self.kind}: {self._last_line()}")
+                child = await asyncio.to_thread(self.start)
+                started.add(child.pid)
+            await asyncio.sleep(POLL_S)
+
+    def warm_up(self) -> bool:
+        """Start it for later, kept for this process, if none lives; whether it was started. Comes back at once.
+
+        Not when the user doesn't want any (`$JUPYTER_ELASTIC_WARM=0`). EngineError when the interpreter can't be
+        started.
+        """
+        if not parents.wanted():
+            return False
+        me = processes.known(os.getpid())
+        connected = self._connected()
+        if connected is not None:
+            with connected:
+                connected.sendall(REQUESTS.encode(Keep(me)))
+            return False
+        child = self.start(me)
+        threading.Thread(target=child.wait, name="reaper of a forkserver", daemon=True).start()
+        return True
+
+    def _connected(self) -> socket.socket | None:
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connected.connect(str(self.path))
+        except OSError:
+            connected.close()
+            return None
+        return connected
+
+    def _last_line(self) -> str:
+        log = self.path.with_suffix(".log")
+        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+        return f"{lines[-1]} (see {log})" if lines else "it ended without a word"
+
+
+started: set[int] = set()
+"""Pids of the forkservers and cold workers that this process has started."""
+
+
+@functools.cache
+def our_source() -> int:
+    """Which version of the package this process, and what is forked from it, speaks for."""
+    return newest_source()
+
+
+class ForkServerClient:
+    """A connection to a forkserver. EngineError of `fork` when that can't or is gone; TimeoutError when it hangs."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.lost = False
+        self._socket = connected
+        self._answers: deque[asyncio.Future[ForkedProcess]] = deque()
+        """Of the requests that are under way; they are answered in their order."""
+        self._children: dict[int, ForkedProcess] = {}
+        self._listening = asyncio.create_task(self._listen())
+
+    async def fork(self, theirs: socket.socket, kept_for: processes.Known | None = None) -> ForkedProcess:
+        """Fork a process that has `theirs`."""
+        if self.lost:
+            raise EngineError("the forkserver is gone")
+        answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        # Past asyncio, which can't send descriptors: one small message, which a UNIX socket takes at once.
+        socket.send_fds(self._socket, [REQUESTS.encode(Fork(kept_for))], [theirs.fileno()])
+        async with asyncio.timeout(START_S):
+            return await answer
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._listening.cancel()
+        self._socket.close()
+
+    async def _listen(self) -> None:
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=self._socket.dup())
+            while (answer := await ANSWERS.read(reader)) is not None:
+                self._handle(answer)
+        except (OSError, ProtocolError):
+            pass  # it is of no use any more, as at its end
+        finally:
+            if writer is not None:
+                writer.close()
+            self.lost = True
+            for waiting in self._answers:
+                if not waiting.done():
+                    waiting.set_exception(EngineError("the forkserver is gone"))
+            for process in self._children.values():
+                process.set_code(None)
+                process.cleared.set()
+
+    def _handle(self, answer: Answer) -> None:
+        match answer:
+            case Forked(pid, start_time):
+                process = self._children[pid] = ForkedProcess(pid, start_time)
+                waiting = self._answers.popleft()
+                if not waiting.done():
+                    waiting.set_result(process)
+            case Refused(problem):
+                waiting = self._answers.popleft()
+                if not waiting.done():
+                    waiting.set_exception(EngineError(f"the forkserver can't fork: {problem}"))
+            case Exited(pid, code, cleared) if pid in self._children:
+                self._children[pid].set_code(code)
+                if cleared:
+                    self._children.pop(pid).cleared.set()
+            case Cleared(pid) if pid in self._children:
+                self._children.pop(pid).cleared.set()

@@ -1,0 +1,92 @@
+"""Messages between a forkserver and its clients, and the first ones between an agent and a forked driver. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from jupyter_elastic.protocol.framing import Frames
+from jupyter_elastic.types import Launch
+
+Process: TypeAlias = tuple[int, float]
+"""Pid and start time."""
+MAX_REQUEST, MAX_ANSWER = 4096, 64 * 1024
+"""Bytes."""
+
+
+class Fork(Struct, frozen=True, tag=True):
+    """Fork a process that gets the file descriptor which comes with this message."""
+
+    kept_for: Process | None = None
+    """The process (a kernel, the agent) for which the forkserver is kept."""
+
+
+class Keep(Struct, frozen=True, tag=True):
+    """Stay for this process, which may ask later."""
+
+    kept_for: Process
+
+
+class Clear(Struct, frozen=True, tag=True):
+    """Answer with `Cleared` as soon as nothing lives that processes which are dead by now have started."""
+
+
+Request: TypeAlias = Fork | Keep | Clear
+
+
+class Forked(Struct, frozen=True, tag=True):
+    """The process of a `Fork`; answers to `Fork` come in the order of the requests."""
+
+    pid: int
+    start_time: float
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """A `Fork` that failed."""
+
+    problem: str
+
+
+class Exited(Struct, frozen=True, tag=True):
+    """A process of this client has ended."""
+
+    pid: int
+    code: int
+    """Negative for a signal."""
+    cleared: bool
+    """Nothing that it had started lives either; else `Cleared` says so later."""
+
+
+class Cleared(Struct, frozen=True, tag=True):
+    """Nothing lives that this process (of an `Exited`), or any dead one (0: the answer to `Clear`), had started."""
+
+    pid: int = 0
+
+
+Answer: TypeAlias = Forked | Refused | Exited | Cleared
+
+
+class StartDriver(Struct, frozen=True, tag=True):
+    """From the agent to a forked driver: its attempt."""
+
+    attempt: str
+    """The attempt's folder."""
+    runtime: str
+    """Its folder for sockets."""
+    launch: Launch
+
+
+class DriverStarted(Struct, frozen=True, tag=True):
+    """From the driver once the order is on disk. Reports follow it, on the same connection."""
+
+    problem: str
+    """Why it can't start; empty when it has."""
+    held: bool = False
+    """The attempt has another driver, and this one ends."""
+
+
+REQUESTS: Frames[Request] = Frames(Request, "requests to a forkserver", MAX_REQUEST)
+ANSWERS: Frames[Answer] = Frames(Answer, "answers of a forkserver", MAX_ANSWER)
+START_DRIVER: Frames[StartDriver] = Frames(StartDriver, "the agent's first message to a driver")
+DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)

@@ -1,0 +1,38 @@
+"""`python -m jupyter_elastic.worker.forkserver`: the forkserver of workers, which has frameworks imported ahead."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+
+from jupyter_elastic.forkserver import server
+from jupyter_elastic.worker import worker
+
+MODULES = {
+    "torch": ("torch", "horovod.torch", "horovod.torch.elastic"),
+    "tensorflow": ("tensorflow", "horovod.tensorflow", "horovod.tensorflow.elastic", "horovod.tensorflow.keras"),
+}
+"""What is imported for each of `forkserver.workers.FRAMEWORKS`; what is not installed is left out."""
+ALWAYS = ("numpy", "jupyter_elastic.training")
+
+log = logging.getLogger(__name__)
+
+
+def import_ahead(frameworks: Sequence[str]) -> None:
+    """Import what workers will need, and do once what the first of each kind is slow at."""
+    for name in (*ALWAYS, *(module for framework in frameworks for module in MODULES[framework])):
+        try:
+            importlib.import_module(name)
+        except ImportError as problem:
+            log.info("not imported: %s (%s)", name, problem)
+        except Exception:
+            log.exception("%s could not be imported", name)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
+
+
+if __name__ == "__main__":
+    sys.exit(server.main(import_ahead, worker.prepare, worker.main, adopts=True, spares=2))
