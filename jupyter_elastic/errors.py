@@ -11,12 +11,12 @@ class ElasticError(Exception):
     """Whether a notebook shows its name before the message."""
 
     def _render_traceback_(self, *_arguments: object, **_options: object) -> list[str]:
-        """What IPython shows of it: the message. The lines of ours that led to it are nobody's business."""
+        """The lines that IPython shows: the message without the traceback of this package."""
         return f"{type(self).__name__}: {self}".splitlines() if self.titled else str(self).splitlines()
 
 
 class BadRequest(ElasticError):
-    """The request can't be carried out as it stands; the message says what to change."""
+    """The request is refused as it stands; the message says what to change."""
 
     code = "bad_request"
 

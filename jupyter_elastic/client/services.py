@@ -1,7 +1,7 @@
 """Finds a daemon and this user's agent, or starts them as detached processes.
 
-Whoever needs them first calls `ensure()`: Jupyter server, kernel or terminal. Two who call at the same moment start one
-daemon: the starter holds a lock while it looks and starts, and the daemon itself holds another for as long as it lives.
+Jupyter server, kernel and terminal call `ensure()`. Two calls at the same moment start one daemon: the starter holds a
+lock while it looks and starts, and the daemon itself holds another for as long as it lives.
 Knows processes and lock files; must not import the daemon or the agent.
 """
 
@@ -23,13 +23,13 @@ from jupyter_elastic.platform.python_path import with_package
 DAEMON = ("-m", "jupyter_elastic.scheduler")
 AGENT = ("-m", "jupyter_elastic.agent")
 WAIT_S = 30.0
-"""How long a starting process may take until it says that it lives."""
+"""How long a starting process may take until its file or lock shows that it runs."""
 
 
 def ensure(*, start: bool = True, agent: bool = True) -> str:
     """The daemon's endpoint; daemon and agent are started, detached, when none lives.
 
-    An endpoint in `$JUPYTER_ELASTIC_ENDPOINT` is somebody else's daemon: it is used and never started. Raises
+    The daemon of `$JUPYTER_ELASTIC_ENDPOINT` is used as it is and never started. Raises
     DaemonUnreachable when there is none and `start` is False, or when a started process does not come up; the message
     names its log.
     """
@@ -41,7 +41,7 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
 
 
 def log_file(name: str) -> Path:
-    """Where a detached process writes what it has to say: `daemon` or `agent`."""
+    """The log of a detached process: `daemon` or `agent`."""
     return paths.state_dir() / f"{name}.log"
 
 
@@ -72,7 +72,7 @@ def _agent() -> None:
 
 
 def _agent_lives() -> bool:
-    """The agent holds its lock for as long as it lives."""
+    """Whether this user's agent runs: it holds its lock for as long as it does."""
     return Lock(paths.agent_lock()).holder() is not None
 
 

@@ -109,7 +109,7 @@ class AttemptFolder:
         return Lock(self.path / "driver.lock")
 
     def last_log_line(self) -> str:
-        """The last line of the driver's log; empty when it said nothing."""
+        """The last line of the driver's log; empty without one."""
         try:
             with self.log.open("rb") as file:
                 file.seek(0, os.SEEK_END)

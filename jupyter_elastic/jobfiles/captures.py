@@ -24,7 +24,7 @@ KEPT_S = 86_400.0
 MOST = 4 * 1000**3
 """Bytes that captures of jobs which are over may take; beyond it the oldest go before their day is over."""
 LEAST_S = 600.0
-"""So long captures stay in any case: their job may be on its way to the daemon."""
+"""Captures stay at least so long: their job may be on its way to the daemon."""
 _SAMPLES, _SAMPLE = 64, 4096
 _CHUNK = 1024 * 1024
 
@@ -36,7 +36,7 @@ class StoredCapture(NamedTuple):
     files: dict[int, int]
     """Inode -> bytes: what several jobs have counts once."""
     since: float
-    """When the job was over, in seconds since the epoch."""
+    """When the job ended, in seconds since the epoch."""
 
 
 def store(data: bytes, folder: Path) -> None:
@@ -97,7 +97,7 @@ def _ended_at(folder: Path) -> float:
 
 
 def surplus(captures: Sequence[StoredCapture], now: float) -> list[StoredCapture]:
-    """Those to remove: a day old, or the oldest beyond `MOST` bytes."""
+    """The captures to remove: a day old, or the oldest beyond `MOST` bytes."""
     files: dict[int, int] = {}
     remove = []
     for capture in sorted(captures, key=lambda capture: -capture.since):
@@ -109,7 +109,7 @@ def surplus(captures: Sequence[StoredCapture], now: float) -> list[StoredCapture
 
 
 def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = time.time) -> int:
-    """Remove the captures that are surplus, of jobs that are over; how many."""
+    """Remove the surplus captures of jobs that are over; returns how many."""
     gone = surplus(stored(jobs, unfinished), clock())
     for capture in gone:
         for name in (PAYLOAD, NAMES):

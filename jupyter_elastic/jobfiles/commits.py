@@ -1,4 +1,4 @@
-"""The last commit of a job: an opaque blob that outlives the process which made it.
+"""Stores the last commit of a job: opaque bytes that outlive the process which made them.
 
 It lies in shared memory (`/dev/shm/jupyter-elastic-<uid>/<job folder's hash>/commit`), so that saving costs a copy, and
 is brought to disk (`<job folder>/commit/commit`) when it must survive the machine. Every write is a new file and a
@@ -31,7 +31,7 @@ class Commits:
         self._on_disk: tuple[int, int] | None = None
 
     def save(self, blob: bytes, *, durable: bool = False) -> None:
-        """Keep `blob` instead of what was kept before; `durable`: it is on disk on return. OSError when full."""
+        """Replace the commit by `blob`; `durable`: it is on disk on return. OSError when the disk is full."""
         try:
             private_dir(self._root)
             private_dir(self.shared.parent)
@@ -53,7 +53,7 @@ class Commits:
         return None
 
     def to_disk(self) -> bool:
-        """Bring the newest commit to disk; whether there was one that wasn't there yet."""
+        """Write the newest commit to disk; returns whether one was there that was not on disk yet."""
         with self._lock:
             try:
                 with self.shared.open("rb") as file:

@@ -1,6 +1,6 @@
-"""`rank.N/display.jsonl`: what a rank shows besides text, a record a line, after Jupyter's messages of the same names.
+"""`rank.N/display.jsonl`: what a rank displays besides text, one record per line, after Jupyter's messages.
 
-Written by the workers, read by whoever shows the job. Knows the records and their limits; must not know IPython.
+Written by the workers, read by the views of a job. Knows the records and their limits; must not know IPython.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from msgspec import Struct
 
 FILE = "display.jsonl"
 MAX_BYTES = 8 * 1024**2
-"""Of one record; a larger display is replaced by its plain text and a word about it."""
+"""Of one record; a larger display is replaced by its plain text and a note."""
 MAX_FILE = 256 * 1024**2
-"""Of one rank's file; what comes after that is left out, and said once."""
+"""Of one rank's file; later records are left out, with one note."""
 
 Kind = Literal[
     "display_data", "update_display_data", "execute_result", "clear_output", "comm_open", "comm_msg", "comm_close"
@@ -96,7 +96,7 @@ def plain(data: dict[str, Any]) -> str:
 
 
 def picture(data: dict[str, Any]) -> str:
-    """The `data:` address of a bundle's picture; empty when it has none."""
+    """The `data:` URL of a bundle's picture; empty when it has none."""
     for mime in PICTURES:
         if content := _text(data.get(mime)):
             if mime == "image/svg+xml":

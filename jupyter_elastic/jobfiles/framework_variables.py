@@ -1,6 +1,6 @@
-"""Environment variables that a framework reads when it is loaded, and those that a cell's text sets before that.
+"""Environment variables that frameworks read when they are imported, and those that a cell sets before that.
 
-Workers are forked from parents that have the frameworks loaded, so such a variable must be known before the cell runs.
+Workers are forked from processes that have the frameworks loaded, so such a variable must be known before the fork.
 Knows syntax trees; runs and imports nothing.
 """
 

@@ -1,6 +1,6 @@
-"""`payload.msgpack`: all that a worker needs to run a cell, written by who submits it, read by driver and workers.
+"""`payload.msgpack`: what a worker needs to run a cell, written at submission, read by driver and workers.
 
-Knows cloudpickle's bytes and the job's folder; how they come about is `kernel.capture`'s business.
+Knows cloudpickle's bytes and the job's folder; `kernel.capture` makes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCE = "cell.py"
 _OLD_SHELL, _SHELL = "__import__('jupyter_elastic.shell', ", "__import__('jupyter_elastic.worker.shell', "
 """What `!command` lines call: as cells were first packaged, and now."""
 ANCHOR = "__elastic_anchor__"
-"""A function of the notebook's own globals: brings the one dict that all functions of the notebook share."""
+"""The name of a function whose globals are the one dict that all functions of the notebook share."""
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -48,11 +48,11 @@ class Payload(Struct, frozen=True, kw_only=True):
     sys_path: tuple[str, ...] = ()
     workdir: str = ""
     kernel: tuple[int, float] | None = None
-    """Who packaged it, by pid and start time: what is kept warm for its jobs is kept as long as it lives."""
+    """The process that packaged it, by pid and start time: its forkservers are kept while it lives."""
     seed: int | None = None
     """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
     sources: dict[str, tuple[str, str]] = {}
-    """File name of functions that travel -> how people call it, and its text: their lines, for tracebacks."""
+    """By file name of captured functions: the name that people know it by, and its text, for tracebacks."""
     argv: tuple[str, ...] = ()
     """Of a script, its `sys.argv`; empty for a cell."""
 
@@ -114,7 +114,7 @@ def create_job_folder(payload: Payload, root: Path) -> Path:
 
 
 def remove_job_folder(folder: Path) -> None:
-    """Take back a folder whose job was refused."""
+    """Remove the folder of a job that was refused."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

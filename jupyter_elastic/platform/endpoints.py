@@ -21,7 +21,7 @@ ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `daemon.json` holds: who answers where. `start_time` (psutil's) makes a re-used pid harmless."""
+    """The content of `daemon.json`. `start_time` (psutil's) makes a re-used pid harmless."""
 
     endpoint: str
     pid: int = 0
@@ -39,7 +39,7 @@ def write_endpoint(path: Path, endpoint: Endpoint) -> None:
 
 
 def read_endpoint(path: Path) -> Endpoint | None:
-    """What a connection file says; None when it is absent or unreadable."""
+    """Read a connection file; None when it is absent or damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Endpoint)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -47,7 +47,7 @@ def read_endpoint(path: Path) -> Endpoint | None:
 
 
 def client_key(path: str = "") -> tuple[str, str]:
-    """This user's CURVE key pair (public, secret), for daemons elsewhere; made at the first need (0600).
+    """This user's CURVE key pair (public, secret), for daemons on other machines; made when it is first needed (0600).
 
     The file is `path`, else `state_dir()/client.key`. BadRequest when it holds something else.
     """

@@ -1,4 +1,4 @@
-"""Doing something with a module once it is there, without importing it."""
+"""Runs a function on a module as soon as somebody imports it, without importing it here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Patch = Callable[[types.ModuleType], None]
 
 
 def after_import(name: str, patch: Patch) -> None:
-    """Call `patch` with the module: now when it is loaded, else right after it was, by whomever."""
+    """Call `patch` with the module: now if it is loaded, else right after its import."""
     module = sys.modules.get(name)
     if module is not None:
         patch(module)
@@ -22,7 +22,7 @@ def after_import(name: str, patch: Patch) -> None:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Runs a patch right after a module of that name was executed."""
+    """An import hook that runs a patch right after a module of that name was executed."""
 
     def __init__(self, patches: dict[str, Patch]) -> None:
         self._patches = patches
@@ -37,9 +37,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if fullname not in self._patches:
             return None
         patch = self._patches.pop(fullname)
-        # Among all finders, so that another patch of the same module is not passed by; this one does not know it then.
+        # All finders are asked, so that another patch of the same module runs too; this one has no entry meanwhile.
         spec = importlib.util.find_spec(fullname)
-        self._patches[fullname] = patch  # whoever asks need not import it
+        self._patches[fullname] = patch  # a caller of find_spec need not import the module
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 

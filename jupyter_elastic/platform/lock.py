@@ -1,4 +1,4 @@
-"""A lock that ends with its holder: one daemon for each pool, one agent for each user, one writer for each journal.
+"""A file lock that ends with its holder: one daemon per pool, one agent per user, one writer per journal.
 
 Knows flock; must not know what is locked.
 """

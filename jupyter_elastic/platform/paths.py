@@ -1,4 +1,4 @@
-"""Where a pool's files lie: the state folder that stays, the runtime folder of sockets, locks and pids.
+"""Where a pool's files lie: a lasting state folder, and a runtime folder of sockets, locks and pids.
 
 Knows environment variables and paths; must not know what the files say. Both folders belong to one user and are closed
 to all others; a folder that somebody else owns is refused, never used.
@@ -16,7 +16,7 @@ from jupyter_elastic.platform.private_files import private_dir
 DIR_VARIABLE = "JUPYTER_ELASTIC_DIR"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - `private_dir` and `tempfile` see to owner and mode
 _OLD_STATE = "~/.local/share/jupyter-elastic"
-"""Where pools lay at first: one that is there stays there."""
+"""The place of earlier versions: a pool that is there stays there."""
 _ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
 
 
@@ -30,7 +30,7 @@ def state_dir() -> Path:
 
 
 def _in_jupyters_folder() -> Path:
-    """Where Jupyter keeps a user's data; a pool in the old place is found if none is there."""
+    """`elastic` in Jupyter's data folder, or the place of earlier versions if only that exists."""
     named = os.environ.get("JUPYTER_DATA_DIR")
     path, old = _places(named, os.environ.get("HOME"), os.environ.get("XDG_DATA_HOME"))
     return old if not named and not path.exists() and old.is_dir() else path
@@ -38,8 +38,10 @@ def _in_jupyters_folder() -> Path:
 
 @functools.cache
 def _places(*_environment: str | None) -> tuple[Path, Path]:
-    """The folder by Jupyter's own rules, and the old one; to find them takes half a millisecond."""
-    from jupyter_core.paths import jupyter_data_dir  # daemon, agent and workers are told their folder
+    """The folder by Jupyter's own rules, and that of earlier versions. Cached by the variables that they depend on."""
+    from jupyter_core.paths import (
+        jupyter_data_dir,  # lazily: daemon, agent and workers get their folder by the environment
+    )
 
     return Path(jupyter_data_dir(), "elastic").absolute(), Path(_OLD_STATE).expanduser()
 
@@ -65,7 +67,7 @@ def _digest(state: Path) -> str:
 
 
 def jobs_dir() -> Path:
-    """Where jobs have their folders."""
+    """The folder of the jobs' folders."""
     return private_dir(state_dir() / "jobs")
 
 
@@ -80,7 +82,7 @@ def daemon_file() -> Path:
 
 
 def agent_file() -> Path:
-    """The file in which this user's agent says that it lives."""
+    """The record of this user's agent: its pid and start time."""
     return runtime_dir() / "agent.json"
 
 

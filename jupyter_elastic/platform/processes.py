@@ -1,8 +1,8 @@
-"""Processes by pid *and* start time: who am I, who still lives, end these, wait until they are gone.
+"""Identifies, signals, ends and awaits processes, each known by pid *and* start time.
 
 Knows /proc and signals; must not know attempts. Nothing is ever ended by name or by a bare pid: a signal goes through a
 pidfd whose start time was checked after it was opened, so a re-used pid is never hit. Start times are psutil's
-`create_time`, as everywhere in the house.
+`create_time` throughout the package.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def myself() -> Known:
 
 @functools.cache
 def _own(pid: int) -> Known:
-    """Found once: a driver that waits for its attempt need not look it up when one comes."""
+    """Cached by pid: a process that is forked later has another one."""
     return known(pid)
 
 
 def known(pid: int) -> Known:
-    """A process that lives now; ProcessLookupError when it doesn't."""
+    """The pid and start time of a process that lives now; ProcessLookupError when there is none."""
     try:
         return (pid, psutil.Process(pid).create_time())
     except psutil.NoSuchProcess as problem:
@@ -50,7 +50,7 @@ def known(pid: int) -> Known:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever descendants of ours leave behind, also of what was daemonised: we can find it then.
+    """Make this process the subreaper of its descendants: it becomes the parent of what they leave behind, daemons too.
 
     Without this such a process becomes init's child, and nobody knows whose it was. Linux only; elsewhere nothing.
     """
@@ -70,7 +70,7 @@ def children() -> set[int]:
 
 
 def end_children() -> None:
-    """Kill every child of this process, and what those leave to us, until there is none or it can't be done."""
+    """Kill every child of this process, and those adopted meanwhile, until none is left or a second has passed."""
     for _ in range(200):
         left = children()
         if not left:
@@ -94,7 +94,7 @@ def alive(pid: int, start_time: float) -> bool:
 
 
 def living(processes: Iterable[Known]) -> list[Known]:
-    """Those that still run; zombies are gone."""
+    """Those of the processes that still run; a zombie does not."""
     return [(pid, start) for pid, start in processes if alive(pid, start)]
 
 
@@ -119,7 +119,7 @@ def family(processes: Iterable[Known]) -> list[Known]:
 
 
 def _taken_over(pid: int, leaders: dict[int, float]) -> bool:
-    """Whether another process has this pid by now, so that its session isn't ours."""
+    """Whether another process has this pid by now, so that its session is a foreign one."""
     return psutil.pid_exists(pid) and not alive(pid, leaders[pid]) and not _is_zombie(pid)
 
 
@@ -132,7 +132,7 @@ def _is_zombie(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _pidfd(process: Known) -> Iterator[int | None]:
-    """A handle of exactly this process; None when it is gone."""
+    """A pidfd of exactly this process; None when it is gone."""
     try:
         handle = os.pidfd_open(process[0])
     except OSError:
@@ -145,7 +145,7 @@ def _pidfd(process: Known) -> Iterator[int | None]:
 
 
 def send(process: Known, what: int) -> bool:
-    """Signal exactly this process; whether it was there to get it."""
+    """Signal exactly this process; returns whether it lived and got the signal."""
     with _pidfd(process) as handle:
         if handle is None:
             return False
@@ -157,7 +157,7 @@ def send(process: Known, what: int) -> bool:
 
 
 async def gone(process: Known) -> None:
-    """Come back when the process is gone (a zombie counts as gone)."""
+    """Wait until the process has ended (a zombie has)."""
     with _pidfd(process) as handle:
         if handle is None:
             return

@@ -1,7 +1,7 @@
-"""Whether the members of a ring still do the same: a count of what they began together, compared when one leaves.
+"""Counts the collectives of a process group's members, to find one that waits for a member that has left.
 
-Pure. All members begin the same collectives in the same order; one whose training function has returned begins no more
-of them. Whoever begins one after that waits for it in vain, and knows so by the counts, not by time.
+Pure. All members begin the same collectives in the same order; one whose training function has returned begins no
+more. A member that begins one after that waits in vain, which the counts show, not the time.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ class CollectiveCount:
         return self._at.step
 
     def joined(self, round_: int) -> None:
-        """A new ring: everybody counts anew."""
+        """A new process group was formed: every member counts from 0."""
         self._at = Left(round=round_, call=0, count=0, step=self._at.step)
 
     def begin(self, step: int) -> Left | None:
-        """The next collective is begun, in this step; who has left before it."""
+        """Count a collective that begins in this step; returns the member that has left before it, if any."""
         now = self._at
         self._at = Left(round=now.round, call=now.call, count=now.count + 1, step=step)
         return self._behind()
 
     def leave(self) -> Left:
-        """The training function has returned: where that was."""
+        """Note that the training function has returned; returns the counts to send to the others."""
         now = self._at
         self._at = Left(round=now.round, call=now.call + 1, count=0, step=now.step)
         return now
 
     def heard(self, leave: Left) -> Left | None:
-        """Another member has left; itself if we have begun more than it."""
+        """Note that another member has left; returns it if this one has begun more collectives."""
         self._left = [known for known in self._left if known.round == self._at.round] + [leave]
         return self._behind()
 

@@ -28,7 +28,7 @@ def show_value(value: Any) -> None:
     if type(value) in {int, float, bool, str, complex, bytes}:  # IPython would say the same, a tenth of a second later
         show_bundle("execute_result", {displays.PLAIN: repr(value)})
         return
-    from IPython.core.interactiveshell import InteractiveShell  # ours, from here on
+    from IPython.core.interactiveshell import InteractiveShell  # has become a WorkerShell by this import
 
     data, metadata = InteractiveShell.instance().display_formatter.format(value)
     if data:
@@ -36,14 +36,14 @@ def show_value(value: Any) -> None:
 
 
 def end_of_cell() -> None:
-    """What a notebook does after a cell: figures that were left open are shown."""
+    """Show the figures that were left open, as a notebook does after a cell."""
     found = sys.modules.get("jupyter_elastic.worker.display_shell")
     if found is not None:
         found.end_of_cell()
 
 
 def install() -> None:
-    """Be what `display`, figures and widgets of this process reach, should it come to that. To be called once."""
+    """Connect `display`, figures and widgets to the recorder, once IPython or `comm` is imported. To be called once."""
     after_import("IPython.core.interactiveshell", _prepare_shell)
     after_import("comm", _prepare_comm)
 

@@ -1,4 +1,4 @@
-"""Comms of a worker's widgets: they say what they are and how they change, and hear nothing.
+"""Comms of a worker's widgets: they send their state and its changes, and receive nothing.
 
 Imported when the package `comm` is.
 """
@@ -15,7 +15,7 @@ from jupyter_elastic.worker.display_recorder import recorder
 
 
 class WorkerComm(BaseComm):
-    """One widget's way to whoever shows it."""
+    """One widget's comm, whose messages are recorded."""
 
     def publish_msg(
         self,

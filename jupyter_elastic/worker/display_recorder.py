@@ -33,12 +33,12 @@ class Recorder:
         self._full = False
 
     def follow(self, folder: Path) -> None:
-        """From now on the records go into this rank's folder."""
+        """Write the records into this rank's folder from now on."""
         self.flush()
         self._folder, self._full = folder, False
 
     def put(self, record: Display) -> None:
-        """Show it."""
+        """Queue a record."""
         if self._pid and self._pid != os.getpid():  # a process that the cell has forked: its thread stayed behind
             self._write([record])
             return
@@ -50,7 +50,7 @@ class Recorder:
         self._news.set()
 
     def flush(self) -> None:
-        """Write what waits to be written; on return everything that was put is in the file."""
+        """Write the queued records; on return everything that was put is in the file."""
         with self._writing:  # also when nothing waits: the thread may just be writing it, and the process may end now
             with self._changing:
                 records, self._waiting = self._waiting, []
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def queued(waiting: list[Display], record: Display) -> list[Display]:
-    """What waits to be written after `record` has come; what nobody would see any more is left out."""
+    """The queue after `record` was added; what nobody would see any more is left out."""
     if record.kind == "clear_output":
         return [*[one for one in waiting if one.kind.startswith("comm_")], record]
     if record.kind == "update_display_data":
@@ -109,7 +109,7 @@ def _sets_state(record: Display) -> bool:
 
 
 def fitting(record: Display) -> bytes:
-    """The record's line; of one that is too large its plain text, and a word about that."""
+    """The record as a line; one that is too large is replaced by its plain text and a note."""
     line = displays.encode(record)
     if len(line) <= displays.MAX_BYTES:
         return line
@@ -133,5 +133,5 @@ def printed() -> int:
 def show_bundle(
     kind: displays.Kind, data: dict[str, Any], metadata: dict[str, Any] | None = None, name: str = ""
 ) -> None:
-    """Show a bundle that is made already."""
+    """Record a MIME bundle."""
     recorder.put(Display(kind=kind, after=printed(), id=name, data=data, metadata=metadata or {}))

@@ -53,7 +53,7 @@ class _Publisher(DisplayPublisher):
 
 
 class _Formatter(DisplayFormatter):
-    """With bytes as they are sent."""
+    """A display formatter whose bytes are base 64, as Jupyter sends them."""
 
     def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super().format(obj, include=include, exclude=exclude)
@@ -71,7 +71,7 @@ class WorkerShell(InteractiveShell):
         self.display_pub = _Publisher(parent=self)
 
     def showtraceback(self, *_arguments: Any, **_options: Any) -> None:
-        """What went wrong while something was being shown; the cell goes on, as in a notebook."""
+        """Print the traceback of an error in displaying; the cell goes on, as in a notebook."""
         traceback.print_exc()
 
 
@@ -82,9 +82,9 @@ def shell() -> WorkerShell:
 
 
 def end_of_cell() -> None:
-    """Let figures and others that wait for the end of a cell do what they do then.
+    """Trigger IPython's `post_execute`, at which figures are shown, and record the widgets' texts again.
 
-    A widget's text is made anew, for pages and files that can't draw it: a bar is not at its beginning any more.
+    A widget's text is for pages and files that can't draw it: a progress bar is not at its beginning any more.
     """
     shell().events.trigger("post_execute")
     widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})

@@ -10,11 +10,11 @@ import socket
 from collections.abc import Mapping, Sequence
 
 HOST = "127.0.0.1"
-"""All workers of a job are on one machine, and talk to each other there."""
+"""All workers of a job are on one machine and connect to each other there."""
 
 
 def torchrun(*, rank: int, size: int, local_rank: int, port: int = 0, job: int = 0, attempt: int = 1) -> dict[str, str]:
-    """The variables that a worker finds under torchrun; without those of the rendezvous when there is no `port`.
+    """The variables that torchrun sets for a worker; without those of the rendezvous when there is no `port`.
 
     `TORCHELASTIC_USE_AGENT_STORE` says that rank 0 is to open the store: our driver has none.
     """

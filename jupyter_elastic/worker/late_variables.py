@@ -1,4 +1,4 @@
-"""Says it when a cell sets a variable that a loaded framework has read already: in silence it would change nothing."""
+"""Warns when a cell sets an environment variable that a loaded framework has read already."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 
 from jupyter_elastic.jobfiles.framework_variables import readers
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def watch() -> None:
-    """Look at what is put into this process's environment from now on.
+    """Check every variable that is set in this process from now on.
 
-    By the function that `os.environ` calls: an audit hook would be called for every import and file too.
+    It wraps `os.putenv`, which `os.environ` calls: an audit hook would be called for every import and file too.
     """
     put = os.putenv
 
@@ -28,11 +28,11 @@ def watch() -> None:
 
 def _look(name: str, value: str) -> None:
     packages = readers(name)
-    if not packages or name in _said or os.environ.get(name) == value:
+    if not packages or name in _warned or os.environ.get(name) == value:
         return
     loaded = sorted(package for package in packages if package in sys.modules)
     if loaded and _by_the_cell():
-        _said.add(name)
+        _warned.add(name)
         sys.stderr.write(
             f"note: {name} is set when {loaded[0]} is loaded already, which reads it as it is loaded: it may change "
             f"nothing. `--env {name}={value}` on the %%distribute line sets it before\n"
@@ -40,7 +40,7 @@ def _look(name: str, value: str) -> None:
 
 
 def _by_the_cell() -> bool:
-    """Whether the notebook's own code does it, and not some library."""
+    """Whether the notebook's own code sets the variable, and not a library."""
     frame = sys._getframe(3)
     while frame.f_back is not None and frame.f_code.co_filename in {
         os.__file__,

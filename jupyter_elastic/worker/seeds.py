@@ -1,6 +1,6 @@
-"""A worker's random numbers: its own, or by `--seed` the same in every run of the job.
+"""Seeds a worker's random generators: anew, or with `--seed` the same in every run of the job.
 
-What a warm parent has seeded when it imported it is every child's. Imports no framework.
+A worker is forked from a process that has imported, and so seeded, them. Imports no framework.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jupyter_elastic.platform.imports import after_import
 
 
 def of_its_own() -> None:
-    """Seed anew what is seeded already; what is imported later seeds itself.
+    """Seed anew the generators of loaded modules; those imported later seed themselves.
 
     TensorFlow and both Keras draw their first seed when they first need one.
     """
@@ -28,10 +28,10 @@ def of_its_own() -> None:
 
 
 def same_again(seed: int) -> None:
-    """Seed every generator with this: now where it is loaded, else as soon as it is."""
+    """Seed every generator with `seed`: now if its module is loaded, else right after its import."""
     random.seed(seed)
-    for name, sow in _SOW.items():
-        after_import(name, functools.partial(sow, seed))
+    for name, seed_module in _SEEDERS.items():
+        after_import(name, functools.partial(seed_module, seed))
 
 
 def _numpy(seed: int, module: types.ModuleType) -> None:
@@ -62,7 +62,7 @@ def _tf_keras(seed: int, module: types.ModuleType) -> None:  # noqa: ARG001
     backend._SEED_GENERATOR.generator = random.Random(seed)  # noqa: S311 - as `tf_keras.utils.set_random_seed` does
 
 
-_SOW: dict[str, Callable[[int, types.ModuleType], None]] = {
+_SEEDERS: dict[str, Callable[[int, types.ModuleType], None]] = {
     "numpy": _numpy,
     "torch": _torch,
     "tensorflow": _tensorflow,

@@ -1,4 +1,4 @@
-"""`!command` lines of a cell, as a worker runs them: their output goes where the worker's own goes.
+"""Runs the `!command` lines of a cell; their output goes where the worker's own goes.
 
 Imported by the workers; knows only the standard library, and IPython's rule for `{name}` and `$name`.
 """

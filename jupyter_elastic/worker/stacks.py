@@ -1,7 +1,7 @@
-"""Where a worker's main thread is, and since when it has not moved: asked by the driver when a job is silent.
+"""Describes the stack of a worker's main thread and how long it has not moved. The driver asks when a job is silent.
 
-Knows Python's frames and the files of the frameworks; imports none of them and hooks into nothing. That a thread still
-is in the very same call is known by a simulated signal: its handler runs as soon as the main thread is back in Python.
+Knows Python's frames and the files of the frameworks; imports none of them and hooks into nothing. A simulated signal
+shows that the thread is still in the same call: its handler runs as soon as the main thread is back in Python.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 class Watch:
-    """The main thread of this process. `install` is called by itself, `look` by any other thread."""
+    """Watches the main thread of this process. `install` is called by that thread, `look` by any other."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -61,7 +61,7 @@ class Watch:
         """The file in memory into which `DUMP` writes; see `dumped`."""
 
     def install(self) -> None:
-        """Take the signals. In the process whose main thread it is: a forked one needs a file of its own."""
+        """Install the signal handlers. Call it in each process: a forked one needs a file of its own."""
         signal.signal(MARK, self._moved)
         self.dump = os.memfd_create("stack")
         fcntl.fcntl(self.dump, fcntl.F_SETFL, os.O_APPEND)  # who reads it empties it
@@ -85,16 +85,16 @@ class Watch:
 
 
 def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> StackReport:
-    """A stack in words, from its innermost frame; the place is the cell's own innermost line."""
+    """A stack as text, from its innermost frame; `where` is the innermost line of the cell itself."""
     stack: list[Place] = []
     while frame is not None:
         stack.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return _in_words(stack, labels)
+    return _as_text(stack, labels)
 
 
 def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport | None:
-    """What `DUMP` has written in another process of this user, as `describe` has it; None when there is nothing.
+    """The stack that `DUMP` has written in another process of this user, in the form of `describe`; None without one.
 
     The file is emptied. OSError when the process is gone.
     """
@@ -103,10 +103,10 @@ def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport 
         file.truncate(0)
     last = text[text.rfind("most recent call first") :]
     stack = [Place(found["file"], int(found["line"]), found["name"]) for found in _DUMPED.finditer(last)]
-    return _in_words(stack, labels) if stack else None
+    return _as_text(stack, labels) if stack else None
 
 
-def _in_words(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
+def _as_text(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
     own = next((index for index, one in enumerate(frames) if not _library(one.file)), None)
     stack = tuple(f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES])
     held = any(map(_waits, frames[:own]))
@@ -125,7 +125,7 @@ def _waits(frame: Place) -> bool:
     """Whether this frame, below the cell's own, is in a collective.
 
     The all-reduce of DistributedDataParallel is in the C++ of `backward`, that of Horovod in TensorFlow in an operation
-    of a graph: both only count where there is a ring.
+    of a graph: both only count where there is a process group.
     """
     if any(part in frame.file for part in _COLLECTIVE):
         return True
