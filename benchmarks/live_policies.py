@@ -94,8 +94,8 @@ def no_sample_is_lost(pool: Pool, jobs: list[JobId], plan: list[tuple[float, int
 
 def outcome(events: list[Event], jobs: list[JobId]) -> tuple[float, float, list[float]]:
     """Makespan and average turnaround in seconds, from submission, and when each job was submitted."""
-    submitted = {event.fact.job: event.at for event in events if isinstance(event.fact, JobSubmitted)}
-    ended = {event.fact.job: event.at for event in events if isinstance(event.fact, JobEnded)}
+    submitted = {event.data.job: event.at for event in events if isinstance(event.data, JobSubmitted)}
+    ended = {event.data.job: event.at for event in events if isinstance(event.data, JobEnded)}
     first = submitted[jobs[0]]
     turnarounds = [ended[job] - submitted[job] for job in jobs]
     return (

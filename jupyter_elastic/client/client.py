@@ -234,7 +234,7 @@ class AsyncClient:
         starts = asyncio.create_task(_keep_started())
         try:
             async for event in self.events(0, job):
-                if isinstance(event.fact, JobEnded) and event.fact.job == job:
+                if isinstance(event.data, JobEnded) and event.data.job == job:
                     return
         finally:
             starts.cancel()

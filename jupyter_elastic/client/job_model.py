@@ -160,37 +160,37 @@ class JobModel:
         return new
 
     def fold(self, event: Event) -> None:
-        """Take a fact in; those of other jobs and of the pool change nothing."""
-        fact = event.fact
-        if getattr(fact, "job", None) != self.job or event.seq <= self.seq:
+        """Take an event in; those of other jobs and of the pool change nothing."""
+        data = event.data
+        if getattr(data, "job", None) != self.job or event.seq <= self.seq:
             return
         self.seq = event.seq
-        match fact:
+        match data:
             case JobSubmitted():
-                self.spec, self.owner, self.submitted_at = fact.spec, fact.owner, event.at
+                self.spec, self.owner, self.submitted_at = data.spec, data.owner, event.at
             case JobStarted():
-                self._start(event.at, fact)
+                self._start(event.at, data)
             case RescaleRequested():
-                self.phase, self._wanted, self._why = "rescaling", len(fact.slots), fact.reason
+                self.phase, self._wanted, self._why = "rescaling", len(data.slots), data.reason
             case JobRunning():
-                self._run(event.at, fact)
+                self._run(event.at, data)
             case StopRequested():
-                self.phase, self.reason = "stopping", fact.reason or fact.how
+                self.phase, self.reason = "stopping", data.reason or data.how
             case SlotsReleased():
-                self.slots = tuple(slot for slot in self.slots if slot not in fact.slots)
+                self.slots = tuple(slot for slot in self.slots if slot not in data.slots)
             case JobProgressed():
-                self._advance(event.at, fact.progress)
+                self._advance(event.at, data.progress)
             case WorkerDied() | WorkerReplaced():
-                self._size(event.at, len(self.slots), fact.words)
+                self._size(event.at, len(self.slots), data.words)
             case JobRequeued():
-                self.phase, self.reason, self.slots = "queued", fact.reason or fact.cause, ()
-                self.preemptions += fact.cause == "preempted"
-                self._size(event.at, 0, f"{fact.cause}: {fact.reason}" if fact.reason else fact.cause)
+                self.phase, self.reason, self.slots = "queued", data.reason or data.cause, ()
+                self.preemptions += data.cause == "preempted"
+                self._size(event.at, 0, f"{data.cause}: {data.reason}" if data.reason else data.cause)
             case JobResized():
-                self.spec = fact.applied(self.spec) if self.spec is not None else None
+                self.spec = data.applied(self.spec) if self.spec is not None else None
             case JobEnded():
-                self.phase, self.reason, self.ended_at, self.slots = fact.outcome, fact.reason, event.at, ()
-                self._size(event.at, 0, fact.outcome)
+                self.phase, self.reason, self.ended_at, self.slots = data.outcome, data.reason, event.at, ()
+                self._size(event.at, 0, data.outcome)
             case _:
                 pass
 
@@ -244,21 +244,21 @@ class JobModel:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _start(self, at: float, fact: JobStarted) -> None:
-        self.phase, self.attempt, self.slots = "starting", fact.attempt, fact.slots
+    def _start(self, at: float, data: JobStarted) -> None:
+        self.phase, self.attempt, self.slots = "starting", data.attempt, data.slots
         self.started_at = self.started_at if self.started_at is not None else at
-        self.reason, self._wanted, self._why = "", len(fact.slots), fact.reason
+        self.reason, self._wanted, self._why = "", len(data.slots), data.reason
         self.elastic = None
         self._speed.clear()
-        self._size(at, len(fact.slots), fact.reason or ("started" if fact.attempt <= 1 else "started again"))
+        self._size(at, len(data.slots), data.reason or ("started" if data.attempt <= 1 else "started again"))
 
-    def _run(self, at: float, fact: JobRunning) -> None:
+    def _run(self, at: float, data: JobRunning) -> None:
         before = len(self.slots)
-        self.phase, self.slots, self._wanted, self.elastic = "running", fact.slots, len(fact.slots), fact.elastic
+        self.phase, self.slots, self._wanted, self.elastic = "running", data.slots, len(data.slots), data.elastic
         self._speed.clear()  # the old size's speed says nothing of the new one
-        if len(fact.slots) != (self.sizes[-1].slots if self.sizes else 0):
-            words = "grew" if len(fact.slots) > before else "shrank"
-            self._size(at, len(fact.slots), self._why or words, fact.pause_s)
+        if len(data.slots) != (self.sizes[-1].slots if self.sizes else 0):
+            words = "grew" if len(data.slots) > before else "shrank"
+            self._size(at, len(data.slots), self._why or words, data.pause_s)
 
     def _size(self, at: float, slots: int, reason: str, pause_s: float = 0.0) -> None:
         if self.sizes and self.sizes[-1].slots == slots == 0:

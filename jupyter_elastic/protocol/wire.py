@@ -30,7 +30,7 @@ from jupyter_elastic.types import (
     View,
 )
 
-VERSION = 3
+VERSION = 4
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 

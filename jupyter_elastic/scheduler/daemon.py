@@ -159,7 +159,7 @@ class Daemon:
         if events:
             self._timers.set_alarm()
             if self.store.core.wants_plan:
-                news = any(not isinstance(event.fact, JobProgressed) for event in events)
+                news = any(not isinstance(event.data, JobProgressed) for event in events)
                 self._planner.news(events[-1].seq if news else 0)
 
     def _reloaded(self, problem: JournalError | None) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from jupyter_elastic.errors import JournalError
 from jupyter_elastic.platform.lock import Lock
-from jupyter_elastic.types import AnyFact, Event
+from jupyter_elastic.types import AnyEventData, Event
 
 FORMAT = 1
 """`PRAGMA user_version`. A journal of a lower number is brought up to date when it is opened (`_UPGRADES`)."""
@@ -39,7 +39,7 @@ _UPGRADES: dict[int, str] = {}
 _PAGE = 1000
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(AnyFact)
+_decoder = msgspec.json.Decoder(AnyEventData)
 _Row = tuple[int, float, str, str, str, str, int]
 
 
@@ -206,7 +206,7 @@ class Journal:
         if _checksum(seq, at, by, cause, kind, body) != crc:
             raise JournalError(_damaged(self.path, f"event {seq} does not match its checksum"))
         try:
-            return Event(seq=seq, at=at, by=by, cause=cause, fact=_decoder.decode(body))
+            return Event(seq=seq, at=at, by=by, cause=cause, data=_decoder.decode(body))
         except msgspec.DecodeError as problem:
             raise JournalError(_damaged(self.path, f"event {seq} ({kind}): {problem}")) from problem
 
@@ -244,8 +244,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _row(event: Event) -> _Row:
-    kind = type(event.fact).__name__
-    body = _encoder.encode(event.fact).decode()
+    kind = type(event.data).__name__
+    body = _encoder.encode(event.data).decode()
     head = (event.seq, float(event.at), event.by, event.cause, kind, body)
     return (*head, _checksum(*head))
 

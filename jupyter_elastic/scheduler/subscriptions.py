@@ -178,12 +178,12 @@ class Subscriptions:
             self._lagging.add(stream)
 
     def _sees(self, stream: _Subscription, event: Event) -> bool:
-        job: JobId | None = getattr(event.fact, "job", None)
+        job: JobId | None = getattr(event.data, "job", None)
         if job is None:
             return True
         if stream.job is not None and job != stream.job:
             return False
-        if isinstance(event.fact, JobProgressed | WorkerDied | WorkerReplaced):
+        if isinstance(event.data, JobProgressed | WorkerDied | WorkerReplaced):
             found = self._store.core.state.find(job)
             return self._rights.sees_progress(stream.peer.user, found.owner if found else None)
         return True

@@ -1,4 +1,4 @@
-"""The facts that everybody folds, and the envelope in which they travel."""
+"""The events that everybody folds, and the envelope in which they travel."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jupyter_elastic.types.vocabulary import (
 )
 
 
-class Fact(Record, tag=True, frozen=True, kw_only=True):
+class EventData(Record, tag=True, frozen=True, kw_only=True):
     """The body of an event."""
 
 
-class JobSubmitted(Fact, frozen=True, kw_only=True):
+class JobSubmitted(EventData, frozen=True, kw_only=True):
     """A job was accepted and stands in the queue."""
 
     job: JobId
@@ -34,7 +34,7 @@ class JobSubmitted(Fact, frozen=True, kw_only=True):
     spec: JobSpec
 
 
-class JobStarted(Fact, frozen=True, kw_only=True):
+class JobStarted(EventData, frozen=True, kw_only=True):
     """Slots were leased to a new attempt of a queued job."""
 
     job: JobId
@@ -45,7 +45,7 @@ class JobStarted(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class RescaleRequested(Fact, frozen=True, kw_only=True):
+class RescaleRequested(EventData, frozen=True, kw_only=True):
     """A running job is to go on with `slots`; slots that it had and are not among them drain."""
 
     job: JobId
@@ -56,7 +56,7 @@ class RescaleRequested(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class JobRunning(Fact, frozen=True, kw_only=True):
+class JobRunning(EventData, frozen=True, kw_only=True):
     """A generation settled, or the cell came to an elastic loop; the job trains on `slots`."""
 
     job: JobId
@@ -68,7 +68,7 @@ class JobRunning(Fact, frozen=True, kw_only=True):
     """As in `RunningReported`."""
 
 
-class StopRequested(Fact, frozen=True, kw_only=True):
+class StopRequested(EventData, frozen=True, kw_only=True):
     """All slots of the attempt drain; `how` says whether the job ends or is queued again."""
 
     job: JobId
@@ -77,7 +77,7 @@ class StopRequested(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class SlotsReleased(Fact, frozen=True, kw_only=True):
+class SlotsReleased(EventData, frozen=True, kw_only=True):
     """Slots are free again."""
 
     job: JobId
@@ -85,7 +85,7 @@ class SlotsReleased(Fact, frozen=True, kw_only=True):
     slots: tuple[SlotId, ...]
 
 
-class JobProgressed(Fact, frozen=True, kw_only=True):
+class JobProgressed(EventData, frozen=True, kw_only=True):
     """The job reported progress."""
 
     job: JobId
@@ -93,7 +93,7 @@ class JobProgressed(Fact, frozen=True, kw_only=True):
     progress: Progress
 
 
-class WorkerDied(Fact, frozen=True, kw_only=True):
+class WorkerDied(EventData, frozen=True, kw_only=True):
     """A worker died unasked and the attempt went on."""
 
     job: JobId
@@ -111,7 +111,7 @@ class WorkerDied(Fact, frozen=True, kw_only=True):
         return f"rank {self.rank} {self.cause}" + ("" if self.step is None else f" at step {self.step}")
 
 
-class WorkerReplaced(Fact, frozen=True, kw_only=True):
+class WorkerReplaced(EventData, frozen=True, kw_only=True):
     """The slot of a worker that died has one again that takes part."""
 
     job: JobId
@@ -128,7 +128,7 @@ class WorkerReplaced(Fact, frozen=True, kw_only=True):
         return f"rank {self.rank} was replaced after {self.after_s:.1f} s"
 
 
-class JobRequeued(Fact, frozen=True, kw_only=True):
+class JobRequeued(EventData, frozen=True, kw_only=True):
     """The attempt is over and the job waits for the next one."""
 
     job: JobId
@@ -138,7 +138,7 @@ class JobRequeued(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class JobResized(Fact, frozen=True, kw_only=True):
+class JobResized(EventData, frozen=True, kw_only=True):
     """The job's range was changed, or what else it asked for; what is not set stays."""
 
     job: JobId
@@ -157,7 +157,7 @@ class JobResized(Fact, frozen=True, kw_only=True):
         return replace(spec, min_slots=self.min_slots, max_slots=self.max_slots, **told)
 
 
-class JobEnded(Fact, frozen=True, kw_only=True):
+class JobEnded(EventData, frozen=True, kw_only=True):
     """The job is over for good."""
 
     job: JobId
@@ -165,19 +165,19 @@ class JobEnded(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class JobsForgotten(Fact, frozen=True, kw_only=True):
+class JobsForgotten(EventData, frozen=True, kw_only=True):
     """The books no longer know these ended jobs, nor the keys they were submitted with."""
 
     jobs: tuple[JobId, ...]
 
 
-class HostsChanged(Fact, frozen=True, kw_only=True):
+class HostsChanged(EventData, frozen=True, kw_only=True):
     """The pool's hosts are these from now on."""
 
     hosts: tuple[Host, ...]
 
 
-class PolicyUsed(Fact, frozen=True, kw_only=True):
+class PolicyUsed(EventData, frozen=True, kw_only=True):
     """A policy decides from now on."""
 
     name: Name
@@ -187,14 +187,14 @@ class PolicyUsed(Fact, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class PlanRejected(Fact, frozen=True, kw_only=True):
+class PlanRejected(EventData, frozen=True, kw_only=True):
     """A plan was illegal, or the policy failed: the present allocation stands."""
 
     policy: Name
     reason: Text
 
 
-class PlanAccepted(Fact, frozen=True, kw_only=True):
+class PlanAccepted(EventData, frozen=True, kw_only=True):
     """A plan was applied; only journaled when its memo or its reasons changed."""
 
     policy: Name
@@ -203,7 +203,7 @@ class PlanAccepted(Fact, frozen=True, kw_only=True):
     """Why the policy gave a job what it gave, by job id as text."""
 
 
-class AgentChanged(Fact, frozen=True, kw_only=True):
+class AgentChanged(EventData, frozen=True, kw_only=True):
     """The agent of `user` connected or went."""
 
     user: str
@@ -212,7 +212,7 @@ class AgentChanged(Fact, frozen=True, kw_only=True):
     """Where it is; None: where it was."""
 
 
-AnyFact: TypeAlias = (
+AnyEventData: TypeAlias = (
     JobSubmitted
     | JobStarted
     | RescaleRequested
@@ -241,4 +241,4 @@ class Event(Record, frozen=True, kw_only=True):
     at: float
     by: str
     cause: str
-    fact: AnyFact
+    data: AnyEventData

@@ -116,4 +116,4 @@ class Progress(Record, frozen=True, kw_only=True):
     """Gradient noise scale in samples (McCandlish et al. 2018), where the job reports it."""
     metrics: dict[Annotated[str, Meta(max_length=200)], float] = {}
     not_finite: tuple[Annotated[str, Meta(max_length=200)], ...] = ()
-    """Metrics that are NaN or infinite now; in a fact they are named here and left out of `metrics`."""
+    """Metrics that are NaN or infinite now; in an event they are named here and left out of `metrics`."""

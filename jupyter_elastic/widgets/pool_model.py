@@ -100,86 +100,86 @@ class PoolModel:
         if event.seq <= self.seq:
             return
         self.seq = event.seq
-        fact = event.fact
-        match fact:
+        data = event.data
+        match data:
             case JobSubmitted():
                 self._put(
-                    JobInfo(job=fact.job, owner=fact.owner, spec=fact.spec, phase="queued", submitted_at=event.at)
+                    JobInfo(job=data.job, owner=data.owner, spec=data.spec, phase="queued", submitted_at=event.at)
                 )
             case JobStarted() | RescaleRequested():
-                self._lease(event.at, fact)
+                self._lease(event.at, data)
             case JobRunning():
-                self._change(fact.job, phase="running", elastic=fact.elastic)
+                self._change(data.job, phase="running", elastic=data.elastic)
             case StopRequested():
-                self._drain(fact.job, ())
-                self._change(fact.job, phase="stopping", slots=())
+                self._drain(data.job, ())
+                self._change(data.job, phase="stopping", slots=())
                 self._note(
-                    event.at, fact.job, f"stop ({fact.how}): {fact.reason}" if fact.reason else f"stop: {fact.how}"
+                    event.at, data.job, f"stop ({data.how}): {data.reason}" if data.reason else f"stop: {data.how}"
                 )
             case SlotsReleased():
-                self._release(fact)
+                self._release(data)
             case JobProgressed():
-                self._change(fact.job, progress=fact.progress)
+                self._change(data.job, progress=data.progress)
             case JobRequeued():
-                self._change(fact.job, phase="queued", slots=(), reason=fact.reason or fact.cause)
+                self._change(data.job, phase="queued", slots=(), reason=data.reason or data.cause)
             case JobResized():
-                info = self.jobs.get(fact.job)
+                info = self.jobs.get(data.job)
                 if info is not None:
-                    self._change(fact.job, spec=fact.applied(info.spec))
+                    self._change(data.job, spec=data.applied(info.spec))
             case JobEnded():
-                gone = self.jobs.pop(fact.job, None)
+                gone = self.jobs.pop(data.job, None)
                 self.queued -= gone is not None and gone.phase == "queued"
-                self.forecasts.pop(fact.job, None)
+                self.forecasts.pop(data.job, None)
             case HostsChanged():
-                self._set_hosts(fact)
+                self._set_hosts(data)
             case PolicyUsed():
-                self._switch(event, fact)
+                self._switch(event, data)
             case PlanRejected():
-                self._note(event.at, None, f"plan of {fact.policy} not followed: {fact.reason}")
+                self._note(event.at, None, f"plan of {data.policy} not followed: {data.reason}")
             case PlanAccepted():
-                for job, text in fact.reasons.items():
+                for job, text in data.reasons.items():
                     self._note(event.at, int(job), text)
         if isinstance(
-            fact, JobStarted | RescaleRequested | StopRequested | SlotsReleased | HostsChanged | JobSubmitted | JobEnded
+            data, JobStarted | RescaleRequested | StopRequested | SlotsReleased | HostsChanged | JobSubmitted | JobEnded
         ):
             self._remember(event.at)
 
-    def _lease(self, at: float, fact: JobStarted | RescaleRequested) -> None:
-        info = self.jobs.get(fact.job)
+    def _lease(self, at: float, data: JobStarted | RescaleRequested) -> None:
+        info = self.jobs.get(data.job)
         if info is None:
             return
         before = len(info.slots)
-        self._drain(fact.job, fact.slots)
-        for slot in fact.slots:
-            self._set_slot(slot, state="leased", job=fact.job, owner=info.owner)
-        phase = "starting" if isinstance(fact, JobStarted) else "rescaling"
+        self._drain(data.job, data.slots)
+        for slot in data.slots:
+            self._set_slot(slot, state="leased", job=data.job, owner=info.owner)
+        phase = "starting" if isinstance(data, JobStarted) else "rescaling"
         started = info.started_at if info.started_at is not None else at
-        self._change(fact.job, phase=phase, slots=fact.slots, started_at=started, attempt=fact.attempt)
-        if self.notes and (self.notes[0].job, self.notes[0].text) == (fact.job, fact.reason):
+        self._change(data.job, phase=phase, slots=data.slots, started_at=started, attempt=data.attempt)
+        if self.notes and (self.notes[0].job, self.notes[0].text) == (data.job, data.reason):
             self.notes.popleft()  # the plan said so a moment ago; now it is done
-        change = f"{before} to {len(fact.slots)}" if before else f"starts on {len(fact.slots)}"
-        self._note(at, fact.job, f"{change}: {fact.reason}" if fact.reason else change)
+        change = f"{before} to {len(data.slots)}" if before else f"starts on {len(data.slots)}"
+        self._note(at, data.job, f"{change}: {data.reason}" if data.reason else change)
 
     def _drain(self, job: JobId, kept: tuple[SlotId, ...]) -> None:
         for slot in self.jobs[job].slots if job in self.jobs else ():
             if slot not in kept:
                 self._set_slot(slot, state="draining")
 
-    def _release(self, fact: SlotsReleased) -> None:
-        for slot in fact.slots:
+    def _release(self, data: SlotsReleased) -> None:
+        for slot in data.slots:
             box = self.slots.get(slot)
-            if box is not None and box.job == fact.job:
+            if box is not None and box.job == data.job:
                 self._set_slot(slot, state="out" if box.reason else "free", job=None, owner="")
-        info = self.jobs.get(fact.job)
+        info = self.jobs.get(data.job)
         if info is not None:
-            self._change(fact.job, slots=tuple(slot for slot in info.slots if slot not in fact.slots))
+            self._change(data.job, slots=tuple(slot for slot in info.slots if slot not in data.slots))
 
     def _set_slot(self, slot: SlotId, **changes: Any) -> None:
         self.slots[slot] = msgspec.structs.replace(self.slots.get(slot) or SlotInfo(slot=slot, state="free"), **changes)
 
-    def _set_hosts(self, fact: HostsChanged) -> None:
+    def _set_hosts(self, data: HostsChanged) -> None:
         boxes: dict[SlotId, SlotInfo] = {}
-        for host in fact.hosts:
+        for host in data.hosts:
             self.kind = host.kind
             for slot in host.slots:
                 name = host.slot_id(slot.index)
@@ -192,10 +192,10 @@ class PoolModel:
                     )
         self.slots = boxes
 
-    def _switch(self, event: Event, fact: PolicyUsed) -> None:
-        self.policy, self.policy_options = fact.name, fact.options
+    def _switch(self, event: Event, data: PolicyUsed) -> None:
+        self.policy, self.policy_options = data.name, data.options
         self.switches.appendleft(
-            SwitchRow(at=event.at, by=event.by, name=fact.name, previous=fact.previous, reason=fact.reason)
+            SwitchRow(at=event.at, by=event.by, name=data.name, previous=data.previous, reason=data.reason)
         )
 
     def _change(self, job: JobId, **changes: Any) -> None:

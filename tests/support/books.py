@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_elastic.scheduler.core import Core, check
 from jupyter_elastic.types import (
     AnyEffect,
-    AnyFact,
+    AnyEventData,
     Event,
     Host,
     HostsReported,
@@ -42,23 +42,23 @@ class Books:
         if hosts:
             self.step(HostsReported, hosts=hosts)
 
-    def step(self, kind: type[Stimulus], *, by: str = "ann", key: str = "", **what: Any) -> list[AnyFact]:
+    def step(self, kind: type[Stimulus], *, by: str = "ann", key: str = "", **what: Any) -> list[AnyEventData]:
         self.now += 1
         stimulus = kind(**{"at": self.now, "by": by, "id": key or f"s{self.now}", **what})
         events, self.effects = self.core.step(stimulus)
         self.events += events
         check(self.core.state)
-        return [event.fact for event in events]
+        return [event.data for event in events]
 
     def submit(self, least: int = 1, most: int = 4, *, by: str = "ann", **changes: Any) -> int:
         self.step(Submit, by=by, spec=job_spec(least, most, **changes))
         return self.core.state.next_job - 1
 
-    def plan(self, sizes: dict[int, int | Size], **what: Any) -> list[AnyFact]:
+    def plan(self, sizes: dict[int, int | Size], **what: Any) -> list[AnyEventData]:
         full = {job: size if isinstance(size, Size) else Size(workers=size) for job, size in sizes.items()}
         return self.step(Propose, by="daemon", policy=self.core.state.policy, plan=Plan(sizes=full, **what))
 
-    def settle(self, job: int, pause_s: float = 0.0, *, elastic: bool | None = True) -> list[AnyFact]:
+    def settle(self, job: int, pause_s: float = 0.0, *, elastic: bool | None = True) -> list[AnyEventData]:
         book = self.job(job)
         what = {"attempt": book.attempt, "generation": book.generation, "slots": book.slots, "elastic": elastic}
         return self.step(RunningReported, job=job, pause_s=pause_s, **what)

@@ -115,8 +115,8 @@ class World:
         for event in events:
             assert not self.events or event.at >= self.events[-1].at
             self.events.append(event)
-            if isinstance(event.fact, SlotsReleased):
-                for slot in event.fact.slots:
+            if isinstance(event.data, SlotsReleased):
+                for slot in event.data.slots:
                     assert self.on.get(slot) is None, f"{slot} was freed while {self.on[slot]} still runs on it"
             again = msgspec.json.decode(msgspec.json.encode(event), type=Event)
             assert again == event
@@ -188,7 +188,7 @@ class World:
         assert view == Core(self.core.state).view(self.now), "a draft of the view is out of date"
         if what < 0.7:
             events = self.step(Propose, policy=self.core.state.policy, plan=self.legal(view))
-            assert not any(isinstance(event.fact, PlanRejected) for event in events), events
+            assert not any(isinstance(event.data, PlanRejected) for event in events), events
             assert not self.core.wants_plan
             self.old_views.append(view)
         elif what < 0.8 and self.old_views:
@@ -197,8 +197,8 @@ class World:
             plan = self.illegal(view)
             if plan is not None:
                 events = self.step(Propose, policy=self.core.state.policy, plan=plan)
-                assert isinstance(events[0].fact, PlanRejected), (plan, events)
-                assert all(isinstance(event.fact, PlanRejected | PolicyUsed) for event in events)
+                assert isinstance(events[0].data, PlanRejected), (plan, events)
+                assert all(isinstance(event.data, PlanRejected | PolicyUsed) for event in events)
         else:
             self.step(PolicyFailed, policy=r.choice(POLICIES), reason="ZeroDivisionError")
 

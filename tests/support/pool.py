@@ -255,10 +255,10 @@ class Pool:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def facts(self, job: int) -> list[Any]:
-        """All facts of a job so far."""
+    def events_of(self, job: int) -> list[Any]:
+        """All events of a job so far."""
         with self._news:
-            return [event.fact for event in self.events if getattr(event.fact, "job", None) == job]
+            return [event.data for event in self.events if getattr(event.data, "job", None) == job]
 
     def wait(self, condition: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
         """Wait for events until the condition holds; its value. Fails with the events so far."""
@@ -280,7 +280,7 @@ class Pool:
         return value
 
     def _give_up(self, what: str, limit_s: float) -> None:
-        told = [f"{event.seq} {event.at:.3f} {event.fact}"[:300] for event in self.events[-30:]]
+        told = [f"{event.seq} {event.at:.3f} {event.data}"[:300] for event in self.events[-30:]]
         logs = [f"{name}: {self.log(name)}" for name in ("daemon", "agent")]
         with contextlib.suppress(ElasticError):
             told += [f"now {info.job} {info.phase} {info.reason}" for info in self.active()[:20]]
@@ -288,13 +288,13 @@ class Pool:
         pytest.fail("\n".join([f"not within {limit_s:g} s: {what}", *told, *logs]))
 
     def wait_fact(self, job: int, kind: type, count: int = 1, **fields: Any) -> Any:
-        """Wait for the `count`th fact of this kind with these fields; that fact."""
+        """Wait for the `count`th event of this kind with these fields; that event."""
 
         def found() -> Any:
             matching = [
-                fact
-                for fact in self.facts(job)
-                if isinstance(fact, kind) and all(getattr(fact, name) == value for name, value in fields.items())
+                data
+                for data in self.events_of(job)
+                if isinstance(data, kind) and all(getattr(data, name) == value for name, value in fields.items())
             ]
             return matching[count - 1] if len(matching) >= count else None
 
@@ -330,14 +330,14 @@ class Pool:
         """Fold the leases of the whole story: a slot has one attempt at a time."""
         held: dict[str, tuple[int, int]] = {}
         for event in self.events:
-            fact = event.fact
-            if isinstance(fact, JobStarted | RescaleRequested):
-                for slot in fact.slots:
-                    assert held.get(slot) in {None, (fact.job, fact.attempt)}, f"{slot} is leased twice: {event}"
-                    held[slot] = (fact.job, fact.attempt)
-            elif isinstance(fact, SlotsReleased):
-                for slot in fact.slots:
-                    if held.get(slot) == (fact.job, fact.attempt):
+            data = event.data
+            if isinstance(data, JobStarted | RescaleRequested):
+                for slot in data.slots:
+                    assert held.get(slot) in {None, (data.job, data.attempt)}, f"{slot} is leased twice: {event}"
+                    held[slot] = (data.job, data.attempt)
+            elif isinstance(data, SlotsReleased):
+                for slot in data.slots:
+                    if held.get(slot) == (data.job, data.attempt):
                         del held[slot]
 
     def _collect(self) -> None:

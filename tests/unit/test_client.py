@@ -18,7 +18,7 @@ from tests.support.books import job_spec
 
 
 def event(seq: int) -> Event:
-    return Event(seq=seq, at=0.0, by="daemon", cause="x", fact=AgentChanged(user=str(seq), connected=True))
+    return Event(seq=seq, at=0.0, by="daemon", cause="x", data=AgentChanged(user=str(seq), connected=True))
 
 
 def events(previous: int, *seqs: int, last: int | None = None, stream: int = 1) -> wire.EventsMessage:
@@ -174,7 +174,7 @@ def test_a_stream_without_following_ends_with_the_story_so_far(hand) -> None:
 
 def test_the_end_of_one_job_is_waited_for(hand) -> None:
     def ended(seq: int, job: int) -> Event:
-        return msgspec.structs.replace(event(seq), fact=JobEnded(job=job, outcome="completed"))
+        return msgspec.structs.replace(event(seq), data=JobEnded(job=job, outcome="completed"))
 
     async def play() -> None:
         daemon = hand()

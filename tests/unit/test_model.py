@@ -23,10 +23,10 @@ class Story:
         self.model = JobModel(7, kind=kind)
         self.seq = 0
 
-    def tell(self, fact: t.Fact, at: float | None = None) -> Story:
+    def tell(self, data: t.EventData, at: float | None = None) -> Story:
         self.seq += 1
         self.model.fold(
-            t.Event(seq=self.seq, at=float(self.seq) if at is None else at, by="x", cause="c", fact=fact)  # type: ignore[arg-type]
+            t.Event(seq=self.seq, at=float(self.seq) if at is None else at, by="x", cause="c", data=data)  # type: ignore[arg-type]
         )
         return self
 
@@ -126,7 +126,7 @@ def test_events_of_others_and_repeated_ones_change_nothing() -> None:
     story = Story().submitted().started("h:0")
     before = msgspec.json.encode(story.model.screen(5))
     story.tell(t.JobEnded(job=8, outcome="completed")).tell(t.PolicyUsed(name="fifo"))
-    story.model.fold(t.Event(seq=1, at=1, by="x", cause="c", fact=t.JobEnded(job=7, outcome="failed")))
+    story.model.fold(t.Event(seq=1, at=1, by="x", cause="c", data=t.JobEnded(job=7, outcome="failed")))
     assert msgspec.json.encode(story.model.screen(5)) == before
 
 

@@ -54,7 +54,7 @@ _NEWS = (
     PolicyUsed,
     AgentChanged,
 )
-"""Facts after which a policy may want something else."""
+"""EventList after which a policy may want something else."""
 
 
 class Core:
@@ -85,30 +85,30 @@ class Core:
         raises; a stale one yields nothing.
         """
         at = max(stimulus.at, self.state.at) if isfinite(stimulus.at) else self.state.at
-        facts = decide(self.state, stimulus if at == stimulus.at else replace(stimulus, at=at))
+        decided = decide(self.state, stimulus if at == stimulus.at else replace(stimulus, at=at))
         policy = self.state.policy
         events = tuple(
-            Event(seq=seq, at=at, by=stimulus.by, cause=stimulus.id, fact=fact)
-            for seq, fact in enumerate(facts, self.state.seq + 1)
+            Event(seq=seq, at=at, by=stimulus.by, cause=stimulus.id, data=data)
+            for seq, data in enumerate(decided, self.state.seq + 1)
         )
         for event in events:
             self.fold(event)
         if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
             self._wants_plan = _again(policy, events)
-        return events, tuple(react(self.state, facts))
+        return events, tuple(react(self.state, decided))
 
     def fold(self, event: Event) -> None:
         """Write an event into the books: what a replay does with each line of the journal."""
-        fact = event.fact
-        sizes = self._measured(fact.job) if isinstance(fact, JobProgressed) else 0
+        data = event.data
+        sizes = self._measured(data.job) if isinstance(data, JobProgressed) else 0
         evolve(self.state, event)
-        self._views.touch(fact)
-        if isinstance(fact, _NEWS):
+        self._views.touch(data)
+        if isinstance(data, _NEWS):
             self._wants_plan = True
-        elif isinstance(fact, JobProgressed):
-            self._wants_plan = self._wants_plan or self._measured(fact.job) > sizes
+        elif isinstance(data, JobProgressed):
+            self._wants_plan = self._wants_plan or self._measured(data.job) > sizes
             return
-        job_id: JobId | None = getattr(fact, "job", None)
+        job_id: JobId | None = getattr(data, "job", None)
         if job_id is not None:
             job = self.state.jobs.get(job_id)
             if job is None:
@@ -189,6 +189,6 @@ class Core:
 
 def _again(policy: str, events: tuple[Event, ...]) -> bool:
     """Whether to ask for another plan right after this one."""
-    switched = any(isinstance(event.fact, PolicyUsed) for event in events)
-    refused = any(isinstance(event.fact, PlanRejected) for event in events)
+    switched = any(isinstance(event.data, PolicyUsed) for event in events)
+    refused = any(isinstance(event.data, PlanRejected) for event in events)
     return switched or (refused and policy != FALLBACK)

@@ -1,4 +1,4 @@
-"""What follows from a stimulus: facts, one case each. Judges, and changes nothing.
+"""What follows from a stimulus: events, one case each. Judges, and changes nothing.
 
 Knows the books and the stimulus, whose `at` is the only time there is. A command that can't be granted raises with
 advice; a report never raises: one of an old attempt, an old generation or a job long gone is simply nothing new.
@@ -21,7 +21,7 @@ from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
     AgentReported,
-    AnyFact,
+    AnyEventData,
     Cancel,
     DeathReported,
     ExitReported,
@@ -72,18 +72,18 @@ MIN_AGE_S = 3600.0
 FORGOTTEN_AT_ONCE = 1000
 """Jobs in one event."""
 
-Facts = list[AnyFact]
+EventList = list[AnyEventData]
 
 
-def decide(state: State, stimulus: Stimulus) -> Facts:
-    """The facts that follow. BadRequest or NotFound for a command that can't be granted."""
+def decide(state: State, stimulus: Stimulus) -> EventList:
+    """The events that follow. BadRequest or NotFound for a command that can't be granted."""
     return _CASES[type(stimulus)](state, stimulus)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _submit(state: State, command: Submit) -> Facts:
+def _submit(state: State, command: Submit) -> EventList:
     known = state.keys.get(command.id)
     if known is not None:
         if state.owner_of(known) != command.by:
@@ -141,7 +141,7 @@ def unknown(state: State, job_id: int) -> str:
     return f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
 
 
-def _cancel(state: State, command: Cancel) -> Facts:
+def _cancel(state: State, command: Cancel) -> EventList:
     job = _unfinished(state, command.job)
     reason = plan.plain(command.reason) or f"cancelled by {command.by}"
     if job.phase == "queued":
@@ -151,13 +151,13 @@ def _cancel(state: State, command: Cancel) -> Facts:
     return []  # it has ended, or is about to: what was wished is so
 
 
-def _resize(state: State, command: Resize) -> Facts:
+def _resize(state: State, command: Resize) -> EventList:
     job = _unfinished(state, command.job)
     if job.job in state.ended:
         msg = f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"
         raise BadRequest(msg)
-    fact = _resized(job.spec, command)
-    spec = fact.applied(job.spec)
+    data = _resized(job.spec, command)
+    spec = data.applied(job.spec)
     _check_spec(spec)
     if isinstance(command.deadline_at, float) and command.deadline_at <= command.at:
         msg = "the deadline lies in the past; give a later one"
@@ -174,7 +174,7 @@ def _resize(state: State, command: Resize) -> Facts:
             "cancel it and run the cell again with another --gpus, or make its loop elastic (@training.run)"
         )
         raise BadRequest(msg)
-    return [fact]
+    return [data]
 
 
 def _resized(spec: JobSpec, command: Resize) -> JobResized:
@@ -200,7 +200,7 @@ def _resized(spec: JobSpec, command: Resize) -> JobResized:
     )
 
 
-def _use_policy(state: State, command: UsePolicy) -> Facts:
+def _use_policy(state: State, command: UsePolicy) -> EventList:
     try:
         options: dict[str, Any] = plan.journaled(command.options)[0]
     except ValueError as problem:
@@ -222,7 +222,7 @@ def _use_policy(state: State, command: UsePolicy) -> Facts:
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
-def _propose(state: State, proposal: Propose) -> Facts:
+def _propose(state: State, proposal: Propose) -> EventList:
     if proposal.policy != state.policy:
         return []  # it was switched off while it was thinking
     problem = plan.judge(state, proposal.plan)
@@ -231,24 +231,24 @@ def _propose(state: State, proposal: Propose) -> Facts:
         memo, problem = plan.memo(proposal.plan)
     if problem is not None:
         return _rejected(state, f"illegal plan: {problem}")
-    facts: Facts = []
+    events: EventList = []
     reasons = plan.reasons(state, proposal.plan)
     if state.rejections or memo != state.memos.get(state.policy) or reasons != state.reasons:
         spoken = {str(job): reason for job, reason in reasons.items()}
-        facts.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
-    return facts + plan.difference(state, proposal.plan)
+        events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
+    return events + plan.difference(state, proposal.plan)
 
 
-def _policy_failed(state: State, failure: PolicyFailed) -> Facts:
+def _policy_failed(state: State, failure: PolicyFailed) -> EventList:
     return _rejected(state, failure.reason) if failure.policy == state.policy else []
 
 
-def _rejected(state: State, reason: str) -> Facts:
-    facts: Facts = [PlanRejected(policy=state.policy, reason=plan.plain(reason))]
+def _rejected(state: State, reason: str) -> EventList:
+    events: EventList = [PlanRejected(policy=state.policy, reason=plan.plain(reason))]
     if state.rejections + 1 >= MAX_REJECTIONS and (state.policy != FALLBACK or state.policy_source):
         why = f"{state.policy} failed {state.rejections + 1} times in a row: {reason}"
-        facts.append(PolicyUsed(name=FALLBACK, previous=state.policy, reason=plan.plain(why)))
-    return facts
+        events.append(PolicyUsed(name=FALLBACK, previous=state.policy, reason=plan.plain(why)))
+    return events
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _attempt(state: State, seen: Report) -> Job | None:
     return job if job is not None and job.phase in ACTIVE and job.attempt == seen.attempt else None
 
 
-def _running_seen(state: State, seen: RunningReported) -> Facts:
+def _running_seen(state: State, seen: RunningReported) -> EventList:
     job = _attempt(state, seen)
     if job is None or job.phase == "stopping" or seen.generation != job.generation:
         return []
@@ -284,7 +284,7 @@ def _running_seen(state: State, seen: RunningReported) -> Facts:
     ]
 
 
-def _release_seen(state: State, seen: ReleaseReported) -> Facts:
+def _release_seen(state: State, seen: ReleaseReported) -> EventList:
     """Only draining slots are freed. A leased one stays its job's even if the process on it is gone."""
     job = _attempt(state, seen)
     if job is None:
@@ -299,7 +299,7 @@ def _late(state: State, slot: SlotId, seen: ReleaseReported) -> bool:
     return seen.generation is not None and seen.generation < state.slots[slot].granted
 
 
-def _progress_seen(state: State, seen: ProgressReported) -> Facts:
+def _progress_seen(state: State, seen: ProgressReported) -> EventList:
     job = _attempt(state, seen)
     progress = _finite(seen.progress)
     if job is None or progress == job.progress:
@@ -307,7 +307,7 @@ def _progress_seen(state: State, seen: ProgressReported) -> Facts:
     return [JobProgressed(job=job.job, attempt=job.attempt, progress=progress)]
 
 
-def _death_seen(state: State, seen: DeathReported) -> Facts:
+def _death_seen(state: State, seen: DeathReported) -> EventList:
     """The first of them each, then ever fewer: what dies a thousand times is some forty events."""
     job = _attempt(state, seen)
     if job is None or job.phase == "stopping" or seen.count <= job.deaths:
@@ -321,7 +321,7 @@ def _death_seen(state: State, seen: DeathReported) -> Facts:
     ]  # fmt: skip
 
 
-def _replacement_seen(state: State, seen: ReplacementReported) -> Facts:
+def _replacement_seen(state: State, seen: ReplacementReported) -> EventList:
     job = _attempt(state, seen)
     if job is None or job.phase == "stopping" or job.died.get(seen.slot) != seen.count:
         return []
@@ -348,16 +348,16 @@ def _finite(progress: Progress) -> Progress:
     return replace(progress, **changes) if changes else progress
 
 
-def _exit_seen(state: State, seen: ExitReported) -> Facts:
+def _exit_seen(state: State, seen: ExitReported) -> EventList:
     job = _attempt(state, seen)
     if job is None:
         return []
     held = (*job.slots, *job.draining)
-    facts: Facts = [SlotsReleased(job=job.job, attempt=job.attempt, slots=held)] if held else []
-    return [*facts, _outcome(job, seen)]
+    events: EventList = [SlotsReleased(job=job.job, attempt=job.attempt, slots=held)] if held else []
+    return [*events, _outcome(job, seen)]
 
 
-def _outcome(job: Job, seen: ExitReported) -> AnyFact:
+def _outcome(job: Job, seen: ExitReported) -> AnyEventData:
     """What becomes of a job whose attempt is over."""
     outcome, reason = seen.outcome, plan.plain(seen.reason)
     if outcome == "completed":
@@ -377,26 +377,26 @@ def _outcome(job: Job, seen: ExitReported) -> AnyFact:
     return JobRequeued(job=job.job, attempt=job.attempt, cause="lost", reason=reason)
 
 
-def _agent_seen(state: State, seen: AgentReported) -> Facts:
+def _agent_seen(state: State, seen: AgentReported) -> EventList:
     place = seen.place if seen.place != state.places.get(seen.by) else None
     if state.agents.get(seen.by) == seen.connected and place is None:
         return []
     return [AgentChanged(user=seen.by, connected=seen.connected, place=place)]
 
 
-def _tick(state: State, tick: Tick) -> Facts:
-    facts: Facts = []
+def _tick(state: State, tick: Tick) -> EventList:
+    events: EventList = []
     for job_id in sorted(state.active):
         job = state.jobs[job_id]
         limit = job.spec.max_time_s
         due = limit_at(job)
         if limit is not None and due is not None and tick.at >= due:
             reason = f"it ran for its time limit of {limit:g} s; give it more with --max-time"
-            facts.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
-    return facts
+            events.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
+    return events
 
 
-def _forget(state: State, command: Forget) -> Facts:
+def _forget(state: State, command: Forget) -> EventList:
     """By age and by number, oldest first: age alone lets a busy day fill the memory."""
     surplus = len(state.ended) - command.keep
     gone: list[int] = []
@@ -420,18 +420,18 @@ def limit_at(job: Job) -> float | None:
 # --- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def _hosts_seen(state: State, seen: HostsReported) -> Facts:
+def _hosts_seen(state: State, seen: HostsReported) -> EventList:
     hosts = _distinct(seen.hosts)
     if hosts == state.hosts:
         return []
     usable = {host.slot_id(slot.index) for host in hosts for slot in host.slots if not slot.out}
-    facts: Facts = [HostsChanged(hosts=hosts)]
+    events: EventList = [HostsChanged(hosts=hosts)]
     for job_id in sorted(state.active):
         job = state.jobs[job_id]
         lost = [slot for slot in job.slots if slot not in usable]
         if lost:
-            facts.append(_without(state, job, lost))
-    return facts
+            events.append(_without(state, job, lost))
+    return events
 
 
 def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
@@ -444,7 +444,7 @@ def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     return tuple(found)
 
 
-def _without(state: State, job: Job, lost: list[SlotId]) -> AnyFact:
+def _without(state: State, job: Job, lost: list[SlotId]) -> AnyEventData:
     """The job goes on without the lost slots if it can regroup, else it is queued again."""
     reason = f"host lost: {', '.join(lost)}"
     workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
@@ -455,7 +455,7 @@ def _without(state: State, job: Job, lost: list[SlotId]) -> AnyFact:
     return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
 
 
-_CASES: dict[type[Stimulus], Callable[[State, Any], Facts]] = {
+_CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     Submit: _submit,
     Cancel: _cancel,
     Resize: _resize,

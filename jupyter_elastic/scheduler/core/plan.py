@@ -15,7 +15,17 @@ import msgspec
 from jupyter_elastic.scheduler.core import placement
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.scheduler.core.view import job_view
-from jupyter_elastic.types import AnyFact, JobId, JobStarted, JobView, Plan, RescaleRequested, Size, StopRequested, View
+from jupyter_elastic.types import (
+    AnyEventData,
+    JobId,
+    JobStarted,
+    JobView,
+    Plan,
+    RescaleRequested,
+    Size,
+    StopRequested,
+    View,
+)
 
 MEMO_BYTES = 64 * 1024
 REASON_CHARS = 2_000
@@ -151,9 +161,9 @@ def plain(text: str) -> str:
     return text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
-def difference(state: State, plan: Plan) -> list[AnyFact]:
+def difference(state: State, plan: Plan) -> list[AnyEventData]:
     """What has to happen now for a legal plan: stops, then shrinks, then as much growth as is free."""
-    return _Difference(state, plan).facts()
+    return _Difference(state, plan).events()
 
 
 class _Difference:
@@ -179,10 +189,10 @@ class _Difference:
             return []
         return [slot for slot in slots if not self._state.slots[slot].out]
 
-    def facts(self) -> list[AnyFact]:
+    def events(self) -> list[AnyEventData]:
         state = self._state
-        stops: list[AnyFact] = []
-        shrinks: list[AnyFact] = []
+        stops: list[AnyEventData] = []
+        shrinks: list[AnyEventData] = []
         growing: list[Job] = []
         for job_id in sorted(state.active):
             job = state.jobs[job_id]
@@ -193,9 +203,9 @@ class _Difference:
                 stops.append(self._stop(job))
                 self._coming += len(self._soon(job, job.slots))
             elif size.workers <= job.size.workers and size.servers <= job.size.servers:
-                fact = self._rescale(job, size)
-                shrinks.append(fact)
-                self._coming += len(self._soon(job, tuple(set(job.slots).difference(fact.slots))))
+                data = self._rescale(job, size)
+                shrinks.append(data)
+                self._coming += len(self._soon(job, tuple(set(job.slots).difference(data.slots))))
             else:
                 growing.append(job)
         growing += [state.jobs[job] for job in self._wanted if state.jobs[job].phase == "queued"]
@@ -203,7 +213,7 @@ class _Difference:
         grants = [(job, size) for job in growing if (size := self._grant(job)) is not None]
         # Those who are somewhere already choose first, then the large ones: they are the hardest to keep on one host.
         grants.sort(key=lambda grant: (grant[0].phase == "queued", -grant[1].slots, grant[0].key))
-        grown: list[AnyFact] = [
+        grown: list[AnyEventData] = [
             self._start(job, size) if job.phase == "queued" else self._rescale(job, size) for job, size in grants
         ]
         return [*stops, *shrinks, *grown]
@@ -285,7 +295,7 @@ def split(job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def rescale(job: Job, slots: tuple[str, ...], servers: int, reason: str) -> RescaleRequested:
-    """The fact that the job is to go on with `slots`."""
+    """The event that the job is to go on with `slots`."""
     return RescaleRequested(
         job=job.job,
         attempt=job.attempt,

@@ -1,6 +1,6 @@
-"""Facts to orders: what the owner's agent is told to do.
+"""EventList to orders: what the owner's agent is told to do.
 
-Knows the books after the fact. Decides nothing: an order follows from its fact, and can be sent again at any time,
+Knows the books after the event. Decides nothing: an order follows from its event, and can be sent again at any time,
 because an agent tells orders apart by (job, attempt, generation) and does each once.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import (
     AnyEffect,
-    AnyFact,
+    AnyEventData,
     JobStarted,
     Launch,
     Rescale,
@@ -22,16 +22,16 @@ from jupyter_elastic.types import (
 )
 
 
-def react(state: State, facts: Iterable[AnyFact]) -> list[AnyEffect]:
-    """The orders that these facts call for, in their order."""
+def react(state: State, events: Iterable[AnyEventData]) -> list[AnyEffect]:
+    """The orders that these events call for, in their order."""
     effects: list[AnyEffect] = []
-    for fact in facts:
-        if isinstance(fact, JobStarted):
-            effects.append(_launch(state, state.jobs[fact.job], fact.generation, fact.slots, fact.servers))
-        elif isinstance(fact, RescaleRequested):
-            effects.append(_rescale(state, state.jobs[fact.job]))
-        elif isinstance(fact, StopRequested):
-            effects.append(_stop(state.jobs[fact.job]))
+    for data in events:
+        if isinstance(data, JobStarted):
+            effects.append(_launch(state, state.jobs[data.job], data.generation, data.slots, data.servers))
+        elif isinstance(data, RescaleRequested):
+            effects.append(_rescale(state, state.jobs[data.job]))
+        elif isinstance(data, StopRequested):
+            effects.append(_stop(state.jobs[data.job]))
     return effects
 
 

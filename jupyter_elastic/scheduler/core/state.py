@@ -1,8 +1,8 @@
-"""The books: who asked for what, who holds which slot, what was learned. Only `evolve` writes in them.
+"""The state of the pool: who asked for what, who holds which slot, what was learned. Only `evolve` changes it.
 
-Knows facts and what each does to the books. Judges nothing and can't fail: whether a fact may happen was decided before
-it was written down, and a replayed journal is true by definition. Everything here follows from the events alone, so two
-books folded from the same events are equal.
+Knows events and what each does to the state. Judges nothing and can't fail: whether an event may happen was decided
+before it was written down, and a replayed journal is true by definition. Everything here follows from the events
+alone, so two states folded from the same events are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jupyter_elastic.types import (
     ENDED,
     AgentChanged,
     AgentPlace,
-    AnyFact,
+    AnyEventData,
     Event,
     Host,
     HostsChanged,
@@ -237,66 +237,66 @@ def evolve(state: State, event: Event) -> None:
     """Write one event into the books."""
     state.seq = event.seq
     state.at = max(state.at, event.at)
-    fact = event.fact
-    if isinstance(fact, JobSubmitted):
-        _submitted(state, event, fact)
+    data = event.data
+    if isinstance(data, JobSubmitted):
+        _submitted(state, event, data)
         return
-    pool = _POOL.get(type(fact))
+    pool = _POOL.get(type(data))
     if pool is not None:
-        pool(state, fact)
+        pool(state, data)
         return
-    job = state.jobs.get(fact.job)  # type: ignore[union-attr]
+    job = state.jobs.get(data.job)  # type: ignore[union-attr]
     if job is not None:
-        _JOB[type(fact)](state, job, state.at, fact)
+        _JOB[type(data)](state, job, state.at, data)
 
 
 # --- the life of a job ------------------------------------------------------------------------------------------------
 
 
-def _submitted(state: State, event: Event, fact: JobSubmitted) -> None:
+def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     job = Job(
-        job=fact.job,
-        owner=fact.owner,
-        spec=fact.spec,
+        job=data.job,
+        owner=data.owner,
+        spec=data.spec,
         submitted_at=state.at,
         submitted_seq=event.seq,
         queued_at=state.at,
     )
-    state.jobs[fact.job] = job
+    state.jobs[data.job] = job
     insort(state.order, job.key)
-    state.keys[event.cause] = fact.job
-    state.next_job = max(state.next_job, fact.job + 1)
+    state.keys[event.cause] = data.job
+    state.next_job = max(state.next_job, data.job + 1)
 
 
-def _started(state: State, job: Job, at: float, fact: JobStarted) -> None:
-    job.phase = after(job.phase, fact)
-    job.attempt, job.generation, job.settled = fact.attempt, fact.generation, 0
+def _started(state: State, job: Job, at: float, data: JobStarted) -> None:
+    job.phase = after(job.phase, data)
+    job.attempt, job.generation, job.settled = data.attempt, data.generation, 0
     job.stop, job.members, job.elastic = "", (), None
     job.deaths, job.died, job.mishap = 0, {}, ""
     job.started_at = at if job.started_at is None else job.started_at
     job.accounted_at = at
     job.learned.cold()
     state.active.add(job.job)
-    _hold(state, job, at, fact)
+    _hold(state, job, at, data)
 
 
-def _rescale_requested(state: State, job: Job, at: float, fact: RescaleRequested) -> None:
-    job.phase = after(job.phase, fact)
-    job.generation = fact.generation
-    _hold(state, job, at, fact)
+def _rescale_requested(state: State, job: Job, at: float, data: RescaleRequested) -> None:
+    job.phase = after(job.phase, data)
+    job.generation = data.generation
+    _hold(state, job, at, data)
 
 
-def _hold(state: State, job: Job, at: float, fact: JobStarted | RescaleRequested) -> None:
+def _hold(state: State, job: Job, at: float, data: JobStarted | RescaleRequested) -> None:
     """The job is to hold exactly these slots: new ones are leased, others drain."""
     job.account(at)
-    wanted = set(fact.slots)
+    wanted = set(data.slots)
     _drain(state, job, tuple(slot for slot in job.slots if slot not in wanted))
-    for slot in fact.slots:
+    for slot in data.slots:
         book = state.slots.get(slot)
         if book is not None and book.job is None:
-            book.job, book.draining, book.granted = job.job, False, fact.generation
-    job.slots, job.servers = fact.slots, fact.servers
-    job.changed_at, job.reason = at, fact.reason
+            book.job, book.draining, book.granted = job.job, False, data.generation
+    job.slots, job.servers = data.slots, data.servers
+    job.changed_at, job.reason = at, data.reason
 
 
 def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
@@ -307,26 +307,26 @@ def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
     job.draining += slots
 
 
-def _running(_state: State, job: Job, _at: float, fact: JobRunning) -> None:
-    job.phase = after(job.phase, fact)
-    job.elastic = fact.elastic
-    if (job.settled, job.members) != (fact.generation, fact.slots):
-        job.settled, job.members = fact.generation, fact.slots
-        job.learned.settled(rescaled=fact.generation > 1, pause_s=fact.pause_s)
+def _running(_state: State, job: Job, _at: float, data: JobRunning) -> None:
+    job.phase = after(job.phase, data)
+    job.elastic = data.elastic
+    if (job.settled, job.members) != (data.generation, data.slots):
+        job.settled, job.members = data.generation, data.slots
+        job.learned.settled(rescaled=data.generation > 1, pause_s=data.pause_s)
 
 
-def _stop_requested(state: State, job: Job, at: float, fact: StopRequested) -> None:
+def _stop_requested(state: State, job: Job, at: float, data: StopRequested) -> None:
     job.account(at)
-    job.phase = after(job.phase, fact)
+    job.phase = after(job.phase, data)
     _drain(state, job, job.slots)
     job.slots, job.servers = (), 0
-    job.stop, job.reason = fact.how, fact.reason
+    job.stop, job.reason = data.how, data.reason
 
 
-def _released(state: State, job: Job, at: float, fact: SlotsReleased) -> None:
+def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
     job.account(at)
-    gone = set(fact.slots)
-    for slot in fact.slots:
+    gone = set(data.slots)
+    for slot in data.slots:
         book = state.slots.get(slot)
         if book is None or book.job != job.job:
             continue
@@ -340,8 +340,8 @@ def _released(state: State, job: Job, at: float, fact: SlotsReleased) -> None:
     job.draining = tuple(slot for slot in job.draining if slot not in gone)
 
 
-def _progressed(_state: State, job: Job, at: float, fact: JobProgressed) -> None:
-    progress = job.progress = fact.progress
+def _progressed(_state: State, job: Job, at: float, data: JobProgressed) -> None:
+    progress = job.progress = data.progress
     mark = next((m for m in (progress.samples, progress.step, progress.epoch) if m is not None), None)
     if mark is not None and (job.furthest is None or mark > job.furthest):
         job.furthest, job.losses = mark, 0
@@ -349,43 +349,43 @@ def _progressed(_state: State, job: Job, at: float, fact: JobProgressed) -> None
         job.learned.told(at, progress, len(job.members) - job.servers, job.servers)
 
 
-def _died(_state: State, job: Job, at: float, fact: WorkerDied) -> None:
-    job.deaths = fact.count
-    job.died[fact.slot] = fact.count
-    job.mishap, job.mishap_at = fact.words, at
+def _died(_state: State, job: Job, at: float, data: WorkerDied) -> None:
+    job.deaths = data.count
+    job.died[data.slot] = data.count
+    job.mishap, job.mishap_at = data.words, at
 
 
-def _replaced(_state: State, job: Job, _at: float, fact: WorkerReplaced) -> None:
-    job.died.pop(fact.slot, None)
-    job.mishap += f"; {fact.words}"
+def _replaced(_state: State, job: Job, _at: float, data: WorkerReplaced) -> None:
+    job.died.pop(data.slot, None)
+    job.mishap += f"; {data.words}"
 
 
-def _requeued(state: State, job: Job, at: float, fact: JobRequeued) -> None:
+def _requeued(state: State, job: Job, at: float, data: JobRequeued) -> None:
     job.account(at)
-    job.phase = after(job.phase, fact)
+    job.phase = after(job.phase, data)
     job.queued_at = at
-    job.stop, job.reason = "", fact.reason
+    job.stop, job.reason = "", data.reason
     job.members = ()
     state.active.discard(job.job)
-    if fact.cause == "preempted":
+    if data.cause == "preempted":
         job.preemptions += 1
     else:
         job.restarts += 1
         job.losses += 1
 
 
-def _resized(_state: State, job: Job, _at: float, fact: JobResized) -> None:
-    before, job.spec = job.spec, fact.applied(job.spec)
-    if (before.min_slots, before.max_slots) != (fact.min_slots, fact.max_slots):
-        job.resized_by = fact.by
+def _resized(_state: State, job: Job, _at: float, data: JobResized) -> None:
+    before, job.spec = job.spec, data.applied(job.spec)
+    if (before.min_slots, before.max_slots) != (data.min_slots, data.max_slots):
+        job.resized_by = data.by
 
 
-def _ended(state: State, job: Job, at: float, fact: JobEnded) -> None:
+def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     job.account(at)
-    job.phase = after(job.phase, fact)
+    job.phase = after(job.phase, data)
     if job.phase not in ENDED:
         return
-    job.ended_at, job.reason, job.stop = at, fact.reason, ""
+    job.ended_at, job.reason, job.stop = at, data.reason, ""
     del state.jobs[job.job]
     state.ended[job.job] = job
     state.active.discard(job.job)
@@ -395,8 +395,8 @@ def _ended(state: State, job: Job, at: float, fact: JobEnded) -> None:
         del state.order[position]
 
 
-def _forgotten(state: State, fact: JobsForgotten) -> None:
-    gone = set(fact.jobs)
+def _forgotten(state: State, data: JobsForgotten) -> None:
+    gone = set(data.jobs)
     for job in gone:
         state.ended.pop(job, None)
     state.keys = {key: job for key, job in state.keys.items() if job not in gone}
@@ -405,10 +405,10 @@ def _forgotten(state: State, fact: JobsForgotten) -> None:
 # --- the pool ---------------------------------------------------------------------------------------------------------
 
 
-def _hosts_changed(state: State, fact: HostsChanged) -> None:
-    state.hosts = fact.hosts
+def _hosts_changed(state: State, data: HostsChanged) -> None:
+    state.hosts = data.hosts
     present: dict[SlotId, SlotBook] = {}
-    for host in fact.hosts:
+    for host in data.hosts:
         for slot in host.slots:
             slot_id = host.slot_id(slot.index)
             book = state.slots.get(slot_id) or SlotBook(host=host.name, index=slot.index)
@@ -421,10 +421,10 @@ def _hosts_changed(state: State, fact: HostsChanged) -> None:
     state.slots = present
 
 
-def _policy_used(state: State, fact: PolicyUsed) -> None:
-    if fact.source:  # other code under the same name may not understand an old memo
-        state.memos.pop(fact.name, None)
-    state.policy, state.policy_options, state.policy_source = fact.name, fact.options, fact.source
+def _policy_used(state: State, data: PolicyUsed) -> None:
+    if data.source:  # other code under the same name may not understand an old memo
+        state.memos.pop(data.name, None)
+    state.policy, state.policy_options, state.policy_source = data.name, data.options, data.source
     state.rejections = 0
     state.reasons = {}
 
@@ -433,19 +433,19 @@ def _plan_rejected(state: State, _fact: PlanRejected) -> None:
     state.rejections += 1
 
 
-def _plan_accepted(state: State, fact: PlanAccepted) -> None:
+def _plan_accepted(state: State, data: PlanAccepted) -> None:
     state.rejections = 0
-    state.memos[fact.policy] = fact.memo
-    state.reasons = {int(job): reason for job, reason in fact.reasons.items()}
+    state.memos[data.policy] = data.memo
+    state.reasons = {int(job): reason for job, reason in data.reasons.items()}
 
 
-def _agent_changed(state: State, fact: AgentChanged) -> None:
-    state.agents[fact.user] = fact.connected
-    if fact.place is not None:
-        state.places[fact.user] = fact.place
+def _agent_changed(state: State, data: AgentChanged) -> None:
+    state.agents[data.user] = data.connected
+    if data.place is not None:
+        state.places[data.user] = data.place
 
 
-_POOL: dict[type[AnyFact], Callable[[State, Any], None]] = {
+_POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
     PolicyUsed: _policy_used,
@@ -453,7 +453,7 @@ _POOL: dict[type[AnyFact], Callable[[State, Any], None]] = {
     PlanAccepted: _plan_accepted,
     AgentChanged: _agent_changed,
 }
-_JOB: dict[type[AnyFact], Callable[[State, Job, float, Any], None]] = {
+_JOB: dict[type[AnyEventData], Callable[[State, Job, float, Any], None]] = {
     JobStarted: _started,
     RescaleRequested: _rescale_requested,
     JobRunning: _running,

@@ -1,7 +1,7 @@
-"""What others see of the books: a policy's view, a screen's jobs and slots.
+"""What others see of the state: a policy's view, a screen's jobs and slots.
 
-Knows the books and keeps drafts of what did not change since the last look; a draft is thrown away when a fact touches
-its job. Shows nothing that a policy could not have been told by a journal.
+Keeps drafts of what did not change since the last look; a draft is thrown away when an event touches its job. Shows
+nothing that a policy could not have learned from a journal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.state import Job, SlotBook, State
 from jupyter_elastic.types import (
-    AnyFact,
+    AnyEventData,
     HostsChanged,
     HostView,
     JobId,
@@ -43,11 +43,11 @@ class Views:
         """Jobs to draw again; None before the first look: all."""
         self._hosts: tuple[HostView, ...] | None = None
 
-    def touch(self, fact: AnyFact) -> None:
-        """A fact was written: what it changed must be drawn again."""
-        if isinstance(fact, _MOVES_SLOTS):
+    def touch(self, data: AnyEventData) -> None:
+        """An event was written: what it changed must be drawn again."""
+        if isinstance(data, _MOVES_SLOTS):
             self._hosts = None
-        job: JobId | None = getattr(fact, "job", None)
+        job: JobId | None = getattr(data, "job", None)
         if job is not None and self._stale is not None:
             self._stale.add(job)
 
@@ -72,7 +72,7 @@ class Views:
         )
 
     def _draw(self, state: State, now: float) -> None:
-        """Bring the drafts up to date: what a fact touched, and what grows with time."""
+        """Bring the drafts up to date: what an event touched, and what grows with time."""
         for job_id in state.jobs if self._stale is None else self._stale:
             job = state.jobs.get(job_id)
             if job is None:

@@ -38,33 +38,33 @@ def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Poli
     `make(name, options)` gives the policy that was active; predictions under a policy that it can't give are left out.
     """
     events = list(events)
-    submitted = [event.fact.job for event in events if isinstance(event.fact, JobSubmitted)]
+    submitted = [event.data.job for event in events if isinstance(event.data, JobSubmitted)]
     wanted = set(submitted[-limit:])
     found, core = Backtest(), Core()
     history = History()
     open_: dict[JobId, tuple[Eta, float]] = {}
     policies: dict[str, Policy | None] = {}
     for event in events:
-        fact = event.fact
-        if isinstance(fact, JobEnded) and fact.outcome == "completed":
+        data = event.data
+        if isinstance(data, JobEnded) and data.outcome == "completed":
             for job in core.view(event.at).jobs:
-                if job.job == fact.job:
+                if job.job == data.job:
                     history.ended(job.owner, job.name, served(job))
         core.fold(event)
-        if isinstance(fact, JobSubmitted) and fact.job in wanted:
+        if isinstance(data, JobSubmitted) and data.job in wanted:
             policy = _active(core, make, policies)
             if policy is None:
                 continue
             etas = whatif.waits(core.view(event.at), policy, past=found.calibration, usual=history)
-            eta = next((eta for eta in etas if eta.job == fact.job), None)
+            eta = next((eta for eta in etas if eta.job == data.job), None)
             if eta is not None:
-                open_[fact.job] = (eta, event.at)
-        elif isinstance(fact, JobStarted) and fact.job in open_:
-            eta, since = open_.pop(fact.job)
+                open_[data.job] = (eta, event.at)
+        elif isinstance(data, JobStarted) and data.job in open_:
+            eta, since = open_.pop(data.job)
             found.pairs.append((eta, event.at - since))
             found.calibration = found.calibration.seen(eta, event.at - since)
-        elif isinstance(fact, JobEnded):
-            open_.pop(fact.job, None)  # ended without a start: there is no wait to compare
+        elif isinstance(data, JobEnded):
+            open_.pop(data.job, None)  # ended without a start: there is no wait to compare
     return found
 
 

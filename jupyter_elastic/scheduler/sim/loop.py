@@ -210,15 +210,15 @@ class Simulation:
         if self.keep_events:
             self.events.extend(events)
         for event in events:
-            if isinstance(event.fact, JobSubmitted):
+            if isinstance(event.data, JobSubmitted):
                 task = self._coming.pop(event.cause)
-                self._lives[event.fact.job] = _Life(task, event.fact.job)
-            elif isinstance(event.fact, PlanRejected):
+                self._lives[event.data.job] = _Life(task, event.data.job)
+            elif isinstance(event.data, PlanRejected):
                 self.run_.rejected += 1
-                self.run_.notes.append(f"at {event.at:.0f} s: {event.fact.reason}")
-            elif isinstance(event.fact, PolicyUsed) and event.fact.name != self._deciding:
-                self._deciding = event.fact.name  # the core fell back, as it would in the daemon
-                self.policy = registry.create(event.fact.name, dict(event.fact.options))
+                self.run_.notes.append(f"at {event.at:.0f} s: {event.data.reason}")
+            elif isinstance(event.data, PolicyUsed) and event.data.name != self._deciding:
+                self._deciding = event.data.name  # the core fell back, as it would in the daemon
+                self.policy = registry.create(event.data.name, dict(event.data.options))
         for effect in effects:
             self._perform(effect)
 

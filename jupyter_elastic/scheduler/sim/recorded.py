@@ -1,6 +1,6 @@
 """A pool's own journal as a trace: what really arrived, how long it was and how fast it ran.
 
-Opens the journal read-only beside a living daemon. Knows the journal's table and the facts; must not know the daemon.
+Opens the journal read-only beside a living daemon. Knows the journal's table and the events; must not know the daemon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jupyter_elastic.scheduler.sim.tables import TraceError
 from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
 from jupyter_elastic.types import (
-    AnyFact,
+    AnyEventData,
     Event,
     HostsChanged,
     JobEnded,
@@ -34,7 +34,7 @@ from jupyter_elastic.types import (
     StopRequested,
 )
 
-_decoder = msgspec.json.Decoder(AnyFact)
+_decoder = msgspec.json.Decoder(AnyEventData)
 
 
 def read_events(path: Path) -> list[Event]:
@@ -49,9 +49,9 @@ def read_events(path: Path) -> list[Event]:
     events = []
     for seq, at, by, cause, body in rows:
         try:
-            events.append(Event(seq=seq, at=at, by=by, cause=cause, fact=_decoder.decode(body)))
+            events.append(Event(seq=seq, at=at, by=by, cause=cause, data=_decoder.decode(body)))
         except msgspec.DecodeError as problem:
-            raise TraceError(f"{path}: event {seq}, column body: expected a fact ({problem})") from problem
+            raise TraceError(f"{path}: event {seq}, column body: expected an event ({problem})") from problem
     return events
 
 
@@ -127,21 +127,21 @@ def costs_of(events: Iterable[Event]) -> Costs:
     stops: list[float] = []
     began: dict[int, tuple[str, float]] = {}
     for event in events:
-        fact, at = event.fact, event.at
-        if isinstance(fact, JobStarted):
-            began[fact.job] = ("start", at)
-        elif isinstance(fact, RescaleRequested):
-            began[fact.job] = ("rescale", at)
-        elif isinstance(fact, StopRequested):
-            began[fact.job] = ("stop", at)
-        elif isinstance(fact, JobRunning) and fact.job in began:
-            kind, since = began.pop(fact.job)
+        data, at = event.data, event.at
+        if isinstance(data, JobStarted):
+            began[data.job] = ("start", at)
+        elif isinstance(data, RescaleRequested):
+            began[data.job] = ("rescale", at)
+        elif isinstance(data, StopRequested):
+            began[data.job] = ("stop", at)
+        elif isinstance(data, JobRunning) and data.job in began:
+            kind, since = began.pop(data.job)
             if kind == "start":
                 starts.append(at - since)
             elif kind == "rescale":
-                rescales.append(fact.pause_s or at - since)
-        elif isinstance(fact, SlotsReleased) and fact.job in began:
-            kind, since = began[fact.job]
+                rescales.append(data.pause_s or at - since)
+        elif isinstance(data, SlotsReleased) and data.job in began:
+            kind, since = began[data.job]
             (stops if kind == "stop" else releases).append(at - since)
     usual = Costs()
     return Costs(
@@ -156,8 +156,8 @@ def capacity_of(events: Iterable[Event]) -> dict[str, int]:
     """Slots of each host at the journal's widest."""
     widest: dict[str, int] = {}
     for event in events:
-        if isinstance(event.fact, HostsChanged):
-            hosts = {host.name: sum(not slot.out for slot in host.slots) for host in event.fact.hosts}
+        if isinstance(event.data, HostsChanged):
+            hosts = {host.name: sum(not slot.out for slot in host.slots) for host in event.data.hosts}
             if sum(hosts.values()) > sum(widest.values()):
                 widest = hosts
     return widest
@@ -173,28 +173,28 @@ def courses_of(events: Iterable[Event]) -> Fold:
 def _records(events: Iterable[Event]) -> dict[int, _Record]:
     records: dict[int, _Record] = {}
     for event in events:
-        fact, at = event.fact, event.at
-        if isinstance(fact, JobSubmitted):
-            records[fact.job] = _Record(fact.owner, fact.spec, at)
+        data, at = event.data, event.at
+        if isinstance(data, JobSubmitted):
+            records[data.job] = _Record(data.owner, data.spec, at)
             continue
-        record = records.get(getattr(fact, "job", -1))
+        record = records.get(getattr(data, "job", -1))
         if record is None:
             continue
-        if isinstance(fact, JobRunning):
+        if isinstance(data, JobRunning):
             record.pause(at)
-            record.size, record.since = len(fact.slots), at
-        elif isinstance(fact, RescaleRequested | StopRequested):
+            record.size, record.since = len(data.slots), at
+        elif isinstance(data, RescaleRequested | StopRequested):
             record.pause(at)
-        elif isinstance(fact, JobProgressed):
-            _note(record, fact)
-        elif isinstance(fact, JobEnded):
+        elif isinstance(data, JobProgressed):
+            _note(record, data)
+        elif isinstance(data, JobEnded):
             record.pause(at)
-            record.outcome = fact.outcome
+            record.outcome = data.outcome
     return records
 
 
-def _note(record: _Record, fact: JobProgressed) -> None:
-    progress = fact.progress
+def _note(record: _Record, data: JobProgressed) -> None:
+    progress = data.progress
     if progress.samples is not None:
         record.samples = max(record.samples, progress.samples)
     if progress.total_samples is not None:

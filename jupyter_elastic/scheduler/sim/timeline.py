@@ -1,6 +1,6 @@
 """Courses of jobs out of the one event stream: the same fold for a simulated run and for a pool's own journal.
 
-Knows the facts of `types`; must not know who wrote them.
+Knows the events of `types`; must not know who wrote them.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class Fold:
             self._one(event)
 
     def _one(self, event: Event) -> None:
-        fact, at = event.fact, event.at
-        if isinstance(fact, JobSubmitted):
-            self.courses[fact.job] = Course(fact.spec.name, at, deadline=fact.spec.deadline_at, outcome="")
-            self._held[fact.job] = set()
-        elif isinstance(fact, JobStarted):
-            course = self.courses[fact.job]
+        data, at = event.data, event.at
+        if isinstance(data, JobSubmitted):
+            self.courses[data.job] = Course(data.spec.name, at, deadline=data.spec.deadline_at, outcome="")
+            self._held[data.job] = set()
+        elif isinstance(data, JobStarted):
+            course = self.courses[data.job]
             if course.started is None:
                 course.started = at
             else:
                 course.restarts += 1
-            self._hold(fact.job, at, set(fact.slots))
-        elif isinstance(fact, RescaleRequested):
-            self.courses[fact.job].restarts += 1
-            self._hold(fact.job, at, self._held[fact.job] | set(fact.slots))
-        elif isinstance(fact, SlotsReleased):
-            self._hold(fact.job, at, self._held[fact.job] - set(fact.slots))
-        elif isinstance(fact, JobEnded):
-            self._hold(fact.job, at, set())
-            course = self.courses[fact.job]
-            course.outcome = fact.outcome
+            self._hold(data.job, at, set(data.slots))
+        elif isinstance(data, RescaleRequested):
+            self.courses[data.job].restarts += 1
+            self._hold(data.job, at, self._held[data.job] | set(data.slots))
+        elif isinstance(data, SlotsReleased):
+            self._hold(data.job, at, self._held[data.job] - set(data.slots))
+        elif isinstance(data, JobEnded):
+            self._hold(data.job, at, set())
+            course = self.courses[data.job]
+            course.outcome = data.outcome
             course.ended = at
 
     def _hold(self, job: int, at: float, slots: set[str]) -> None:

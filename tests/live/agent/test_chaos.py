@@ -178,9 +178,9 @@ def test_whoever_dies_every_job_comes_to_its_end(tmp_path: Path) -> None:
         assert len({values["weights"] for values in pool.job(chaos.training).results.values()}) == 1
         ran = [int(line) for line in (signals / "short").read_text().splitlines()]
         assert sorted(ran) == list(range(FAULTS)), "a short job did not run exactly once"
-        starts = [event.fact.job for event in pool.events if isinstance(event.fact, JobStarted)]
+        starts = [event.data.job for event in pool.events if isinstance(event.data, JobStarted)]
         assert all(starts.count(job) == 1 for job in chaos.shorts)
         assert starts.count(chaos.plain) == 1 + chaos.lost
-        ends = [event.fact.job for event in pool.events if isinstance(event.fact, JobEnded)]
+        ends = [event.data.job for event in pool.events if isinstance(event.data, JobEnded)]
         assert sorted(ends) == sorted([chaos.training, chaos.plain, *chaos.shorts])
         pool.no_slot_is_leased_twice()

@@ -97,8 +97,8 @@ class Churn(threading.Thread):
             time.sleep(0.001)
 
 
-def facts(pool: Pool, kind: type) -> list[Any]:
-    return [event.fact for event in pool.events if isinstance(event.fact, kind)]
+def events_of(pool: Pool, kind: type) -> list[Any]:
+    return [event.data for event in pool.events if isinstance(event.data, kind)]
 
 
 @needs("torch")
@@ -145,14 +145,14 @@ def nothing_is_lost_or_doubled(pool: Pool, churn: Churn) -> None:
     pool.wait(lambda: pool.events[-1].seq >= seen, "all events are here")
     pool.kill_daemon()
     assert [event.seq for event in pool.events] == list(range(1, len(pool.events) + 1))
-    made = {event.cause: event.fact.job for event in pool.events if isinstance(event.fact, JobSubmitted)}
-    assert len(made) == len(facts(pool, JobSubmitted)), "a submit happened twice"
+    made = {event.cause: event.data.job for event in pool.events if isinstance(event.data, JobSubmitted)}
+    assert len(made) == len(events_of(pool, JobSubmitted)), "a submit happened twice"
     assert {key: made.get(key) for key in churn.submitted} == churn.submitted, "an acknowledged submit was lost"
-    assert not facts(pool, JobRequeued)
+    assert not events_of(pool, JobRequeued)
     for kind in (JobStarted, JobEnded):
-        jobs = [fact.job for fact in facts(pool, kind)]
+        jobs = [data.job for data in events_of(pool, kind)]
         assert len(set(jobs)) == len(jobs), f"{kind.__name__} twice for one job"
-    assert {fact.job for fact in facts(pool, JobRunning)} <= {fact.job for fact in facts(pool, JobStarted)}
-    assert {fact.job for fact in facts(pool, JobEnded)} == set(made.values())
+    assert {data.job for data in events_of(pool, JobRunning)} <= {data.job for data in events_of(pool, JobStarted)}
+    assert {data.job for data in events_of(pool, JobEnded)} == set(made.values())
     pool.no_slot_is_leased_twice()
     replayed_is_live(pool.folder, live)

@@ -71,8 +71,8 @@ def test_wishes_to_resize_leave_it_alone(shared_pool: Pool, source: str, number:
         results = pool.job(job).results
         assert results[0] == results[1]
         assert results[0]["size"] == 2
-        assert not [fact for fact in pool.facts(job) if isinstance(fact, RescaleRequested)]
+        assert not [data for data in pool.events_of(job) if isinstance(data, RescaleRequested)]
         for other in others:
-            assert pool.ended(other).outcome == "completed", pool.facts(other)
+            assert pool.ended(other).outcome == "completed", pool.events_of(other)
     finally:
         pool.client.ask(SwitchPolicy(name="fifo"))

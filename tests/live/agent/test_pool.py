@@ -100,7 +100,7 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(pool, tmp_path):
     (signals / "go").touch()
     assert pool.ended(job).outcome == "completed"
     assert begun(signals, 0) == begun(signals, 1) == 1
-    assert len([fact for fact in pool.facts(job) if isinstance(fact, JobStarted)]) == 1
+    assert len([data for data in pool.events_of(job) if isinstance(data, JobStarted)]) == 1
 
 
 def test_a_job_that_ended_while_no_agent_lived_is_told_by_the_next(pool, tmp_path):
@@ -185,8 +185,8 @@ def test_a_job_waits_for_the_slots_of_another(pool, tmp_path):
     assert pool.info(second).phase == "queued"
     (signals / "go").touch()
     assert pool.ended(second).outcome == "completed"
-    facts = [(type(event.fact), getattr(event.fact, "job", None)) for event in pool.events]
-    assert facts.index((SlotsReleased, first)) < facts.index((JobStarted, second))
+    events = [(type(event.data), getattr(event.data, "job", None)) for event in pool.events]
+    assert events.index((SlotsReleased, first)) < events.index((JobStarted, second))
 
 
 @needs("torch")
@@ -271,7 +271,7 @@ def test_the_progress_of_independent_workers_is_learned(pool, tmp_path):
 
     (speed,) = pool.until(learned, "the books know its speed")
     assert speed.workers == 2
-    assert {fact.progress.metrics["by"] for fact in pool.facts(job) if isinstance(fact, JobProgressed)} == {0.0}
+    assert {data.progress.metrics["by"] for data in pool.events_of(job) if isinstance(data, JobProgressed)} == {0.0}
     assert "it is done in about" in pool.job(job).explain()
     (signals / "go").touch()
     assert pool.ended(job).outcome == "completed"

@@ -51,7 +51,7 @@ def test_a_plain_cell_keeps_its_workers_when_a_colleague_comes(
         assert pool.ended(other).outcome == "completed"
         for rank in range(2):
             assert pool.output(job, rank) == f"begun {rank}\nthrough {rank} 2\n"
-        assert not [fact for fact in pool.facts(job) if isinstance(fact, RescaleRequested)]
+        assert not [data for data in pool.events_of(job) if isinstance(data, RescaleRequested)]
     finally:
         pool.client.ask(SwitchPolicy(name="fifo"))
 

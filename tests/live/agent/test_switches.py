@@ -35,9 +35,9 @@ def test_random_switches_under_load(tmp_path: Path) -> None:
         for job in jobs:
             assert pool.ended(job).outcome == "completed"
         pool.until(lambda: all(info.phase in ENDED for info in pool.client.jobs()), "nobody is left")
-        ends = [event.fact.job for event in pool.events if isinstance(event.fact, JobEnded)]
+        ends = [event.data.job for event in pool.events if isinstance(event.data, JobEnded)]
         assert sorted(ends) == sorted(jobs)
-        assert sum(isinstance(event.fact, PolicyUsed) and event.by != "daemon" for event in pool.events) == SWITCHES
+        assert sum(isinstance(event.data, PolicyUsed) and event.by != "daemon" for event in pool.events) == SWITCHES
         for job in jobs:
             assert set(pool.output(job).split()) == {"through"}
         pool.no_slot_is_leased_twice()
@@ -51,9 +51,9 @@ def test_a_switch_whose_plan_is_what_is_held_touches_nobody(tmp_path: Path) -> N
         for name in plugins.names(plugins.POLICIES):
             pool.client.ask(wire.SwitchPolicy(name=name))
         marker = pool.submit("print('last')", slots=1)  # planned under the last policy, so every plan before is done
-        pool.until(lambda: any(getattr(e.fact, "job", 0) == marker for e in pool.events), "the last submit is seen")
+        pool.until(lambda: any(getattr(e.data, "job", 0) == marker for e in pool.events), "the last submit is seen")
         touched = [
-            e for e in pool.events if isinstance(e.fact, StopRequested | RescaleRequested) and e.fact.job in jobs
+            e for e in pool.events if isinstance(e.data, StopRequested | RescaleRequested) and e.data.job in jobs
         ]
         assert touched == []
         for job in (marker, *jobs):

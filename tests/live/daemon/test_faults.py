@@ -62,7 +62,7 @@ def test_a_full_disk_refuses_submits_and_loses_nothing(pool, spec) -> None:
             assert len({*after.values(), *accepted.values()}) == len(keys), "a number was handed out twice"
 
     asyncio.run(agent())
-    assert until(client, job, JobEnded).fact.outcome == "completed"
+    assert until(client, job, JobEnded).data.outcome == "completed"
     before = client.jobs(all=True, limit=3000)
     pool.kill()
     pool.start()
@@ -171,16 +171,16 @@ def test_a_bad_policy_costs_its_plans_and_is_replaced(pool, spec, plugins) -> No
         rejections = []
         for event in client.events(since):
             since = event.seq
-            if isinstance(event.fact, PlanRejected):
-                rejections.append(event.fact.reason)
-            elif isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
-                assert event.fact.previous == name
+            if isinstance(event.data, PlanRejected):
+                rejections.append(event.data.reason)
+            elif isinstance(event.data, PolicyUsed) and event.data.name == "fifo":
+                assert event.data.previous == name
                 break
         assert len(rejections) == 3
         assert all(reason in text for text in rejections), rejections
         assert client.jobs(job=running)[0].slots == held, "the present allocation stands"
     last = client.submit(spec)
-    assert until(client, last, JobStarted).fact.slots, "fifo works on"
+    assert until(client, last, JobStarted).data.slots, "fifo works on"
     tasks = Path(f"/proc/{pool.process.pid}/task").iterdir()
     assert "".join(task.joinpath("children").read_text() for task in tasks) == "", "a bad policy's process lives on"
     pool.kill()

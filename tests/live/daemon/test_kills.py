@@ -89,8 +89,8 @@ def test_acknowledged_submits_survive_sigkill(pool, spec) -> None:
         if event.seq >= head:
             break
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    made = {event.cause: event.fact.job for event in events if isinstance(event.fact, JobSubmitted)}
-    assert sum(isinstance(event.fact, JobSubmitted) for event in events) == len(made), "a submit happened twice"
+    made = {event.cause: event.data.job for event in events if isinstance(event.data, JobSubmitted)}
+    assert sum(isinstance(event.data, JobSubmitted) for event in events) == len(made), "a submit happened twice"
     assert {key: made.get(key) for key in acknowledged} == acknowledged, "an acknowledged submit was lost"
     live = {info.job: info for info in client.jobs(all=True, limit=3000)}
     assert pool.stop() == 0

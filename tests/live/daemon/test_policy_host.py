@@ -39,9 +39,9 @@ def refusals(client: Client, since: int) -> list[str]:
     """Why plans were refused after event `since`, until the pool fell back to `fifo`."""
     reasons = []
     for event in client.events(since):
-        if isinstance(event.fact, PlanRejected):
-            reasons.append(event.fact.reason)
-        if isinstance(event.fact, PolicyUsed) and event.fact.name == "fifo":
+        if isinstance(event.data, PlanRejected):
+            reasons.append(event.data.reason)
+        if isinstance(event.data, PolicyUsed) and event.data.name == "fifo":
             break
     return reasons
 
@@ -155,11 +155,11 @@ def test_the_pool_can_be_switched_to_a_text(pool, spec) -> None:
         client.ask(wire.SwitchPolicy(name="mine", source="\n\n1/0"))
     assert isinstance(client.ask(wire.SwitchPolicy(name="mine", source=LARGEST)), wire.Done)
     job = client.submit(spec)
-    assert len(until(client, job, JobStarted).fact.slots) == 2, "largest first gives it its maximum"
+    assert len(until(client, job, JobStarted).data.slots) == 2, "largest first gives it its maximum"
     pool.kill()
     pool.start("--deadline", "0.5")
     second = client.submit(spec)
-    assert len(until(client, second, JobStarted).fact.slots) == 2, "the text is in the journal"
+    assert len(until(client, second, JobStarted).data.slots) == 2, "the text is in the journal"
     since = client.ask(wire.ListJobs(limit=1)).seq
     bad = "import time\ndef plan(view):\n    time.sleep(60)"
     assert isinstance(client.ask(wire.SwitchPolicy(name="bad", source=bad)), wire.Done)

@@ -30,7 +30,7 @@ def test_a_daemon_forgets_what_ended_long_ago(pool, spec) -> None:
     journal.close()
 
     client = pool.start().client()
-    forgotten = next(event.fact for event in client.events(0) if isinstance(event.fact, JobsForgotten))
+    forgotten = next(event.data for event in client.events(0) if isinstance(event.data, JobsForgotten))
     assert forgotten.jobs == (1, 2)
     assert [info.job for info in client.jobs(all=True)] == [3]
     with pytest.raises(NotFound, match="job 1 ended long ago"):

@@ -43,7 +43,7 @@ ME = user_name(os.getuid())
 def until(client, job, kind) -> Event:
     """The first event of this kind of a job."""
     for event in client.events(0, job):
-        if isinstance(event.fact, kind) and getattr(event.fact, "job", None) == job:
+        if isinstance(event.data, kind) and getattr(event.data, "job", None) == job:
             return event
     raise AssertionError("the stream ended")
 
@@ -89,8 +89,8 @@ def test_a_switch_of_policy_is_checked_and_the_old_one_stands(pool) -> None:
     client.ask(wire.SwitchPolicy(name="fifo", options={"backfill": "easy"}, reason="try it"))
     active = [info for info in client.ask(wire.ListPolicies()).policies if info.active]
     assert [(info.name, info.options["backfill"]) for info in active] == [("fifo", "easy")]
-    switched = next(event for event in client.events() if isinstance(event.fact, PolicyUsed))
-    assert switched.fact.reason == "try it"
+    switched = next(event for event in client.events() if isinstance(event.data, PolicyUsed))
+    assert switched.data.reason == "try it"
     assert switched.by == ME
 
 
@@ -210,8 +210,8 @@ def test_a_jobs_events_begin_with_it_and_end_where_they_end(pool, spec) -> None:
         return seen
 
     seen = asyncio.run(story())
-    assert isinstance(seen[0].fact, JobSubmitted)  # and not the pool's beginnings
-    assert {getattr(event.fact, "job", second) for event in seen} == {second}
+    assert isinstance(seen[0].data, JobSubmitted)  # and not the pool's beginnings
+    assert {getattr(event.data, "job", second) for event in seen} == {second}
 
 
 def test_a_client_outlives_the_daemon(pool, spec) -> None:
@@ -223,7 +223,7 @@ def test_a_client_outlives_the_daemon(pool, spec) -> None:
     def follow() -> None:
         for event in client.events(0):
             seen.append(event)
-            if isinstance(event.fact, JobSubmitted) and event.cause == "last":
+            if isinstance(event.data, JobSubmitted) and event.cause == "last":
                 enough.set()
                 return
 
@@ -240,7 +240,7 @@ def test_a_client_outlives_the_daemon(pool, spec) -> None:
     assert enough.wait(60)
     thread.join(60)
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))
-    assert sum(isinstance(event.fact, JobSubmitted) for event in seen) == 4
+    assert sum(isinstance(event.data, JobSubmitted) for event in seen) == 4
 
 
 def test_books_are_the_same_after_a_restart(pool, spec) -> None:
@@ -249,7 +249,7 @@ def test_books_are_the_same_after_a_restart(pool, spec) -> None:
     client.ask(wire.CancelJob(job=jobs[-1]))
     until(client, jobs[3], JobStarted)
     for event in client.events(0):  # until the policy has spoken of the one that waits
-        if isinstance(event.fact, PlanAccepted) and str(jobs[4]) in event.fact.reasons:
+        if isinstance(event.data, PlanAccepted) and str(jobs[4]) in event.data.reasons:
             break
     before: tuple[JobInfo, ...] = client.jobs(all=True)
     slots = client.ask(wire.ListHosts()).slots
@@ -289,7 +289,7 @@ def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) ->
     running = until(client, job, JobRunning)
     assert running.by == ME, "the socket says who reports"
     assert abs(running.at - time.time()) < 300, "the daemon says when"
-    assert until(client, job, JobEnded).fact.outcome == "cancelled"
+    assert until(client, job, JobEnded).data.outcome == "cancelled"
     assert client.jobs(job=job)[0].progress == Progress(step=3, metrics={"loss": 0.5})
     with pytest.raises(Exception, match="role agent"):
         client.ask(wire.ReportArrived(seen=ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="failed")))

@@ -48,8 +48,8 @@ def test_it_takes_over_openly_when_the_first_is_gone() -> None:
     assert "jupyter elastic agent --take-over" in refused(books, RESTARTED)
     assert refused(books, RESTARTED, alone=True) == ""
     assert refused(books, STRANGER, take_over=True) == ""
-    (fact,) = books.step(AgentReported, connected=True, place=RESTARTED)
-    assert fact == AgentChanged(user="ann", connected=True, place=RESTARTED)
+    (data,) = books.step(AgentReported, connected=True, place=RESTARTED)
+    assert data == AgentChanged(user="ann", connected=True, place=RESTARTED)
     assert "the agent of ann is another one" in refused(books, FIRST)
 
 

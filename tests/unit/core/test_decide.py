@@ -109,8 +109,8 @@ def test_cancel_in_every_phase() -> None:
     job = books.running(2)
     books.plan({})
     assert books.job(job).stop == "preempt"
-    [fact] = books.step(Cancel, job=job)
-    assert isinstance(fact, StopRequested)
+    [data] = books.step(Cancel, job=job)
+    assert isinstance(data, StopRequested)
     assert [effect.how for effect in books.effects if isinstance(effect, Stop)] == ["cancel"]
     assert books.step(Cancel, job=job) == []
     _, ended = books.step(ExitReported, job=job, attempt=1, outcome="preempted")
@@ -148,8 +148,8 @@ def test_resize() -> None:
 def test_what_was_asked_for_can_be_changed_too() -> None:
     books = Books(host("a", 8))
     job = books.submit(1, 4)
-    [fact] = books.step(Resize, job=job, sizes=(4, 2))
-    assert (fact.min_slots, fact.max_slots, fact.sizes) == (2, 4, (2, 4))
+    [data] = books.step(Resize, job=job, sizes=(4, 2))
+    assert (data.min_slots, data.max_slots, data.sizes) == (2, 4, (2, 4))
     books.step(Resize, job=job, deadline_at=1e9, preemptible=False)
     spec = books.job(job).spec
     assert (spec.sizes, spec.deadline_at, spec.preemptible) == ((2, 4), 1e9, False)
@@ -205,8 +205,8 @@ def test_a_life_from_submit_to_end() -> None:
     assert isinstance(order, Rescale)
     assert (order.generation, order.slots, order.draining) == (2, ("a:0", "a:1", "a:2"), ())
     books.settle(job, pause_s=0.5)
-    facts = books.step(ExitReported, job=job, attempt=1, outcome="completed")
-    assert [type(fact) for fact in facts] == [SlotsReleased, JobEnded]
+    events = books.step(ExitReported, job=job, attempt=1, outcome="completed")
+    assert [type(data) for data in events] == [SlotsReleased, JobEnded]
     info = books.core.jobs(job=job)[0]
     assert (info.phase, info.slots, info.ended_at) == ("completed", (), books.now)
     assert books.core.jobs() == []
@@ -230,10 +230,10 @@ def test_members_are_those_of_the_leases() -> None:
     books = Books(host("a", 4))
     job = books.submit()
     books.plan({job: 2})
-    facts = books.step(
+    events = books.step(
         RunningReported, job=job, attempt=1, generation=1, slots=("a:1", "a:3", "x:9"), pause_s=float("nan")
     )
-    assert facts == [JobRunning(job=job, attempt=1, generation=1, slots=("a:1",), pause_s=0.0)]
+    assert events == [JobRunning(job=job, attempt=1, generation=1, slots=("a:1",), pause_s=0.0)]
 
 
 def test_only_draining_slots_are_released_and_only_once() -> None:
@@ -340,9 +340,9 @@ def test_a_preemption_is_no_loss() -> None:
     for attempt in range(1, 7):
         books.plan({job: 1})
         books.plan({})
-        facts = books.step(ExitReported, job=job, attempt=attempt, outcome="lost")
-        assert isinstance(facts[-1], JobRequeued)
-        assert facts[-1].cause == "preempted"
+        events = books.step(ExitReported, job=job, attempt=attempt, outcome="lost")
+        assert isinstance(events[-1], JobRequeued)
+        assert events[-1].cause == "preempted"
 
 
 def test_progress_keeps_what_is_a_number_and_a_repeat_is_nothing() -> None:
@@ -375,9 +375,9 @@ def test_the_time_limit_counts_over_attempts_and_fails_with_a_reason() -> None:
     books.now = due - 2
     assert books.step(Tick) == []
     books.now = due
-    [fact] = books.step(Tick)
-    assert isinstance(fact, StopRequested)
-    assert fact.how == "time limit"
+    [data] = books.step(Tick)
+    assert isinstance(data, StopRequested)
+    assert data.how == "time limit"
     assert books.step(Tick) == []
     books.step(ExitReported, job=job, attempt=2, outcome="cancelled")
     info = books.core.jobs(job=job)[0]
@@ -417,8 +417,8 @@ def test_attained_service_counts_leased_slots() -> None:
 def test_a_job_goes_on_without_a_lost_host_if_it_can() -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.running(4)
-    facts = books.step(HostsReported, hosts=(host("a", 2),))
-    assert [type(fact) for fact in facts] == [HostsChanged, RescaleRequested]
+    events = books.step(HostsReported, hosts=(host("a", 2),))
+    assert [type(data) for data in events] == [HostsChanged, RescaleRequested]
     assert books.job(job).slots == ("a:0", "a:1")
     states = {slot.slot: (slot.state, slot.job) for slot in books.core.slots()}
     assert states["b:0"] == ("out", job)
@@ -438,9 +438,9 @@ def test_it_goes_on_with_an_allowed_size() -> None:
 def test_a_job_that_can_not_go_on_is_queued_again(preemptible: bool) -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.running(4, 3, 4, preemptible=preemptible)
-    _, fact = books.step(HostsReported, hosts=(host("a", 2),))
-    assert isinstance(fact, StopRequested)
-    assert (fact.how, fact.reason) == ("preempt", "host lost: b:0, b:1")
+    _, data = books.step(HostsReported, hosts=(host("a", 2),))
+    assert isinstance(data, StopRequested)
+    assert (data.how, data.reason) == ("preempt", "host lost: b:0, b:1")
     books.step(ExitReported, job=job, attempt=1, outcome="lost")
     assert books.job(job).phase == "queued"
 
@@ -449,8 +449,8 @@ def test_a_starting_job_that_loses_a_slot_starts_anew() -> None:
     books = Books(host("a", 2), host("b", 2))
     job = books.submit()
     books.plan({job: 4})
-    _, fact = books.step(HostsReported, hosts=(host("a", 2),))
-    assert isinstance(fact, StopRequested)
+    _, data = books.step(HostsReported, hosts=(host("a", 2),))
+    assert isinstance(data, StopRequested)
 
 
 def test_a_slot_used_by_a_stranger_is_given_up_and_comes_back() -> None:
@@ -539,8 +539,8 @@ def test_many_are_forgotten_in_several_events() -> None:
     for _ in range(1001):
         books.step(Cancel, job=books.submit())
     books.now += 10**6
-    facts = books.step(Forget, before=books.now, keep=0)
-    assert [len(fact.jobs) for fact in facts] == [1000, 1]
+    events = books.step(Forget, before=books.now, keep=0)
+    assert [len(data.jobs) for data in events] == [1000, 1]
     assert not books.core.state.ended
     assert not books.core.state.keys
 

@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.types import (
     AgentReported,
-    AnyFact,
+    AnyEventData,
     Cancel,
     ExitReported,
     HostsReported,
@@ -30,8 +30,8 @@ from jupyter_elastic.types import (
 from tests.support.books import Books, host
 
 
-def moves(facts: list[AnyFact]) -> list[AnyFact]:
-    return [fact for fact in facts if not isinstance(fact, PlanAccepted)]
+def moves(events: list[AnyEventData]) -> list[AnyEventData]:
+    return [data for data in events if not isinstance(data, PlanAccepted)]
 
 
 # --- illegal ones -----------------------------------------------------------------------------------------------------
@@ -52,46 +52,46 @@ def moves(facts: list[AnyFact]) -> list[AnyFact]:
 def test_an_illegal_size_is_refused_and_changes_nothing(size: Size, word: str) -> None:
     books = Books(host("a", 8))
     job = books.submit(1, 4)
-    [fact] = books.plan({job: size})
-    assert isinstance(fact, PlanRejected)
-    assert word in fact.reason
-    assert f"job {job}" in fact.reason
+    [data] = books.plan({job: size})
+    assert isinstance(data, PlanRejected)
+    assert word in data.reason
+    assert f"job {job}" in data.reason
     assert books.job(job).phase == "queued"
 
 
 def test_a_size_between_allowed_ones_is_refused() -> None:
     books = Books(host("a", 8))
     job = books.submit(1, 8, sizes=(1, 2, 4, 8))
-    [fact] = books.plan({job: 3})
-    assert "takes one of 1, 2, 4, 8" in fact.reason  # type: ignore[union-attr]
+    [data] = books.plan({job: 3})
+    assert "takes one of 1, 2, 4, 8" in data.reason  # type: ignore[union-attr]
 
 
 def test_more_than_the_pool_has_is_refused_and_slots_that_are_out_do_not_count() -> None:
     books = Books(host("a", 2), host("b", 2))
     first, second = books.submit(), books.submit()
-    [fact] = books.plan({first: 4, second: 1})
-    assert fact.reason == "illegal plan: it gives away 5 slots, but the pool has 4"  # type: ignore[union-attr]
+    [data] = books.plan({first: 4, second: 1})
+    assert data.reason == "illegal plan: it gives away 5 slots, but the pool has 4"  # type: ignore[union-attr]
     books.step(HostsReported, hosts=(host("a", 2),))
-    [fact] = books.plan({first: 2, second: 1})
-    assert isinstance(fact, PlanRejected)
+    [data] = books.plan({first: 2, second: 1})
+    assert isinstance(data, PlanRejected)
 
 
 @pytest.mark.parametrize("sizes", [{99: Size(1)}, {"1": Size(1)}, {1: 2}, [1], None])
 def test_what_is_no_plan_is_refused(sizes: Any) -> None:
     books = Books(host("a", 2))
     books.submit()
-    [fact] = books.step(Propose, policy="fifo", plan=Plan(sizes=sizes))
-    assert isinstance(fact, PlanRejected)
-    [fact] = books.step(Propose, policy="fifo", plan=sizes)
-    assert isinstance(fact, PlanRejected)
+    [data] = books.step(Propose, policy="fifo", plan=Plan(sizes=sizes))
+    assert isinstance(data, PlanRejected)
+    [data] = books.step(Propose, policy="fifo", plan=sizes)
+    assert isinstance(data, PlanRejected)
 
 
 def test_a_job_that_must_not_be_preempted_keeps_its_slots() -> None:
     books = Books(host("a", 4))
     job = books.running(3, 2, 4, preemptible=False)
     for sizes in ({}, {job: 0}, {job: 1}):
-        [fact] = books.plan(sizes)
-        assert isinstance(fact, PlanRejected)
+        [data] = books.plan(sizes)
+        assert isinstance(data, PlanRejected)
         books.step(UsePolicy, name="fifo", options={"n": len(books.events)})
     assert moves(books.plan({job: 2}))
 
@@ -101,8 +101,8 @@ def test_jobs_that_ended_or_stop_while_the_policy_thought_are_passed_over() -> N
     ended, stopping, job = books.running(1), books.running(1), books.submit()
     books.step(ExitReported, job=ended, attempt=1, outcome="completed")
     books.step(Cancel, job=stopping)
-    [fact] = moves(books.plan({ended: 4, stopping: 4, job: 1}))
-    assert isinstance(fact, JobStarted)
+    [data] = moves(books.plan({ended: 4, stopping: 4, job: 1}))
+    assert isinstance(data, JobStarted)
 
 
 def test_keeping_what_one_holds_is_legal_even_after_a_resize() -> None:
@@ -127,15 +127,15 @@ def test_pool_and_view_give_one_verdict_on_a_plan(sizes: dict[int, Size], proble
     books = Books(host("a", 2))
     books.submit(2, 3)
     assert illegal(Plan(sizes=sizes), books.core.view(books.now)) == problem
-    refused = [fact.reason for fact in books.plan(dict(sizes)) if isinstance(fact, PlanRejected)]
+    refused = [data.reason for data in books.plan(dict(sizes)) if isinstance(data, PlanRejected)]
     assert refused == ([] if problem is None else [f"illegal plan: {problem}"])
 
 
 @pytest.mark.parametrize("memo", [object(), "x" * 70_000, 2**70])
 def test_a_memo_that_can_not_be_kept_is_refused(memo: object) -> None:
     books = Books(host("a", 4))
-    [fact] = books.plan({}, memo=memo)
-    assert "its memo" in fact.reason  # type: ignore[union-attr]
+    [data] = books.plan({}, memo=memo)
+    assert "its memo" in data.reason  # type: ignore[union-attr]
 
 
 # --- memo, reasons, the policy that fails -----------------------------------------------------------------------------
@@ -157,10 +157,10 @@ def test_reasons_reach_events_and_screens() -> None:
     books = Books(host("a", 2))
     first, second = books.submit(2, 2), books.submit(2, 2)
     reasons = {first: "the oldest", second: "waits for the oldest", 99: "who?"}
-    facts = books.plan({first: 2}, reasons=reasons)
-    assert facts[0] == PlanAccepted(policy="fifo", reasons={"1": "the oldest", "2": "waits for the oldest"})
-    assert isinstance(facts[1], JobStarted)
-    assert facts[1].reason == "the oldest"
+    events = books.plan({first: 2}, reasons=reasons)
+    assert events[0] == PlanAccepted(policy="fifo", reasons={"1": "the oldest", "2": "waits for the oldest"})
+    assert isinstance(events[1], JobStarted)
+    assert events[1].reason == "the oldest"
     assert books.core.jobs(job=second)[0].reason == "waits for the oldest"
     assert "waits for the oldest" in books.core.explain(second, books.now)
 
@@ -206,13 +206,13 @@ def test_a_plan_for_a_host_that_was_lost_while_the_policy_thought_leaves_what_is
     job = books.running(2)
     asked = books.core.view(books.now)
     books.step(HostsReported, hosts=(host("a", 2),))
-    [fact] = books.plan({job: asked.capacity})
-    assert isinstance(fact, PlanRejected)
-    assert "the pool has 2" in fact.reason
+    [data] = books.plan({job: asked.capacity})
+    assert isinstance(data, PlanRejected)
+    assert "the pool has 2" in data.reason
     assert books.job(job).slots == ("a:0", "a:1")
     assert books.core.wants_plan or books.core.state.policy == "fifo", "it is asked again with the hosts that are left"
-    [fact] = books.plan({job: 2})
-    assert isinstance(fact, PlanAccepted)
+    [data] = books.plan({job: 2})
+    assert isinstance(data, PlanAccepted)
 
 
 def test_a_switch_in_the_middle_of_a_rescale_lets_it_end() -> None:
@@ -220,7 +220,7 @@ def test_a_switch_in_the_middle_of_a_rescale_lets_it_end() -> None:
     job = books.running(2)
     books.plan({job: 4})
     assert books.job(job).phase == "rescaling"
-    assert [type(fact) for fact in books.step(UsePolicy, name="las", options={})] == [PolicyUsed]
+    assert [type(data) for data in books.step(UsePolicy, name="las", options={})] == [PolicyUsed]
     assert books.effects == ()
     assert (books.job(job).phase, len(books.job(job).slots)) == ("rescaling", 4)
     assert moves(books.plan({job: 4})) == [], "the new policy sees the size that is coming"
@@ -238,8 +238,8 @@ def test_a_switch_in_the_middle_of_a_shrink_lets_it_end_too() -> None:
     assert moves(books.plan({job: 1, waiting: 3})) == [], "the slots are still draining"
     books.settle(job)
     books.step(ReleaseReported, job=job, attempt=1, slots=("a:1", "a:2", "a:3"))
-    [fact] = moves(books.plan({job: 1, waiting: 3}))
-    assert isinstance(fact, JobStarted)
+    [data] = moves(books.plan({job: 1, waiting: 3}))
+    assert isinstance(data, JobStarted)
 
 
 # --- what happens -----------------------------------------------------------------------------------------------------
@@ -249,36 +249,36 @@ def test_growth_comes_from_free_slots_only_and_the_rest_after_the_release() -> N
     books = Books(host("a", 4))
     first = books.running(3, 1, 4)
     second = books.running(1, 1, 4)
-    facts = moves(books.plan({first: 1, second: 3}))
-    assert [(fact.job, fact.slots) for fact in facts] == [(first, ("a:0",))]  # type: ignore[union-attr]
+    events = moves(books.plan({first: 1, second: 3}))
+    assert [(data.job, data.slots) for data in events] == [(first, ("a:0",))]  # type: ignore[union-attr]
     assert not books.core.wants_plan
     books.step(ReleaseReported, job=first, attempt=1, slots=("a:2",))
     assert books.core.wants_plan
-    facts = moves(books.plan({first: 1, second: 3}))
-    assert [(fact.job, fact.slots) for fact in facts] == [(second, ("a:3", "a:2"))]  # type: ignore[union-attr]
+    events = moves(books.plan({first: 1, second: 3}))
+    assert [(data.job, data.slots) for data in events] == [(second, ("a:3", "a:2"))]  # type: ignore[union-attr]
     books.step(ReleaseReported, job=first, attempt=1, slots=("a:1",))
-    [fact] = moves(books.plan({first: 1, second: 3}))
-    assert isinstance(fact, RescaleRequested)
-    assert (fact.generation, fact.slots) == (3, ("a:3", "a:2", "a:1"))
+    [data] = moves(books.plan({first: 1, second: 3}))
+    assert isinstance(data, RescaleRequested)
+    assert (data.generation, data.slots) == (3, ("a:3", "a:2", "a:1"))
 
 
 def test_a_gang_waits_for_draining_slots_and_nobody_behind_it_takes_the_free_ones() -> None:
     books = Books(host("a", 4))
     holder = books.running(3)
     gang, small = books.submit(2, 2), books.submit(1, 1)
-    facts = moves(books.plan({holder: 1, gang: 2, small: 1}))
-    assert [type(fact) for fact in facts] == [RescaleRequested]
+    events = moves(books.plan({holder: 1, gang: 2, small: 1}))
+    assert [type(data) for data in events] == [RescaleRequested]
     books.step(ReleaseReported, job=holder, attempt=1, slots=("a:1", "a:2"))
-    facts = moves(books.plan({holder: 1, gang: 2, small: 1}))
-    assert [fact.job for fact in facts] == [gang, small]  # type: ignore[union-attr]
+    events = moves(books.plan({holder: 1, gang: 2, small: 1}))
+    assert [data.job for data in events] == [gang, small]  # type: ignore[union-attr]
 
 
 def test_a_later_job_starts_if_there_is_room_for_both() -> None:
     books = Books(host("a", 5))
     holder = books.running(3)
     gang, small = books.submit(3, 3), books.submit(1, 1)
-    facts = moves(books.plan({holder: 1, gang: 3, small: 1}))
-    assert [type(fact) for fact in facts] == [RescaleRequested]  # two are free, and both are the gang's
+    events = moves(books.plan({holder: 1, gang: 3, small: 1}))
+    assert [type(data) for data in events] == [RescaleRequested]  # two are free, and both are the gang's
     books.step(ReleaseReported, job=holder, attempt=1, slots=("a:1", "a:2"))
     assert len(moves(books.plan({holder: 1, gang: 3, small: 1}))) == 2
 
@@ -289,29 +289,29 @@ def test_a_gang_takes_less_when_nobody_is_there_to_release_the_rest() -> None:
     books.plan({holder: 1})
     books.step(AgentReported, by="bob", connected=False)
     elastic, rigid, small = books.submit(1, 3), books.submit(2, 2), books.submit(1, 1)
-    [fact] = moves(books.plan({holder: 1, elastic: 3}))
-    assert isinstance(fact, JobStarted)
-    assert len(fact.slots) == 1
+    [data] = moves(books.plan({holder: 1, elastic: 3}))
+    assert isinstance(data, JobStarted)
+    assert len(data.slots) == 1
     books.step(ExitReported, job=elastic, attempt=1, outcome="completed")
-    [fact] = moves(books.plan({holder: 1, rigid: 2, small: 1}))
-    assert (type(fact), fact.job) == (JobStarted, small)  # type: ignore[union-attr]
+    [data] = moves(books.plan({holder: 1, rigid: 2, small: 1}))
+    assert (type(data), data.job) == (JobStarted, small)  # type: ignore[union-attr]
 
 
 def test_partial_growth_is_an_allowed_size() -> None:
     books = Books(host("a", 8))
     job = books.running(1, 1, 8, sizes=(1, 2, 4, 8))
     other = books.running(4, 1, 4)
-    [_, fact] = moves(books.plan({job: 8}))
-    assert isinstance(fact, RescaleRequested)
-    assert len(fact.slots) == 4
+    [_, data] = moves(books.plan({job: 8}))
+    assert isinstance(data, RescaleRequested)
+    assert len(data.slots) == 4
     assert books.job(other).phase == "stopping"
 
 
 def test_preempt_shrink_grow_in_this_order_and_the_oldest_grows_first() -> None:
     books = Books(host("a", 6))
     old, middle, young = books.running(1), books.running(2), books.running(2)
-    facts = moves(books.plan({old: 4, middle: 1}))
-    assert [(type(fact), fact.job) for fact in facts] == [  # type: ignore[union-attr]
+    events = moves(books.plan({old: 4, middle: 1}))
+    assert [(type(data), data.job) for data in events] == [  # type: ignore[union-attr]
         (StopRequested, young),
         (RescaleRequested, middle),
         (RescaleRequested, old),
@@ -322,12 +322,12 @@ def test_preempt_shrink_grow_in_this_order_and_the_oldest_grows_first() -> None:
 def test_a_job_that_rescales_can_be_rescaled_again() -> None:
     books = Books(host("a", 4))
     job = books.running(2)
-    [fact] = moves(books.plan({job: 4}))
-    assert isinstance(fact, RescaleRequested)
-    assert fact.generation == 2
-    [fact] = moves(books.plan({job: 1}))
-    assert isinstance(fact, RescaleRequested)
-    assert (fact.generation, fact.slots) == (3, ("a:0",))
+    [data] = moves(books.plan({job: 4}))
+    assert isinstance(data, RescaleRequested)
+    assert data.generation == 2
+    [data] = moves(books.plan({job: 1}))
+    assert isinstance(data, RescaleRequested)
+    assert (data.generation, data.slots) == (3, ("a:0",))
     assert books.job(job).phase == "rescaling"
     assert books.job(job).draining == ("a:1", "a:2", "a:3")
 
@@ -335,13 +335,13 @@ def test_a_job_that_rescales_can_be_rescaled_again() -> None:
 def test_servers_keep_their_own_slots() -> None:
     books = Books(host("a", 4), host("b", 4))
     job = books.submit(1, 4, max_servers=3, min_servers=1)
-    [fact] = moves(books.plan({job: Size(3, 1)}))
-    assert isinstance(fact, JobStarted)
-    assert (fact.slots, fact.servers) == (("a:0", "a:1", "a:2", "a:3"), 1)
+    [data] = moves(books.plan({job: Size(3, 1)}))
+    assert isinstance(data, JobStarted)
+    assert (data.slots, data.servers) == (("a:0", "a:1", "a:2", "a:3"), 1)
     books.settle(job)
-    [fact] = moves(books.plan({job: Size(2, 2)}))
-    assert isinstance(fact, RescaleRequested)
-    assert (fact.slots, fact.servers) == (("a:0", "a:1", "a:3", "b:0"), 2)
+    [data] = moves(books.plan({job: Size(2, 2)}))
+    assert isinstance(data, RescaleRequested)
+    assert (data.slots, data.servers) == (("a:0", "a:1", "a:3", "b:0"), 2)
 
 
 def test_a_server_that_drains_is_no_new_worker() -> None:
@@ -349,22 +349,22 @@ def test_a_server_that_drains_is_no_new_worker() -> None:
     job = books.submit(1, 4, max_servers=3)
     books.plan({job: Size(2, 2)})
     books.settle(job)
-    [fact] = moves(books.plan({job: Size(4, 0)}))
-    assert isinstance(fact, RescaleRequested)
-    assert (fact.slots, fact.servers) == (("a:0", "a:1"), 0)
+    [data] = moves(books.plan({job: Size(4, 0)}))
+    assert isinstance(data, RescaleRequested)
+    assert (data.slots, data.servers) == (("a:0", "a:1"), 0)
     books.step(ReleaseReported, job=job, attempt=1, slots=("a:2", "a:3"))
-    [fact] = moves(books.plan({job: Size(4, 0)}))
-    assert isinstance(fact, RescaleRequested)
-    assert fact.slots == ("a:0", "a:1", "a:2", "a:3")
+    [data] = moves(books.plan({job: Size(4, 0)}))
+    assert isinstance(data, RescaleRequested)
+    assert data.slots == ("a:0", "a:1", "a:2", "a:3")
 
 
 def test_a_resize_that_somebody_asked_for_is_the_reason_of_what_follows() -> None:
     books = Books(host("a", 8))
     job = books.running(8, 1, 8)
     books.step(Resize, by="root", job=job, min_slots=1, max_slots=2)
-    facts = books.plan({job: 2}, reasons={job: "fewer slots are left in the pool"})
-    (request,) = [fact for fact in facts if isinstance(fact, RescaleRequested)]
-    (said,) = [fact for fact in facts if isinstance(fact, PlanAccepted)]
+    events = books.plan({job: 2}, reasons={job: "fewer slots are left in the pool"})
+    (request,) = [data for data in events if isinstance(data, RescaleRequested)]
+    (said,) = [data for data in events if isinstance(data, PlanAccepted)]
     assert request.reason == said.reasons[str(job)] == "resized to 1:2 by root"
     books.settle(job)
     books.step(ReleaseReported, job=job, attempt=1, slots=books.job(job).draining)

@@ -34,7 +34,7 @@ def test_no_plan_changes_the_size_of_a_cell_without_an_elastic_loop() -> None:
         assert books.job(job).slots == ("a:0", "a:1")
     (view,) = books.core.view(books.now).jobs
     assert (view.min_slots, view.max_slots) == (2, 2)
-    assert not any(isinstance(fact, StopRequested | RescaleRequested) for fact in books.plan({job: 2}))
+    assert not any(isinstance(data, StopRequested | RescaleRequested) for data in books.plan({job: 2}))
     (stopped,) = books.plan({})
     assert isinstance(stopped, StopRequested)
 
@@ -45,14 +45,14 @@ def test_the_size_is_free_once_a_worker_is_in_an_elastic_loop_whatever_comes_lat
     books.plan({job: 2})
     books.settle(job, elastic=False)
     assert "size stays 2: this cell has no elastic loop" in books.core.explain(job, books.now)
-    (fact,) = books.settle(job)
-    assert isinstance(fact, JobRunning)
-    assert fact.elastic
+    (data,) = books.settle(job)
+    assert isinstance(data, JobRunning)
+    assert data.elastic
     assert books.core.wants_plan
     assert books.settle(job, elastic=None) == books.settle(job, elastic=False) == []
     assert "size stays" not in books.core.explain(job, books.now)
     assert books.core.view(books.now).jobs[0].min_slots == 1
-    assert any(isinstance(fact, RescaleRequested) for fact in books.plan({job: 1}))
+    assert any(isinstance(data, RescaleRequested) for data in books.plan({job: 1}))
 
 
 def test_the_next_attempt_may_have_another_size_and_knows_nothing_yet() -> None:
@@ -70,8 +70,8 @@ def test_a_host_that_goes_takes_all_of_a_job_that_cannot_regroup() -> None:
     job = books.submit(1, 3)
     books.plan({job: 3})
     books.settle(job, elastic=False)
-    facts = books.step(HostsReported, hosts=(host("a", 2),))
-    assert [type(fact) for fact in facts] == [HostsChanged, StopRequested]
+    events = books.step(HostsReported, hosts=(host("a", 2),))
+    assert [type(data) for data in events] == [HostsChanged, StopRequested]
 
 
 def test_the_owner_is_told_that_a_running_cell_cannot_be_resized() -> None:

@@ -7,7 +7,7 @@ from jupyter_elastic.types import ENDED, JobEnded, JobRunning, JobStarted
 
 
 def test_no_phase_and_fact_lead_to_two_places() -> None:
-    pairs = [(move.origin, move.fact) for move in MOVES]
+    pairs = [(move.origin, move.event) for move in MOVES]
     assert len(pairs) == len(set(pairs))
 
 
@@ -39,5 +39,5 @@ def test_the_pictures_show_every_move() -> None:
     for move in MOVES:
         arrow = f"    {move.origin or '[*]'} --> {move.target}: "
         line = next(line for line in drawn.splitlines() if line.startswith(arrow))
-        assert move.fact.split()[0] in line
+        assert move.event.split()[0] in line
     assert table.count("\n") == drawn.count("\n") - 4

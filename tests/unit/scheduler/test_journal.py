@@ -25,13 +25,13 @@ def event(seq: int, padding: int = 0) -> Event:
     spec = JobSpec(
         name=f"job {seq}", folder="/tmp/é" + "x" * padding, python="/usr/bin/python", min_slots=1, max_slots=2
     )
-    facts = (
+    events = (
         JobSubmitted(job=seq, owner="ann", spec=spec),
         JobProgressed(job=seq, attempt=1, progress=Progress(step=seq, metrics={"loss": 0.1 * seq})),
         AgentChanged(user="ann", connected=True),
         JobEnded(job=seq, outcome="completed", reason="\x00 and 'quotes'"),
     )
-    return Event(seq=seq, at=1e9 + seq / 3, by="ann", cause=f"ann:{seq}", fact=facts[seq % 4])
+    return Event(seq=seq, at=1e9 + seq / 3, by="ann", cause=f"ann:{seq}", data=events[seq % 4])
 
 
 def filled(path: Path, batches: int, each: int) -> list[Event]:

@@ -66,15 +66,15 @@ def test_books_balance_and_no_slot_is_leased_twice() -> None:
     check(run.core.state)
     held: dict[str, int] = {}
     for event in run.events:
-        fact = event.fact
-        if isinstance(fact, JobStarted | RescaleRequested):
-            for slot in fact.slots:
-                assert held.setdefault(slot, fact.job) == fact.job
-        elif isinstance(fact, SlotsReleased):
-            for slot in fact.slots:
-                assert held.pop(slot) == fact.job
+        data = event.data
+        if isinstance(data, JobStarted | RescaleRequested):
+            for slot in data.slots:
+                assert held.setdefault(slot, data.job) == data.job
+        elif isinstance(data, SlotsReleased):
+            for slot in data.slots:
+                assert held.pop(slot) == data.job
     assert not held
-    assert sum(isinstance(event.fact, JobEnded) for event in run.events) == 40
+    assert sum(isinstance(event.data, JobEnded) for event in run.events) == 40
 
 
 def test_a_silent_job_ends_as_well() -> None:

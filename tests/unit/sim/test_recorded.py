@@ -67,5 +67,5 @@ def test_what_is_no_journal(tmp_path: Path) -> None:
         database.execute("create table events (seq integer, at real, by text, cause text, kind text, body text)")
         database.execute("insert into events values (1, 0, 'x', 'y', 'JobEnded', '{\"type\": \"Nothing\"}')")
     database.close()
-    with pytest.raises(TraceError, match="event 1, column body: expected a fact"):
+    with pytest.raises(TraceError, match="event 1, column body: expected an event"):
         recorded.read_events(tmp_path / "odd.sqlite")

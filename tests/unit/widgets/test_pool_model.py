@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.types import (
-    AnyFact,
+    AnyEventData,
     Event,
     Host,
     HostsChanged,
@@ -39,7 +39,7 @@ def spec(name: str = "digits", least: int = 1, most: int = 2) -> JobSpec:
 
 
 class Story:
-    """Folds facts with rising seq, one second apart."""
+    """Folds events with rising seq, one second apart."""
 
     def __init__(self, slots: int = 4) -> None:
         self.model = PoolModel(user="ann")
@@ -47,10 +47,10 @@ class Story:
         self.now = 1000.0
         self.tell(HostsChanged(hosts=(Host(name="lab", kind="cpu", slots=tuple(Slot(index=i) for i in range(slots))),)))
 
-    def tell(self, *facts: AnyFact, by: str = "ann") -> Story:
-        for fact in facts:
+    def tell(self, *events: AnyEventData, by: str = "ann") -> Story:
+        for data in events:
             self.now += 2
-            self.model.fold(Event(seq=next(self.seq), at=self.now, by=by, cause="c", fact=fact))
+            self.model.fold(Event(seq=next(self.seq), at=self.now, by=by, cause="c", data=data))
         return self
 
     def screen(self, **window: Any) -> PoolScreen:
@@ -107,7 +107,7 @@ def test_a_preempted_job_waits_at_its_old_place() -> None:
 def test_events_that_were_folded_before_change_nothing() -> None:
     story = Story().tell(JobSubmitted(job=1, owner="ann", spec=spec()))
     before = story.screen()
-    story.model.fold(Event(seq=1, at=9999.0, by="x", cause="c", fact=JobEnded(job=1, outcome="failed")))
+    story.model.fold(Event(seq=1, at=9999.0, by="x", cause="c", data=JobEnded(job=1, outcome="failed")))
     assert story.screen() == before
 
 
@@ -160,7 +160,7 @@ def test_begins_from_what_the_daemon_answers_and_travels_as_json() -> None:
         seq=41, jobs=[info], slots=[SlotInfo(slot="lab:0", state="leased", job=7, owner="bob")], policy="las"
     )
     model.fold(
-        Event(seq=42, at=5.0, by="bob", cause="c", fact=JobRunning(job=7, attempt=1, generation=1, slots=("lab:0",)))
+        Event(seq=42, at=5.0, by="bob", cause="c", data=JobRunning(job=7, attempt=1, generation=1, slots=("lab:0",)))
     )
     screen = msgspec.json.decode(msgspec.json.encode(model.screen(6.0)), type=PoolScreen)
     assert screen == model.screen(6.0)
