@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord
-from jupyter_elastic.platform import private_files, processes
+from jupyter_elastic.platform import plugins, private_files, processes
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.protocol.forkserver import DriverStarted
 from jupyter_elastic.types import (
@@ -49,7 +48,6 @@ from jupyter_elastic.types import (
     Stop,
 )
 
-GROUP = "jupyter_elastic.engines"
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
 LINGER_S = 3.0
@@ -69,10 +67,10 @@ _preloaded: dict[str, type[Engine]] = {}
 
 def preload() -> None:
     """Load every engine before drivers are forked. One that can't be loaded is reported by the driver that wants it."""
-    for entry in entry_points(group=GROUP):
+    for name, entries in plugins.installed(plugins.ENGINES).items():
         with contextlib.suppress(Exception):
-            _preloaded[entry.name] = entry.load()
-            _preloaded[entry.name].missing()  # what it looks through is known to the drivers then
+            _preloaded[name] = plugins.load(entries)
+            _preloaded[name].missing()  # what it looks through is known to the drivers then
     our_source()
 
 
@@ -85,14 +83,11 @@ def load_engine(name: str) -> type[Engine]:
 
 
 def _load(name: str) -> type[Engine]:
-    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    found = plugins.installed(plugins.ENGINES)
     if name not in found:
         have = ", ".join(sorted(found)) or "none"
         raise EngineError(f"there is no engine {name!r} in {sys.prefix}; installed: {have}. Choose one with --engine")
-    try:
-        engine: type[Engine] = found[name].load()
-    except Exception as problem:
-        raise EngineError(f"the engine {name!r} can't be loaded: {type(problem).__name__}: {problem}") from problem
+    engine: type[Engine] = plugins.load(found[name])
     return engine
 
 

@@ -46,6 +46,8 @@ class Engine(Protocol):
     """
 
     name: ClassVar[str]
+    worker: ClassVar[str]
+    """Its worker half (`worker.plugin.WorkerPlugin`) as `module:class`; empty where a worker needs none."""
 
     @classmethod
     def missing(cls) -> str:

@@ -69,6 +69,7 @@ class WorkersEngine:
     """The common part of the engines whose workers are processes with a stream to the driver."""
 
     name: ClassVar[str] = ""
+    worker: ClassVar[str] = ""
     rings: ClassVar[bool] = False
     """Whether its workers form groups."""
     grace_s: ClassVar[float] = 10.0
@@ -224,6 +225,7 @@ class WorkersEngine:
             device=device,
             port=self._port.getsockname()[1],
             engine=self.name,
+            plugin=self.worker,
             folder=str(self.task.folder),
             job=self.task.job,
             attempt=self.task.attempt,

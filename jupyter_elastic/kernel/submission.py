@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 import time
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,7 +18,7 @@ from jupyter_elastic.errors import BadRequest, JobCancelled
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
-from jupyter_elastic.platform import paths
+from jupyter_elastic.platform import paths, plugins
 from jupyter_elastic.types import JobSpec
 
 CANCEL_S = 60.0
@@ -92,14 +92,14 @@ def choose_engine(asked: str) -> str:
 
 
 @functools.cache
-def _engines() -> dict[str, EntryPoint]:
+def _engines() -> dict[str, list[EntryPoint]]:
     """The installed engines; reading the metadata of every installed package takes a while."""
-    return {entry.name: entry for entry in entry_points(group="jupyter_elastic.engines")}
+    return plugins.installed(plugins.ENGINES)
 
 
 def _missing(engine: str) -> str:
     """Why the workers, which run this kernel's interpreter, can't have this engine; empty when they can."""
-    return str(_engines()[engine].load().missing())
+    return str(plugins.load(_engines()[engine]).missing())
 
 
 def _has_horovod() -> bool:

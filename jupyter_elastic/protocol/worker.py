@@ -44,6 +44,8 @@ class Start(_Message, frozen=True, kw_only=True):
     port: int
     """`MASTER_PORT`."""
     engine: str
+    plugin: str = ""
+    """The engine's worker half, as `module:class`; empty: it has none."""
     folder: str
     """The job's."""
     job: types.JobId

@@ -45,6 +45,7 @@ class FakeEngine:
     """
 
     name: ClassVar[str] = "fake"
+    worker: ClassVar[str] = ""
 
     @classmethod
     def missing(cls) -> str:

@@ -29,8 +29,8 @@ from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context as _context
-from jupyter_elastic.training.group import members as _members
-from jupyter_elastic.training.group import native as _native_group
+from jupyter_elastic.training.membership import formed as _formed
+from jupyter_elastic.training.membership import members as _members
 from jupyter_elastic.training.report import report
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
@@ -181,7 +181,7 @@ def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
 
 def _sum(own: float) -> tuple[int, float]:
     """How many take part, and the sum of their numbers."""
-    group = None if _context.warming_up else _context.group or _native_group()
+    group = None if _context.warming_up else _context.group or _formed()
     if group is None or group.size() < 2:
         return 1, own
     _context.collective()

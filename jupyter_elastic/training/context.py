@@ -1,18 +1,20 @@
 """Where this worker is in its training: the one place that `batches`, reducers, `report` and `run` look at.
 
-Knows no framework and decides nothing. One training loop runs at a time in a process.
+Knows no framework and decides nothing. One training function runs at a time in a process.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jupyter_elastic.training import session
+from jupyter_elastic.training.group import Group
 
 if TYPE_CHECKING:
     from jupyter_elastic.training.data import MicroBatch
-    from jupyter_elastic.training.group import Group
     from jupyter_elastic.training.state import State
 
 
@@ -27,15 +29,13 @@ each kind, and later a whole group would wait. Not in the very first step, for w
 
 @dataclass
 class TrainingContext:
-    """Set by `run` while the cell's function runs; the resting values are those of a program on its own."""
+    """What `run` is doing in this process; the resting values are those of a program on its own."""
 
     state: State | None = None
     group: Group | None = None
-    """The group of the present generation, or a newcomer's own in a warm-up step; None outside `run`."""
+    """The group of the present generation; None outside `run`."""
     warming_up: bool = False
     """Whether a newcomer runs its first step in private: no collectives, no reports, no commits."""
-    promised: tuple[int, int] = (1, 2)
-    """The rank and size of the group for which it warms up."""
     micro_batch: MicroBatch | None = None
     """What is being computed now."""
     trained: bool = False
@@ -55,19 +55,38 @@ class TrainingContext:
     passes: list[int] = field(default_factory=list)
     """Samples in each pass of the present epoch, for the total."""
 
+    @contextlib.contextmanager
+    def training(self, state: State, group: Group, *, warming_up: bool = False) -> Iterator[None]:
+        """While a training function runs with this state in this group."""
+        self.state, self.group, self.warming_up, self.epochs = state, group, warming_up, None
+        self.begin_step()
+        try:
+            yield
+        finally:
+            self.state = self.group = self.micro_batch = None
+            self.warming_up = False
+
+    def begin_step(self) -> None:
+        """Nothing is computed, trained or agreed yet."""
+        self.micro_batch, self.change, self.trained = None, None, False
+
+    def stepped(self, *, change: bool) -> None:
+        """An optimizer has stepped with the global gradient; `change`: a member wants to regroup."""
+        self.trained = True
+        if self.group is not None and self.state is not None:
+            self.change = bool(self.change) or change
+
     @property
     def size(self) -> int:
         """Workers that train together."""
-        if self.warming_up:
-            return max(2, self.promised[1])
-        return 1 if self.group is None else self.group.size()
+        size = 1 if self.group is None else self.group.size()
+        return max(2, size) if self.warming_up else size
 
     @property
     def rank(self) -> int:
         """This worker's number among them. In a warm-up step it is not 0, so that nobody writes files twice."""
-        if self.warming_up:
-            return self.promised[0] or 1
-        return 0 if self.group is None else self.group.rank()
+        rank = 0 if self.group is None else self.group.rank()
+        return rank or int(self.warming_up)
 
     def collective(self) -> None:
         """Every member of the group is to begin this together; whoever has left the training doesn't."""

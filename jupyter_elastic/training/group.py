@@ -1,45 +1,66 @@
-"""The workers that train together in this generation, as the rest of `training` sees them.
-
-Knows that there is Horovod and how it is asked for; the frameworks' own ends are in `torch.py` and `tensorflow.py`.
-"""
+"""A process group: the workers that train together, as `training` uses it, whichever engine forms it."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import sys
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from jupyter_elastic.errors import EngineError
-from jupyter_elastic.training import session
-from jupyter_elastic.training.context import context
-
 Array = np.ndarray[Any, np.dtype[Any]]
+_Result = TypeVar("_Result")
+
+
+class PeerLost(Exception):
+    """A member of the group is gone: the others go back to the last commit and form another group."""
+
+
+class MembershipChanged(BaseException):
+    """All members regroup now, and lose nothing. No `Exception`, so that a cell's own handlers let it through."""
 
 
 class Group(Protocol):
-    """The collectives that state and reports need. Every call is made by all members, in the same order.
+    """The collectives that a training needs. All members make the same calls in the same order.
 
-    A member that dies makes them raise `HorovodInternalError`; gradients have their own way, beside their framework.
+    A member that dies makes them raise `PeerLost`, or an error that `Groups.peer_lost` knows.
     """
 
-    elastic: bool
-    """Whether other generations can come."""
-
-    def init(self) -> None:
-        """Come to the rendezvous and join; returns when the group stands."""
+    @property
+    def elastic(self) -> bool:
+        """Whether its members can change."""
         ...
 
-    def shutdown(self) -> None:
-        """Leave the group."""
+    @property
+    def provisional(self) -> bool:
+        """Whether this worker is a newcomer in a world of its own still; rank and size are those it is promised."""
+        ...
+
+    def join(self) -> None:
+        """Become a member, or a provisional one; returns when the group stands. Nothing to do for a member."""
+        ...
+
+    def enter(self) -> None:
+        """The training begins: a provisional member joins the others."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group; `join` comes next."""
+        ...
+
+    def synced(self) -> None:
+        """This worker has the state of the training now: whoever joins can take it from here."""
+        ...
+
+    def lost(self) -> None:
+        """A member is gone, and this one is about to leave: no other may go on waiting for it."""
+        ...
+
+    def change_wanted(self) -> bool:
+        """Whether this worker was told that the members are to change."""
         ...
 
     def rank(self) -> int:
-        """This worker's number."""
+        """This worker's number, from 0."""
         ...
 
     def size(self) -> int:
@@ -51,7 +72,31 @@ class Group(Protocol):
         ...
 
     def total(self, values: Array) -> Array:
-        """The sum over all members."""
+        """The sum over all members of an array on the host, of any shape; all give the same shape and type."""
+        ...
+
+    def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
+        """Each tensor's sum (or mean) over all members; may overwrite them.
+
+        They are dense tensors of the framework for which the group was made, of the same shapes and types on all
+        members, on whatever device. `name` is the same on all members and differs between calls that can overlap.
+        """
+        ...
+
+
+class Groups(Protocol):
+    """What an engine offers to `training` in a worker."""
+
+    def group(self, framework: str | None) -> Group:
+        """The group by a framework's tensors: `torch`, `tensorflow`, or None for whichever is there."""
+        ...
+
+    def formed(self) -> Group | None:
+        """The group that the cell has formed itself, by the engine's own functions; None where there is none."""
+        ...
+
+    def peer_lost(self, error: BaseException) -> PeerLost | None:
+        """The error to raise instead when a collective failed with `error` because a member is gone; else None."""
         ...
 
 
@@ -59,12 +104,26 @@ class SingleProcess:
     """A group of one: no engine, or an engine whose workers don't know each other."""
 
     elastic = False
+    provisional = False
 
-    def init(self) -> None:
+    def join(self) -> None:
         """Nobody to wait for."""
 
-    def shutdown(self) -> None:
+    def enter(self) -> None:
+        """Nobody to join."""
+
+    def leave(self) -> None:
         """Nothing to leave."""
+
+    def synced(self) -> None:
+        """Nobody joins."""
+
+    def lost(self) -> None:
+        """Nobody waits."""
+
+    def change_wanted(self) -> bool:
+        """Never."""
+        return False
 
     def rank(self) -> int:
         """Always 0."""
@@ -82,130 +141,17 @@ class SingleProcess:
         """`values` itself."""
         return values
 
-
-class Horovod:
-    """Horovod's group as far as it is the same for every framework; `hvd` is its module for one."""
-
-    elastic = True
-
-    def __init__(self, hvd: Any) -> None:
-        self.hvd = hvd
-
-    def init(self) -> None:
-        """Join, unless this process is in a group already."""
-        if not self.hvd.is_initialized():
-            self.hvd.init()
-
-    def shutdown(self) -> None:
-        """Leave."""
-        self.hvd.shutdown()
-
-    def rank(self) -> int:
-        """This worker's number."""
-        return 0 if context.warming_up else int(self.hvd.rank())
-
-    def size(self) -> int:
-        """Members; in a warm-up step this worker alone, whatever it is promised."""
-        return 1 if context.warming_up else int(self.hvd.size())
+    def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
+        """The tensors themselves."""
+        return list(tensors)
 
 
-def in_horovod_job() -> bool:
-    """Whether this process is a Horovod worker: ours, or one that another launcher started."""
-    current = session.current
-    if current is not None:
-        return current.engine == "horovod"
-    return "HOROVOD_SIZE" in os.environ or "HOROVOD_RANK" in os.environ
-
-
-def choose(framework: str | None) -> Group:
-    """The group for a framework (`torch`, `tensorflow`, or None: whichever is there)."""
-    current = session.current
-    if not in_horovod_job():
-        if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise EngineError(
-                f"The engine {current.engine!r} forms no process group: each worker of this job would "
-                "train a model of its own, apart from the others. Run the cell with `--engine "
-                "horovod` (`jupyter elastic build-horovod` builds it), or on one worker with `--gpus 1`."
-            )
-        return SingleProcess()
-    return group_for(framework or _at_hand())
-
-
-def group_for(framework: str) -> Group:
-    """Horovod's group by a framework's tensors."""
-    group: Group = importlib.import_module(f"jupyter_elastic.training.{framework}").HorovodGroup()
-    return group
-
-
-def horovod_module() -> Any:
-    """The Horovod module that this process already uses, or None."""
-    for name in ("horovod.torch", "horovod.tensorflow"):
-        module = sys.modules.get(name)
-        if module is not None and getattr(module, "is_initialized", lambda: False)():
-            return module
-    return None
-
-
-def native() -> Group | None:
-    """The group that the cell has formed itself by `hvd.init()`; None where there is none."""
-    module = horovod_module()
-    if module is None:
-        return None
-    name = "torch" if module.__name__ == "horovod.torch" else "keras"
-    group: Group = importlib.import_module(f"jupyter_elastic.training.{name}").HorovodGroup()
-    return group
-
-
-def members() -> tuple[int, int]:
-    """This worker's number and how many train together, within `run` and outside of it."""
-    if context.group is not None or context.warming_up:
-        return context.rank, context.size
-    module = horovod_module()
-    if module is not None:
-        return int(module.rank()), int(module.size())
-    if in_horovod_job():
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    return 0, 1
-
-
-def in_job() -> tuple[int, int]:
-    """This worker's number and how many the job has now, whether or not they train together."""
-    if session.current is None or in_horovod_job():
-        return members()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def _at_hand() -> str:
-    for name, framework in (("horovod.torch", "torch"), ("horovod.tensorflow", "tensorflow"), ("torch", "torch"),
-                            ("tensorflow", "tensorflow")):  # fmt: skip
-        if name in sys.modules:
-            return framework
-    for framework in ("torch", "tensorflow"):
-        if importlib.util.find_spec(framework) is not None:
-            return framework
-    raise EngineError(
-        "training.run on the engine horovod needs PyTorch or TensorFlow in this environment, and neither is installed. "
-        "Install one (`pip install torch`), then run `jupyter elastic build-horovod`."
-    )
-
-
-def is_failure(error: BaseException) -> bool:
-    """Whether a collective failed because a member is gone; TensorFlow wraps Horovod's error in one of its own."""
-    kind = type(error).__name__
-    if kind == "HorovodInternalError":
-        return True
-    return kind in {"UnknownError", "InternalError", "FailedPreconditionError"} and "orovod" in str(error)
-
-
-def translated(call: Callable[[], Any]) -> Any:
-    """Call, and raise Horovod's own error for any form of it."""
+def translated(call: Callable[[], _Result], peer_lost: Callable[[BaseException], PeerLost | None]) -> _Result:
+    """Call, and raise `PeerLost` for any error that says that a member is gone."""
     try:
         return call()
     except Exception as error:
-        if not is_failure(error):
+        lost = peer_lost(error)
+        if lost is None or lost is error:
             raise
-        from horovod.common.exceptions import HorovodInternalError
-
-        if isinstance(error, HorovodInternalError):
-            raise
-        raise HorovodInternalError(str(error)) from error
+        raise lost from error

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import os
 import pickle
 import sys
 import types
@@ -25,11 +24,12 @@ import numpy as np
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import Group, group_for, in_horovod_job, members, translated
+from jupyter_elastic.training.group import Group, SingleProcess
+from jupyter_elastic.training.membership import choose, groups, members, translated, workers
 from jupyter_elastic.training.report import report
 
 BACKENDS = ("tensorflow", "torch")
-"""Backends of Keras 3 whose steps can be averaged; JAX's is compiled as a whole, without a way to Horovod."""
+"""Backends of Keras 3 whose steps can be averaged; JAX's is compiled as a whole, without a way to a group."""
 OURS_IN_A_STEP = frozenset({"DistributedGradientTape", "allreduce", "grouped_allreduce"})
 """Names by which a model's own `train_step` says that it averages by itself."""
 UNBUILT = (
@@ -81,16 +81,18 @@ def distributed(optimizer: Any) -> Any:
         return optimizer
     backend = backend_of(optimizer)
     _require(backend)
-    if session.current is not None and not in_horovod_job() and _workers() > 1:
+    if groups() is None and session.current is not None and workers() > 1:
         raise EngineError(
             f"The engine {session.current.engine!r} runs its workers side by side and forms no process group, so their "
             "gradients can't be averaged. Run the cell with `--engine horovod`."
         )
     _put_in(optimizer, backend)
-    if in_horovod_job():
+    if groups() is not None:
         context.averaging += 1
-        guards_too()
-        translated(group_for(backend).init)
+        for name in ("keras", "tf_keras"):
+            if name in sys.modules:
+                put_into(sys.modules[name])
+        translated(choose(backend).join)
     return optimizer
 
 
@@ -165,10 +167,6 @@ def _require(backend: str) -> None:
         )
 
 
-def _workers() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 # --- the optimizer ----------------------------------------------------------------------------------------------------
 
 
@@ -177,18 +175,25 @@ def _put_in(optimizer: Any, backend: str) -> None:
     number = len(_averaging)
     name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
     own = getattr(optimizer, name)
+    dense: Callable[[Any], Any]
     if backend == "torch":
-        from jupyter_elastic.training.torch import averaged
+        from jupyter_elastic.training.torch import dense
     else:
-        from jupyter_elastic.training.keras_gradients import averaged
+        from jupyter_elastic.training.keras_gradients import dense
+
+    def averaged(gradients: list[Any]) -> list[Any]:
+        """The mean over the group; None stays None. Within a traced step or outside of one."""
+        given = [dense(gradient) for gradient in gradients if gradient is not None]
+        means = iter(choose(backend).allreduce(given, name=f"elastic.fit.{number}", mean=True))
+        return [None if gradient is None else next(means) for gradient in gradients]
 
     def instead(gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        if optimizer not in _averaging or not in_horovod_job():
+        if optimizer not in _averaging or groups() is None:
             return own(gradients, *args, **kwargs)
         if name == "apply":
-            return own(averaged(list(gradients), number), *args, **kwargs)
+            return own(averaged(list(gradients)), *args, **kwargs)
         pairs = list(gradients)
-        means = averaged([gradient for gradient, _ in pairs], number)
+        means = averaged([gradient for gradient, _ in pairs])
         return own([(mean, variable) for mean, (_, variable) in zip(means, pairs, strict=True)], *args, **kwargs)
 
     if backend == "tensorflow":  # there is nothing in it that depends on a tensor
@@ -200,13 +205,6 @@ def _put_in(optimizer: Any, backend: str) -> None:
 
 
 # --- fit --------------------------------------------------------------------------------------------------------------
-
-
-def guards_too() -> None:
-    """Put our `fit` in the place of Keras', wherever the cell runs."""
-    from jupyter_elastic.training import guards
-
-    guards.install()
 
 
 def put_into(keras: types.ModuleType) -> None:
@@ -260,23 +258,23 @@ def _joined(model: Any) -> bool:
     """Whether this model's step averages over the group by our optimizer; refuses what would train apart."""
     optimizers = list(_optimizers(model))
     if any(optimizer in _averaging for optimizer in optimizers):
-        return in_horovod_job()
-    workers = members()[1] if in_horovod_job() else 1 if session.current is None else _workers()
-    if workers < 2 or context.apart or any(averages(optimizer) for optimizer in optimizers):
+        return groups() is not None
+    count = members()[1] if groups() is not None else 1 if session.current is None else workers()
+    if count < 2 or context.apart or any(averages(optimizer) for optimizer in optimizers):
         return False
     if _of_many_workers(model) or _averages_in_its_step(model):
         return False
-    if not in_horovod_job():
+    if groups() is None:
         _warn(type(model).__name__)
         return False
     _require(backend_of(model))
-    raise EngineError(refusal(workers))
+    raise EngineError(refusal(count))
 
 
-def refusal(workers: int) -> str:
+def refusal(count: int) -> str:
     """Why a plain `fit` is refused, and the two lines that it needs."""
     return (
-        f"model.fit would train {workers} models here, each worker its own, without any error. Two lines make it train "
+        f"model.fit would train {count} models here, each worker its own, without any error. Two lines make it train "
         "one model on all of them:\n\n"
         "    from jupyter_elastic import training\n"
         "    training.keras.distributed(model.optimizer)     # after model.compile(...), before model.fit(...)\n\n"
@@ -287,7 +285,7 @@ def refusal(workers: int) -> str:
 
 def _warn(model: str) -> None:
     warnings.warn(
-        f"{model}.fit: each of the {_workers()} workers of this job trains a model of its own, because the engine "
+        f"{model}.fit: each of the {workers()} workers of this job trains a model of its own, because the engine "
         f"{session.current.engine if session.current else '?'!r} forms no process group. To train one model on all "
         "of them, use `--engine horovod` and training.keras.distributed(model.optimizer); if that is what you want, "
         "training.keras.apart() says so.",
@@ -327,14 +325,14 @@ def _settle(model: Any) -> Group:
         _put_in(optimizer, backend_of(optimizer))
     compiled = bool(getattr(model, "jit_compile", False))
     if compiled:
-        model.jit_compile = False  # XLA knows no collectives of Horovod's
+        model.jit_compile = False  # XLA knows no collectives of an engine's
     if compiled or model not in _settled:
         model.train_function = None  # may have been traced before
     _settled.add(model)
     if context.group is not None:
-        return context.group
-    group = group_for(backend_of(model))
-    group.init()
+        return SingleProcess() if context.warming_up else context.group
+    group = choose(backend_of(model))
+    group.join()
     return group
 
 

@@ -1,7 +1,6 @@
 """Keras' gradients in `training`: an optimizer that steps with the global batch's, and the traced train step.
 
-Knows TensorFlow, Keras 3 and legacy tf-keras; Horovod is imported when gradients are added up. Horovod's own Keras
-optimizer is not used: with Keras 3 it adds nothing up (see `guards`).
+Knows TensorFlow, Keras 3 and legacy tf-keras.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ import tensorflow as tf
 
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import in_horovod_job
+from jupyter_elastic.training.group import Group
 from jupyter_elastic.training.keras_fit import averages, build
+from jupyter_elastic.training.membership import groups
 
 _steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
 _reducers: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
@@ -62,9 +62,7 @@ class Reducer:
             self._kept = gradients
             return None
         self._kept = None
-        gradients = self._add_up(gradients)
-        context.trained = True
-        return gradients
+        return self._add_up(gradients)
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
@@ -83,7 +81,7 @@ class Reducer:
         if averages(self._optimizer()):  # since it was prepared
             return False
         if context.group is None:
-            if in_horovod_job():
+            if groups() is not None:
                 raise EngineError(_OUTSIDE.format("optimizer"))
             return False
         if not tf.executing_eagerly() and context.group.elastic:
@@ -100,15 +98,14 @@ class Reducer:
         return None if whole is None else apply(whole)
 
     def _add_up(self, gradients: list[Any]) -> list[Any]:
-        group, state = context.group, context.state
-        if group is None or state is None:
-            return gradients
-        wanted = state.wanted()
-        self._steps += 1
-        if context.adds_up(self._steps):
-            context.collective()
-            gradients, wanted = _summed(gradients, wanted=wanted)
-        context.change = bool(context.change) or wanted
+        change = False
+        if context.group is not None and context.state is not None:
+            change = context.state.wanted()
+            self._steps += 1
+            if context.adds_up(self._steps):
+                context.collective()
+                gradients, change = _summed(context.group, gradients, change=change)
+        context.stepped(change=change)
         return gradients
 
 
@@ -162,7 +159,7 @@ class TrainStep:
 
     def __call__(self, x: Any, y: Any) -> Any:
         """Train on one micro-batch; its mean loss."""
-        if context.group is None and in_horovod_job():
+        if context.group is None and groups() is not None:
             raise EngineError(_OUTSIDE.format("train step"))
         x, y = _tensors(x), _tensors(y)
         if self._gradients is None:
@@ -189,39 +186,17 @@ class TrainStep:
 _SCALAR = tf.TensorSpec([], tf.float32)
 
 
-def _summed(gradients: list[Any], *, wanted: bool) -> tuple[list[Any], bool]:
-    """The sum over the group; the last number says whether anybody wants a change."""
-    from horovod.tensorflow import Sum
-
-    tensors = _reduced([*gradients, tf.constant([float(wanted)])], "elastic", Sum)
-    return tensors[:-1], bool(tensors[-1].numpy()[0])
-
-
-def averaged(gradients: list[Any], number: int) -> list[Any]:
-    """The mean over the group, whatever its size is when the step runs; within a traced step or outside of one."""
-    from horovod.tensorflow import Average
-
-    dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
-    return _reduced(dense, f"elastic.fit.{number}", Average)
+def _summed(group: Group, gradients: list[Any], *, change: bool) -> tuple[list[Any], bool]:
+    """The sum over the group, where None stays None; the last number says whether anybody wants a change."""
+    given = [gradient for gradient in gradients if gradient is not None]
+    *sums, flag = group.allreduce([*given, tf.constant([float(change)])], name="elastic")
+    rest = iter(sums)
+    return [None if gradient is None else next(rest) for gradient in gradients], bool(flag.numpy()[0])
 
 
+dense = tf.convert_to_tensor
+"""A gradient as collectives take it."""
 not_converted = tf.autograph.experimental.do_not_convert
-
-
-def _reduced(tensors: list[Any], name: str, how: Any) -> list[Any]:
-    """Through the group, one group a type; None stays None."""
-    from horovod.tensorflow.mpi_ops import _grouped_allreduce
-
-    by_type: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        if tensor is not None:
-            by_type.setdefault(tensor.dtype, []).append(index)
-    for number, indices in enumerate(by_type.values()):
-        group = [tensors[index] for index in indices]
-        reduced = _grouped_allreduce(group, name=f"{name}.{number}", op=how, ignore_name_scope=True)
-        for index, tensor in zip(indices, reduced, strict=True):
-            tensors[index] = tensor
-    return tensors
 
 
 def _tensors(value: Any) -> Any:

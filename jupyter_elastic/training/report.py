@@ -16,7 +16,7 @@ import msgspec
 
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import in_job
+from jupyter_elastic.training.membership import in_job
 from jupyter_elastic.types import Progress
 
 INTERVAL_S = 0.1

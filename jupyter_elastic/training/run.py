@@ -1,7 +1,7 @@
 """`@training.run`: the cell's loop, on whatever group there is, through every change of it.
 
-On the engine `horovod` this is Horovod's own elastic loop around a `State`: a lost member takes the others back to the
-last commit, a planned change loses nothing. Elsewhere the function simply runs. Knows no framework.
+A lost member takes the others back to the last commit, a planned change loses nothing. Where there is no group the
+function simply runs. Knows no framework and no engine.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import os
 import random
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +21,8 @@ import numpy as np
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import StepWarmedUp, context
-from jupyter_elastic.training.group import Group, SingleProcess, choose, is_failure, translated
+from jupyter_elastic.training.group import Group, MembershipChanged, PeerLost, SingleProcess
+from jupyter_elastic.training.membership import choose, translated
 from jupyter_elastic.training.report import reporter
 from jupyter_elastic.training.state import State, frameworks, warm_up
 
@@ -70,50 +70,51 @@ def _run_alone(
 def _run_elastic(
     function: Callable[..., _Result], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Result:
-    from horovod.common.elastic import run_fn
-
-    translated(group.init)
-    if _in_private_world() and uses_batches(function.__code__):
+    translated(group.join)
+    if group.provisional and uses_batches(function.__code__):
         warm_up_step(function, group, state, args, kwargs)
-
-    def attempt(state: State, *args: Any, **kwargs: Any) -> _Result:
-        try:
-            result: _Result = translated(lambda: function(state, *args, **kwargs))
-        except Exception as error:
-            if is_failure(error):
-                reporter.forget()  # it goes back to the last commit: what was reported since will be again
-            raise
-        if session.current is not None and group.size() > 1:
-            session.current.leave()
-        return result
-
-    def reset() -> None:
-        reporter.new_group()
-        group.shutdown()
-        group.init()
-
     if state.framework is not None and not (context.reducers or context.averaging):
         warnings.warn(
             "no optimizer is in training.State or was given to training.prepare: the workers' gradients are not added "
             "up, unless this cell does it itself (hvd.DistributedOptimizer, hvd.DistributedGradientTape)",
             stacklevel=4,
         )
+
+    def attempt() -> _Result:
+        state.sync()
+        group.synced()
+        return function(state, *args, **kwargs)
+
     with _training(state, group):
         state.begin()
-        result: _Result = run_fn(attempt, reset)(state, *args, **kwargs)
-        return result
+        translated(group.enter)
+        while True:
+            try:
+                result = translated(attempt)
+            except PeerLost:
+                reporter.forget()  # it goes back to the last commit: what was reported since will be again
+                group.lost()
+                state.restore()
+            except MembershipChanged:
+                pass
+            else:
+                if session.current is not None and group.size() > 1:
+                    session.current.leave()
+                return result
+            reporter.new_group()
+            group.leave()
+            translated(group.join)
+            state.on_reset()
 
 
 @contextlib.contextmanager
-def _training(state: State, group: Group) -> Any:
-    context.state, context.group = state, group
-    context.micro_batch, context.change, context.trained, context.epochs = None, None, False, None
-    try:
-        yield
-        reporter.flush()
-    finally:
-        context.state = context.group = context.micro_batch = None
-        reporter.forget()
+def _training(state: State, group: Group) -> Iterator[None]:
+    with context.training(state, group):
+        try:
+            yield
+            reporter.flush()
+        finally:
+            reporter.forget()
 
 
 # --- warm-up step -----------------------------------------------------------------------------------------------------
@@ -130,10 +131,8 @@ def warm_up_step(
     """
     before = state.encoded()
     generators = _generators()
-    context.promised = group.rank(), group.size()
-    context.state, context.group, context.warming_up = state, group, True
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with context.training(state, group, warming_up=True), contextlib.redirect_stdout(io.StringIO()):
             warm_up()
             function(state, *args, **kwargs)
     except StepWarmedUp:
@@ -141,17 +140,10 @@ def warm_up_step(
     except Exception as problem:
         sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
     finally:
-        context.warming_up = False
         state.on_reset()
         state.decode(before)
-        context.state = context.group = None
         _put_back(generators)
         reporter.forget()
-
-
-def _in_private_world() -> bool:
-    """Whether `hvd.init()` let this newcomer into a world of its own: one that needs no key-value store."""
-    return session.current is not None and "HOROVOD_GLOO_RENDEZVOUS_PORT" not in os.environ
 
 
 def uses_batches(code: types.CodeType) -> bool:

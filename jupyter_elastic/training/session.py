@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types import Progress
 
 
@@ -14,7 +15,9 @@ class Session(Protocol):
     """What a worker can ask of the attempt it belongs to."""
 
     engine: str
-    """`horovod`, `process`, ..."""
+    """Its name: `process`, ..."""
+    groups: Groups | None
+    """What the engine offers for training together; None when its workers don't know each other."""
 
     def report(self, progress: Progress) -> None:
         """Tell how far the training is; coalesced to ten times a second, never blocks."""

@@ -1,8 +1,7 @@
 """What must be the same on all workers and outlive them: models, optimizers, plain values, the place in the data.
 
 A commit is one blob of bytes, and the same blob serves memory, disk, a rollback, and the newcomer who is brought up to
-date. Frameworks' objects are `Tracked`, which their own files make. It has the four methods that Horovod's elastic loop
-asks of a state (`sync`, `restore`, `on_reset`, `on_hosts_updated`), so `hvd.elastic.run` takes it as well.
+date. Frameworks' objects are `Tracked`, which their own files make.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import importlib
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
@@ -21,9 +19,9 @@ import numpy as np
 from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import data, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
+from jupyter_elastic.training.group import MembershipChanged
 
 FORMAT = 1
-_WATCHED = {"save", "sync", "restore", "on_reset", "on_hosts_updated", "check_host_updates"}
 _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
 """Our file for a framework, and the modules whose presence says that the cell uses it. On Keras' torch backend a model
 is a module of PyTorch's too: Keras is asked first."""
@@ -75,7 +73,6 @@ class State:
         self._iteration: object | None = None
         self._fresh = True
         self._saved: bytes | None = None
-        self._update = threading.Event()
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -84,11 +81,6 @@ class State:
             object.__setattr__(self, name, value)
             return
         if hasattr(type(self), name):
-            if name in _WATCHED and callable(
-                value
-            ):  # the worker watches them, as it does those of Horovod's own states
-                object.__setattr__(self, name, value)
-                return
             raise BadRequest(f"`{name}` is a word of training.State itself; give the attribute another name.")
         part = _tracked(value)
         self._values[name] = value
@@ -133,7 +125,7 @@ class State:
         if len(names) > 1:
             both = " and ".join(sorted(map(str, names)))
             raise BadRequest(
-                f"This training.State holds objects of {both}. Horovod trains one framework at a time: keep the "
+                f"This training.State holds objects of {both}. A group trains one framework at a time: keep the "
                 "objects of the other one out of the state."
             )
         return next(iter(names), None)
@@ -344,21 +336,18 @@ class State:
 
     # --- the rendezvous -----------------------------------------------------------------------------------------------
 
-    def on_hosts_updated(self, timestamp: float, update: int) -> None:  # noqa: ARG002  Horovod's signature
-        """Called from the listener's thread: another generation is wanted."""
-        self._update.set()
-
     def on_reset(self) -> None:
         """Called when another generation stands, before the states are made the same."""
-        self._update.clear()
         for part in self._parts.values():
             part.reset()
         self._in_epochs = self._iteration = None
-        context.micro_batch, context.change, context.trained = None, None, False
+        context.begin_step()
 
     def wanted(self) -> bool:
         """Whether this worker knows of a change; the group has to agree on it before anybody goes."""
-        return self._update.is_set() or (session.current is not None and session.current.change_wanted())
+        if session.current is not None and session.current.change_wanted():
+            return True
+        return context.group is not None and context.group.change_wanted()
 
     def check_host_updates(self, *, saved: bool = False) -> None:
         """Regroup if the group is to change: all members together, in the same step, losing nothing."""
@@ -366,7 +355,6 @@ class State:
         if group is None or not group.elastic:
             if self.wanted() and not saved:
                 self._save(durable=True)
-                self._update.clear()
             return
         if context.change is None:
             wanted = self.wanted()
@@ -381,15 +369,13 @@ class State:
             self._regroup(saved=saved)
 
     def _regroup(self, *, saved: bool) -> NoReturn:
-        from horovod.common.exceptions import HostsUpdatedInterrupt
-
         if not saved:  # whoever dies in the middle of a join takes the others with it: they come back to here
             self._save(durable=False)
         epoch, passes, done = self._position()
         self._step, self._samples, self._in_epoch = self.step, self.samples, self.seen
         context.micro_batch = None
         self._place(epoch, passes, done)
-        raise HostsUpdatedInterrupt(skip_sync=False)
+        raise MembershipChanged
 
 
 def iterate(
@@ -420,7 +406,7 @@ def iterate(
             batch = order[step * batch_size : (step + 1) * batch_size]
             if state is not None:
                 _look(state, step, start)
-                context.change, context.trained = None, False
+                context.begin_step()
             for taken in data.micro_batches(batch, step, context.rank, context.size, micro_batch):
                 if state is not None:
                     context.micro_batch = taken
@@ -449,7 +435,7 @@ def _look(state: State, step: int, start: int) -> None:
 def warm_up() -> None:
     """Use the collectives of a group of one for the first time (see `WARM_STEP`)."""
     group = context.group
-    if group is not None and group.elastic and group.size() == 1:
+    if group is not None and group.elastic and (context.warming_up or group.size() == 1):
         group.broadcast(b"warm")
         group.total(np.zeros(1))
     context.warm = True

@@ -1,7 +1,7 @@
-"""PyTorch's end of `training`: gradients of the global batch, parts of a state, Horovod's collectives.
+"""PyTorch's end of `training`: gradients of the global batch, parts of a state.
 
-The only file of `training` that imports torch; Horovod is imported when a group is formed. Gradients are added up in a
-hook before the optimizer's own `step`, so optimizers, schedulers and scalers stay what they are.
+The only file of `training` that imports torch. Gradients are added up in a hook before the optimizer's own `step`, so
+optimizers, schedulers and scalers stay what they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import Array, Horovod, in_horovod_job
+from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.membership import groups
 from jupyter_elastic.training.state import Tracked
 
 __all__ = ["synchronize"]
@@ -54,7 +55,7 @@ class Reducer:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if context.group is None:
-            if in_horovod_job():
+            if groups() is not None:
                 raise EngineError(
                     "This optimizer is prepared for training.run, and it steps outside of it: the workers would train "
                     "apart. Put the loop into a function under @training.run."
@@ -77,14 +78,13 @@ class Reducer:
             self._keep(parameters)
             return
         self._weigh(parameters)
-        context.trained = True
-        if context.group is None or context.state is None:
-            return
-        wanted = context.state.wanted()
-        self.steps += 1
-        if context.adds_up(self.steps):
-            wanted = self._add_up(parameters, wanted=wanted)
-        context.change = bool(context.change) or wanted
+        change = False
+        if context.group is not None and context.state is not None:
+            change = context.state.wanted()
+            self.steps += 1
+            if context.adds_up(self.steps):
+                change = self._add_up(context.group, parameters, change=change)
+        context.stepped(change=change)
 
     def _keep(self, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
@@ -104,25 +104,12 @@ class Reducer:
             elif context.weight != 1.0:
                 parameter.grad = parameter.grad.detach() * context.weight
 
-    def _add_up(self, parameters: list[torch.Tensor], *, wanted: bool) -> bool:
-        """Sum over the group, in one group a type and device; the flags say what was used and who wants a change."""
-        import horovod.torch as hvd
-
+    def _add_up(self, group: Group, parameters: list[torch.Tensor], *, change: bool) -> bool:
+        """Sum over the group; flags that travel along say what was used and who wants a change."""
         context.collective()
-        flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(wanted)])
-        groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        gradients = []
-        for parameter in parameters:
-            gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-            gradient = (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
-            gradients.append(gradient)
-            groups.setdefault((gradient.dtype, gradient.device), []).append(gradient)
-        handles = [hvd.allreduce_async_(flags, name=f"elastic.{self.number}.flags", op=hvd.Sum)]
-        for index, group in enumerate(groups.values()):
-            name = f"elastic.{self.number}.{index}"
-            handles.append(hvd.grouped_allreduce_async_(group, name=name, op=hvd.Sum))
-        for handle in handles:
-            hvd.synchronize(handle)
+        flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(change)])
+        gradients = [dense(p.grad) if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        flags, *gradients = group.allreduce([flags, *gradients], name=f"elastic.{self.number}")
         used = flags.tolist()
         for parameter, gradient, users in zip(parameters, gradients, used, strict=False):
             parameter.grad = gradient if users else None
@@ -130,8 +117,8 @@ class Reducer:
 
 
 def prepare(optimizer: torch.optim.Optimizer) -> Reducer | None:
-    """Prepare an optimizer, once; None for one that Horovod has wrapped already."""
-    if hasattr(optimizer, "_allreduce_delay"):  # hvd.DistributedOptimizer: it averages by itself
+    """Prepare an optimizer, once; None for one that averages by itself."""
+    if hasattr(optimizer, "synchronize"):  # as Horovod's DistributedOptimizer
         return None
     reducer = _reducers.get(optimizer)
     if reducer is None:
@@ -158,21 +145,9 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
     return context.last_micro_batch
 
 
-def averaged(gradients: list[Any], number: int) -> list[Any]:
-    """The mean over the group, one group a type and device; None stays None. For Keras on PyTorch."""
-    import horovod.torch as hvd
-
-    groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-    dense = [g if g is None else (g.to_dense() if g.is_sparse else g).contiguous() for g in gradients]
-    for index, gradient in enumerate(dense):
-        if gradient is not None:
-            groups.setdefault((gradient.dtype, gradient.device), []).append(index)
-    for part, indices in enumerate(groups.values()):
-        group = [dense[index] for index in indices]
-        means = hvd.grouped_allreduce_(group, name=f"elastic.fit.{number}.{part}", op=hvd.Average)
-        for index, mean in zip(indices, means, strict=True):
-            dense[index] = mean
-    return dense
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as collectives take it."""
+    return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
 
 
 # --- parts of a state -------------------------------------------------------------------------------------------------
@@ -269,35 +244,3 @@ def random_state() -> Any:
 def set_random_state(state: Any) -> None:
     """Put the generator back."""
     torch.set_rng_state(state)
-
-
-# --- the group --------------------------------------------------------------------------------------------------------
-
-
-class HorovodGroup(Horovod):
-    """Horovod's collectives by PyTorch's tensors on the host."""
-
-    def __init__(self) -> None:
-        import horovod.torch as hvd
-
-        super().__init__(hvd)
-
-    def broadcast(self, data: bytes) -> bytes:
-        """Rank 0's `data`, everywhere."""
-        length = torch.tensor([len(data)], dtype=torch.int64)
-        self.hvd.broadcast_(length, 0, name="elastic.length")
-        count = int(length.item())
-        content = (
-            torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            if self.rank() == 0
-            else torch.empty(count, dtype=torch.uint8)
-        )
-        self.hvd.broadcast_(content, 0, name="elastic.content")
-        return bytes(content.numpy().tobytes())
-
-    def total(self, values: Array) -> Array:
-        """The sum over all members."""
-        tensor = torch.from_numpy(np.ascontiguousarray(values))
-        summed = self.hvd.allreduce(tensor, name="elastic.total", op=self.hvd.Sum)
-        result: Array = summed.numpy()
-        return result

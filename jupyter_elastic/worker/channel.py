@@ -25,6 +25,7 @@ from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Go, Left, Private, Removed, Start
+from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types import Progress
 from jupyter_elastic.worker.collective_count import CollectiveCount
 
@@ -113,6 +114,7 @@ class WorkerSession:
 
     def __init__(self, channel: DriverChannel, engine: str, folder: Path) -> None:
         self.engine = engine
+        self.groups: Groups | None = None
         self.folder = folder
         self.rank = 0
         self._channel = channel

@@ -32,7 +32,6 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from jupyter_elastic import _version
-from jupyter_elastic.engines.horovod.worker import Doors
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
@@ -40,13 +39,13 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
-from jupyter_elastic.worker import display, environment, late_variables, seeds
+from jupyter_elastic.worker import display, environment, late_variables, plugin, seeds
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.stacks import Watch
 
 FAILED = 1
-BROKEN_RING = 75
+BROKEN_GROUP = 75
 INTERRUPTED = 130
 _OURS = str(Path(_version.__file__).parent) + os.sep
 VALUE = "__elastic_value__"
@@ -117,8 +116,6 @@ class Worker:
         """Names of other cells' lines -> how people call them."""
         self._output = Output(self._folder)
         self._session = WorkerSession(channel, self._engine, self._folder)
-        self._doors = Doors(channel, self._session, order.name, self._follow, self._expect)
-        self._doors.leave = self._removed
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
 
@@ -175,8 +172,13 @@ class Worker:
                 raise ElasticError(f"the notebook's folder can't be entered: {problem}") from problem
         self._session.rank = self._rank
         training_session.current = self._session
-        if self._engine == "horovod":
-            self._doors.install()
+        if self._order.plugin:
+            host = plugin.Host(
+                self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
+            )
+            engine = plugin.load(self._engine, self._order.plugin)(host)
+            self._session.groups = engine.groups
+            engine.install()
         guards.install()
         if self._size > 1:
             lightning.guard()
@@ -263,7 +265,7 @@ class Worker:
 
     # --- after a failure, or when it is not wanted any more
 
-    def _removed(self) -> NoReturn:
+    def _exit_removed(self) -> NoReturn:
         self._output.drop()
         _leave(0)
 
@@ -274,7 +276,8 @@ class Worker:
             sys.stderr.write(text)
             sys.stderr.flush()
         kind = type(problem).__name__
-        broken = _is_broken_ring(problem)
+        groups = self._session.groups
+        broken = groups is not None and groups.peer_lost(problem) is not None
         self._session.flush()
         self._channel.send(
             messages.Failed(
@@ -287,7 +290,7 @@ class Worker:
             )
         )
         if broken:
-            _leave(BROKEN_RING)
+            _leave(BROKEN_GROUP)
         threading.Event().wait(END_S)
         _leave(FAILED)
 
@@ -311,15 +314,6 @@ def _keep_value(tree: ast.Module, source: str) -> None:
         return
     name = ast.copy_location(ast.Name(VALUE, ast.Store()), last)
     tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
-
-
-def _is_broken_ring(problem: BaseException) -> bool:
-    """Whether a collective failed because a member is gone."""
-    if not any(name in sys.modules for name in ("horovod.torch", "horovod.tensorflow")):
-        return False
-    from jupyter_elastic.training.group import is_failure  # with NumPy, which a worker without rings is spared
-
-    return is_failure(problem)
 
 
 def _said(problem: BaseException) -> str:

@@ -2,8 +2,7 @@
 
 Horovod keeps a commit in the memory of each worker; when all members die, or the job is preempted, it is lost. Here
 rank 0's `save()` also goes to the driver's keeping, as a pickle that only the same user's workers ever read, and when
-nobody in a new ring holds state, rank 0 restores it before `sync()`. States of `jupyter_elastic.training` keep their
-own commits and are only watched. Knows Horovod's `State` by its methods; imports no framework.
+nobody in a new group holds state, rank 0 restores it before `sync()`. Imports no framework.
 """
 
 from __future__ import annotations
@@ -12,10 +11,12 @@ import contextlib
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 
+from jupyter_elastic.engines.horovod.errors import peer_lost
+from jupyter_elastic.training.group import PeerLost, translated
 from jupyter_elastic.worker.channel import WorkerSession
 
 MAGIC = b"horovod-state 1\n"
@@ -27,15 +28,24 @@ _INTERNAL = frozenset({
 """Attributes of Horovod's state classes that belong to the process and not to the training."""
 
 
-class CommitHook:
-    """Watches the states of one worker. `has_state`: it holds what the ring has learned so far."""
+class StatefulWorker(Protocol):
+    """What is asked of the worker whose states are watched."""
 
-    def __init__(self, session: WorkerSession, reset: Callable[[], None]) -> None:
-        self.has_state = False
-        self.ring_broke = False
-        """A member died: the state went back to the last commit."""
-        self._session = session
-        self._reset = reset
+    has_state: bool
+    lost_a_peer: bool
+    session: WorkerSession
+
+    def reset(self) -> None:
+        """Leave the group and form the next."""
+        ...
+
+
+class CommitHook:
+    """Watches the native states of one worker."""
+
+    def __init__(self, worker: StatefulWorker) -> None:
+        self._worker = worker
+        self._session = worker.session
         self._watch: Callable[[], AbstractContextManager[None]] | None = None
         self._rank = 0
         self._restore = False
@@ -55,55 +65,50 @@ class CommitHook:
         ordinal = len(self._states)
         self._ordinals[id(state)] = ordinal
         self._states.append(state)
-        ours = type(state).__module__.startswith("jupyter_elastic.")
         save, sync, restore, on_reset = state.save, state.sync, state.restore, state.on_reset
 
         def kept_save() -> None:
             save()
-            if self._rank == 0 and not ours:
+            if self._rank == 0:
                 self._session.save(_dump(state, ordinal))
 
         def syncing() -> None:
-            from jupyter_elastic.training.group import translated  # with NumPy, which a worker without rings is spared
-
-            # Horovod knows TensorFlow's form of a broken ring in the training function alone.
-            if self._restore and not ours:
-                translated(lambda: self._come_back(state, ordinal))
-            with contextlib.nullcontext() if ours else _options_too(state):
-                translated(sync)
-            if not ours:
-                # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
-                # before its first commit would go back to untrained weights.
-                save()
-            self.has_state = True
+            # Horovod knows TensorFlow's form of a broken group in the training function alone.
+            if self._restore:
+                translated(lambda: self._come_back(state, ordinal), peer_lost)
+            with _options_too(state):
+                translated(sync, peer_lost)
+            # Horovod's TorchState leaves the handlers' saved copies as they were: a newcomer that must go back
+            # before its first commit would go back to untrained weights.
+            save()
+            self._worker.has_state = True
             self._restore = False
 
         def noticing_restore() -> None:
-            self.ring_broke = True
+            self._worker.lost_a_peer = True
             restore()
 
         def persistent_on_reset() -> None:
-            """With the callbacks, whose ring may break as any other: Horovod's own loop would end there."""
-            from horovod.common.exceptions import HorovodInternalError
-
-            from jupyter_elastic.training.group import translated
-
+            """With the callbacks, whose group may break as any other: Horovod's own loop would end there."""
             while True:
                 try:
                     with self._watch() if self._watch is not None else contextlib.nullcontext():
-                        translated(on_reset)
-                except HorovodInternalError:
+                        translated(on_reset, peer_lost)
+                except PeerLost:
                     state.restore()
-                    self._reset()
+                    self._worker.reset()
                 else:
                     return
 
-        state.save, state.sync, state.restore = kept_save, syncing, noticing_restore
-        if not ours:
-            state.on_reset = persistent_on_reset
+        state.save, state.sync, state.restore, state.on_reset = (
+            kept_save,
+            syncing,
+            noticing_restore,
+            persistent_on_reset,
+        )
 
     def _come_back(self, state: Any, ordinal: int) -> None:
-        """Rank 0 takes up the last commit, which another ring has made: for all a reset, as if they had been in it."""
+        """Rank 0 takes up the last commit, which another group has made: for all a reset, as if they had been in it."""
         kept = _kept(self._session.load(), ordinal)
         if kept is None:
             return
@@ -112,17 +117,11 @@ class CommitHook:
         for callback in getattr(state, "_reset_callbacks", ()):
             callback()
 
-    def save_now(self) -> None:
-        """Everybody leaves: keep the newest state on disk. Called at the door, outside of any ring."""
-        if not self._states or not self.has_state:
-            return
+    def save_newest(self) -> None:
+        """Let the newest native state commit, whatever rank this worker had."""
         self._rank = 0
-        state = self._states[-1]
-        if not type(state).__module__.startswith("jupyter_elastic."):
-            state.save()
-        blob = self._session.load()
-        if blob is not None:
-            self._session.save(blob, durable=True)
+        if self._states:
+            self._states[-1].save()
 
 
 def _dump(state: Any, ordinal: int) -> bytes:

@@ -1,11 +1,11 @@
-"""Horovod's doors in a worker: `hvd.init()` and `elastic.run` ask our driver instead of Horovod's launcher.
+"""The worker's half of the engine `horovod`: `hvd.init()` and `elastic.run` ask our driver, not Horovod's launcher.
 
 What is replaced: `HorovodBasics.init` (behind every framework's `hvd.init`, and where elastic modules imported it) and
 `horovod.common.elastic.notification_manager` (host updates come by the channel; its `init()` is what `elastic.run`
 calls first). Nothing is imported for it: modules that are not loaded yet are patched when they are. Everything else is
 Horovod's own, unmodified 0.28.1; TensorFlow's AutoGraph is kept off it, for speed.
 
-A newcomer is let into a world of its own with a promise (`horovod_promise`), and joins at its first collective or at
+A newcomer is let into a world of its own with a promise (`promise.py`), and joins at its first collective or at
 `elastic.run`. On the other side the members' reset callbacks meet such a collective.
 """
 
@@ -21,19 +21,22 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from jupyter_elastic.engines.group_worker import GroupWorker
+from jupyter_elastic.engines.horovod import keras
+from jupyter_elastic.engines.horovod.groups import HorovodGroups
 from jupyter_elastic.engines.horovod.messages import decode
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
-from jupyter_elastic.platform.imports import AfterImport
-from jupyter_elastic.protocol.worker import Bye, Entered, Go, Joined, Private, Removed, RendezvousPoint, Unmet
-from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
+from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.protocol.worker import Go, Private, Unmet
+from jupyter_elastic.worker.plugin import Host
 
 ADDED_AND_REMOVED = 3
 """`HostUpdateResult.mixed`: whoever stays takes part in the next `sync`."""
 GLOO_TIMEOUT_S = 10
-"""Short, because workers are warm when they come to the door."""
+"""Short, because workers are warm when they come to the rendezvous."""
 
 ALONE = (
     "A collective of Horovod before hvd.elastic.run is made by this new worker alone: the others are past it, and "
@@ -41,32 +44,14 @@ ALONE = (
     "too (state.register_reset_callbacks).\n"
 )
 
-_BASICS = "horovod.common.basics"
-_ELASTIC = "horovod.common.elastic"
-_TENSORFLOW = "horovod.tensorflow"
 
+class HorovodWorker(GroupWorker):
+    """One worker's way into Horovod's groups and out of them."""
 
-class Doors:
-    """One worker's way in and out of rings.
-
-    `follow(rank, size)` is called for each new membership, and `expect(rank, size)` for one that is promised.
-    """
-
-    def __init__(
-        self,
-        channel: DriverChannel,
-        session: WorkerSession,
-        name: str,
-        follow: Callable[[int, int], None],
-        expect: Callable[[int, int], None],
-    ) -> None:
-        self._channel = channel
-        self._name = name
-        self._folder = session.folder
-        self._session = session
-        self._follow = follow
-        self._expect = expect
-        self._keeper = CommitHook(session, self._reset)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self.groups = HorovodGroups(self)
+        self._states = CommitHook(self)
         self._warned = False
         self._listeners: list[Any] = []
         self._private: tuple[Any, Callable[..., Any]] | None = None
@@ -75,31 +60,25 @@ class Doors:
         self._alone = False
         """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
-        self._ring: frozenset[tuple[int, str]] = frozenset()
-        """The sockets of the present ring: descriptor and inode."""
-        self.leave: Callable[[], NoReturn] = lambda: os._exit(0)
-        """Called when the driver removes this worker; must not return."""
-        channel.on_update = self._call
-        channel.on_left = session.on_left
+        self._sockets: frozenset[tuple[int, str]] = frozenset()
+        """The sockets of the present group: descriptor and inode."""
+        host.channel.on_update = self._notify
 
     def install(self) -> None:
-        """Replace the doors in what is loaded, and in what will be."""
+        """Patch what is loaded, and what will be."""
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(GLOO_TIMEOUT_S))
         os.environ["HOROVOD_ELASTIC"] = "1"  # read when optimizers are built, before the first init
-        patches: dict[str, Callable[[types.ModuleType], None]]
-        patches = {_BASICS: self._patch_basics, _ELASTIC: self._patch_elastic, _TENSORFLOW: self._patch_tensorflow}
-        for name in list(patches):
-            if name in sys.modules:
-                patches.pop(name)(sys.modules[name])
-        if patches:
-            sys.meta_path.insert(0, AfterImport(patches))
+        after_import("horovod.common.basics", self._patch_basics)
+        after_import("horovod.common.elastic", self._patch_elastic)
+        after_import("horovod.tensorflow", self._patch_tensorflow)
+        keras.install()
 
     @property
-    def initialized(self) -> bool:
-        """Whether this worker is in a ring (or in its own world)."""
-        return self._basics is not None and bool(self._basics.is_initialized())
+    def provisional(self) -> bool:
+        """Whether this worker is a newcomer in a world of its own still."""
+        return self._private is not None
 
-    # --- the doors themselves
+    # --- the rendezvous
 
     def init(self, real: Callable[..., Any], basics: Any, *args: Any, **kwargs: Any) -> Any:
         """In the place of `hvd.init()`."""
@@ -107,29 +86,29 @@ class Doors:
             return real(basics, *args, **kwargs)
         if self._basics is not None and self._basics is not basics and self._basics.is_initialized():
             raise RuntimeError(
-                "this cell calls hvd.init() of two frameworks; one worker can be in one ring: use either horovod.torch "
-                "or horovod.tensorflow"
+                "this cell calls hvd.init() of two frameworks; one worker can be in one group: use either "
+                "horovod.torch or horovod.tensorflow"
             )
         self._basics = basics
-        answer = self._arrive("init")
+        answer = self.rendezvous("init")
         if isinstance(answer, Private):
             self._break_promise()
-            self._enter(rank=0, size=1)
+            self._set_environment(rank=0, size=1)
             self._private = (basics, lambda: real(basics, *args, **kwargs))
             value = self._private[1]()
             self._alone = answer.alone
             self._promise = Promise(basics, answer.rank, answer.size, self._before_collective)
             self._promise.give()
-            self._expect(answer.rank, answer.size)
+            self.host.expect(answer.rank, answer.size)
             return value
         return self._join(answer, lambda: real(basics, *args, **kwargs))
 
-    def run(self) -> None:
+    def enter(self) -> None:
         """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one."""
         if self._private is not None:
             basics, real = self._private
             self._leave_private(basics)
-            self._join(self._arrive("run"), real)
+            self._join(self.rendezvous("run"), real)
 
     def _before_collective(self) -> None:
         """A newcomer comes to its first collective before `elastic.run`."""
@@ -138,7 +117,7 @@ class Doors:
             return
         basics, real = self._private
         if not self._alone:
-            answer = self._arrive("collective")
+            answer = self.rendezvous("collective")
             if isinstance(answer, Go):
                 self._leave_private(basics)
                 self._join(answer, real)
@@ -158,7 +137,7 @@ class Doors:
             self._promise.take_back()
             self._promise = None
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         """What `elastic.run` does to regroup."""
         for name in ("horovod.torch.mpi_ops", "horovod.tensorflow.mpi_ops"):
             module: Any = sys.modules.get(name)
@@ -166,39 +145,41 @@ class Doors:
                 module.shutdown()
                 module.init()
 
-    def _arrive(self, point: RendezvousPoint) -> Go | Private:
-        if self._keeper.ring_broke:
-            _sever(self._ring)
-            self._keeper.ring_broke = False
-        answer = self._channel.rendezvous(point, has_state=self._keeper.has_state)
-        if isinstance(answer, Removed):
-            if answer.keep:
-                self._keeper.save_now()
-            self._channel.send(Bye())
-            self.leave()
-        return answer
+    def save(self) -> None:
+        """Bring the newest state to disk."""
+        self._states.save_newest()
+        super().save()
+
+    def sever(self) -> None:
+        """Close the connections of a broken group.
+
+        Horovod keeps them open until the next init, and a member that waits for this one's data, and not for the dead
+        one's, would wait for Gloo's time-out.
+        """
+        for descriptor, _ in self._sockets & _open_sockets():
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
+                if connected.family == socket.AF_INET and connected.type == socket.SOCK_STREAM:
+                    connected.shutdown(socket.SHUT_RDWR)
 
     def _join(self, go: Go | Private, real: Callable[[], Any]) -> Any:
         assert isinstance(go, Go), go
-        self._enter(go.rank, go.size)
+        self._set_environment(go.rank, go.size)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(decode(go.rendezvous).port)
-        self._keeper.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
-        self._session.collective_count.joined(go.round)
-        self._follow(go.rank, go.size)
-        before = _sockets()
-        try:
-            value = real()
-        except ValueError as problem:
-            # Mostly Gloo aborts when a member dies in the join; now and then `hvd.init` says so instead.
-            from horovod.common.exceptions import HorovodInternalError
+        self._states.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
+        with self.joining(go):
+            before = _open_sockets()
+            try:
+                value = real()
+            except ValueError as problem:
+                # Mostly Gloo aborts when a member dies in the join; now and then `hvd.init` says so instead.
+                from horovod.common.exceptions import HorovodInternalError
 
-            raise HorovodInternalError(f"the ring broke while it formed: {problem}") from problem
-        self._ring = _sockets() - before
-        self._channel.send(Joined(round=go.round))
+                raise HorovodInternalError(f"the group broke while it formed: {problem}") from problem
+            self._sockets = _open_sockets() - before
         return value
 
-    def _enter(self, rank: int, size: int) -> None:
+    def _set_environment(self, rank: int, size: int) -> None:
         os.environ.update(
             HOROVOD_RANK=str(rank),
             HOROVOD_SIZE=str(size),
@@ -206,7 +187,7 @@ class Doors:
             HOROVOD_LOCAL_SIZE="1",
             HOROVOD_CROSS_RANK=str(rank),
             HOROVOD_CROSS_SIZE=str(size),
-            HOROVOD_HOSTNAME=self._name,
+            HOROVOD_HOSTNAME=self.host.name,
             HOROVOD_CONTROLLER="gloo",
             HOROVOD_CPU_OPERATIONS="gloo",
             HOROVOD_GLOO_IFACE="lo",
@@ -214,8 +195,8 @@ class Doors:
             HOROVOD_ELASTIC="1",
         )
 
-    def _call(self) -> None:
-        """The driver calls this worker to the door: every state hears it at its next commit."""
+    def _notify(self) -> None:
+        """The driver calls this worker to the rendezvous: every native state learns of it at its next commit."""
         for state in list(self._listeners):
             state.on_hosts_updated(time.time(), ADDED_AND_REMOVED)
 
@@ -226,11 +207,11 @@ class Doors:
         with collectives(self._basics, lambda: made.append(True), traced=True):
             yield
         if not made:
-            self._channel.send(Unmet())
+            self.channel.send(Unmet())
 
     def _register(self, state: Any) -> None:
-        self._channel.send(Entered(callbacks=bool(getattr(state, "_reset_callbacks", None))))
-        self._keeper.hook(state)
+        self.entered(callbacks=bool(getattr(state, "_reset_callbacks", None)))
+        self._states.hook(state)
         if not any(known is state for known in self._listeners):
             self._listeners.append(state)
 
@@ -258,19 +239,19 @@ class Doors:
                         vars(loaded)[method] = getattr(bound.__self__, method)
 
     def _patch_elastic(self, module: types.ModuleType) -> None:
-        doors = self
+        worker = self
 
         class NotificationManager:
             """In the place of Horovod's: no socket, no pickle."""
 
             def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-                doors.run()
+                worker.enter()
 
             def register_listener(self, listener: Any) -> None:
-                doors._register(listener)
+                worker._register(listener)
 
             def remove_listener(self, listener: Any) -> None:
-                doors._forget(listener)
+                worker._forget(listener)
 
             def handle_hosts_updated(self, *args: Any) -> None:
                 pass
@@ -279,7 +260,7 @@ class Doors:
 
     def _patch_tensorflow(self, module: types.ModuleType) -> None:
         _spare_autograph(module)
-        _keep_autograph_in(self._folder / "autograph")
+        _keep_autograph_in(self.session.folder / "autograph")
 
 
 def _local_rank(basics: Any) -> int:
@@ -336,7 +317,7 @@ def _spare_autograph(module: types.ModuleType) -> None:
             part._make_subgraph = lambda plain: function(plain, autograph=False)  # type: ignore[attr-defined]
 
 
-def _sockets() -> frozenset[tuple[int, str]]:
+def _open_sockets() -> frozenset[tuple[int, str]]:
     """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
     found = set()
     with contextlib.suppress(OSError):
@@ -346,15 +327,3 @@ def _sockets() -> frozenset[tuple[int, str]]:
                 if target.startswith("socket:"):
                     found.add((int(entry.name), target))
     return frozenset(found)
-
-
-def _sever(ring: frozenset[tuple[int, str]]) -> None:
-    """Hang up on a broken ring.
-
-    Horovod keeps its connections open until the next init, and a member that waits for this one's data, and not for the
-    dead one's, would wait for Gloo's time-out.
-    """
-    for descriptor, _ in ring & _sockets():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
-            if connected.family == socket.AF_INET and connected.type == socket.SOCK_STREAM:
-                connected.shutdown(socket.SHUT_RDWR)

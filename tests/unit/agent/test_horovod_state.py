@@ -1,4 +1,4 @@
-"""Horovod's states as the keeper watches them."""
+"""Horovod's states as the hook watches them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,14 @@ class State:
     def on_reset(self) -> None: ...
 
 
-def make(folder: Path, problem: Exception, reset: Callable[[], None]) -> tuple[CommitHook, State]:
-    return CommitHook(WorkerSession(cast("Any", None), "horovod", folder), reset), State(problem)
+class Watched:
+    """A worker whose states are watched."""
+
+    has_state = lost_a_peer = False
+
+    def __init__(self, folder: Path, reset: Callable[[], None] = lambda: None) -> None:
+        self.session = WorkerSession(cast("Any", None), "horovod", folder)
+        self.reset = reset
 
 
 @pytest.mark.parametrize(
@@ -42,11 +48,11 @@ def make(folder: Path, problem: Exception, reset: Callable[[], None]) -> tuple[C
 )
 def test_a_ring_that_breaks_in_a_sync_is_told_in_horovods_own_words(tmp_path: Path, message: str, broken: bool) -> None:
     exceptions = pytest.importorskip("horovod.common.exceptions")
-    keeper, state = make(tmp_path, UnknownError(message), lambda: None)
-    keeper.hook(state)
+    worker, state = Watched(tmp_path), State(UnknownError(message))
+    CommitHook(worker).hook(state)
     with pytest.raises(exceptions.HorovodInternalError if broken else UnknownError):
         state.sync()
-    assert not keeper.has_state
+    assert not worker.has_state
 
 
 def test_a_ring_that_breaks_in_a_reset_callback_is_formed_again(tmp_path: Path) -> None:
@@ -63,9 +69,8 @@ def test_a_ring_that_breaks_in_a_reset_callback_is_formed_again(tmp_path: Path) 
             if len(story) == 1:
                 raise exceptions.HorovodInternalError
 
-    keeper, _ = make(tmp_path, Exception(), lambda: story.append("reset"))
-    state = Called(Exception())
-    keeper.hook(state)
+    worker, state = Watched(tmp_path, lambda: story.append("reset")), Called(Exception())
+    CommitHook(worker).hook(state)
     state.on_reset()
     assert story == ["callbacks", "restore", "reset", "callbacks"]
-    assert keeper.ring_broke
+    assert worker.lost_a_peer

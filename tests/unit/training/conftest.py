@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import TrainingContext, context
+from jupyter_elastic.training.group import PeerLost, SingleProcess
 
 
 class MemorySession:
     """A session that keeps what it is given."""
 
-    def __init__(self, engine="horovod"):
-        self.engine = engine
+    engine = "memory"
+
+    def __init__(self):
+        self.groups = OneGroups()
         self.kept = None
         self.durable = []
         self.reports = []
@@ -39,28 +41,23 @@ class MemorySession:
         pass
 
 
-class OneGroup:
-    """A group with one member that can change: all that a state sees of Horovod at size 1."""
+class OneGroup(SingleProcess):
+    """A group with one member that can change: all that a state sees of an engine at size 1."""
 
     elastic = True
 
-    def init(self):
-        pass
 
-    def shutdown(self):
-        pass
+class OneGroups:
+    """An engine's groups: one, for every framework."""
 
-    def rank(self):
-        return 0
+    def group(self, framework):
+        return OneGroup()
 
-    def size(self):
-        return 1
+    def formed(self):
+        return None
 
-    def broadcast(self, data):
-        return data
-
-    def total(self, values):
-        return np.asarray(values)
+    def peer_lost(self, error):
+        return error if isinstance(error, PeerLost) else None
 
 
 @pytest.fixture

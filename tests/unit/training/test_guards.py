@@ -11,10 +11,11 @@ pytest.importorskip("horovod.tensorflow", reason="Horovod is built without Tenso
 CODE = """
 import os
 from jupyter_elastic.training import guards
+from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.errors import EngineError
 if os.environ.get("BEFORE"):
     import horovod._keras
-guards.install(); guards.install()
+guards.install(); keras.install()
 import tensorflow as tf, horovod.tensorflow.keras, horovod.keras
 assert tf.keras.Model.fit.guarded
 horovod.keras.init()

@@ -33,7 +33,7 @@ def test_a_first_argument_that_is_no_state_is_refused():
 
 
 def test_several_workers_without_a_ring_are_refused(memory, monkeypatch):
-    memory.engine = "process"
+    memory.groups = None
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(EngineError, match=r"forms no process group.*--engine horovod"):
         training.run(lambda state: None)(State())
@@ -42,7 +42,7 @@ def test_several_workers_without_a_ring_are_refused(memory, monkeypatch):
 
 
 def test_a_job_that_starts_again_goes_on_from_its_commit(memory):
-    memory.engine = "process"
+    memory.groups = None
 
     @training.run
     def train(state, until):

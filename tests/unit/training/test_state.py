@@ -7,10 +7,9 @@ from jupyter_elastic import training
 from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.report import report, reporter
 from jupyter_elastic.training.state import State
-
-interrupts = pytest.importorskip("horovod.common.exceptions", reason="the door is Horovod's")
 
 
 def test_values_are_attributes_and_epoch_is_always_there():
@@ -116,7 +115,7 @@ def test_a_planned_change_in_any_step_changes_nothing(memory, group, when):
         rounds += 1
         try:
             train(state, 3, at=wish, seen=seen)
-        except interrupts.HostsUpdatedInterrupt:
+        except MembershipChanged:
             memory.change = False
             state.on_reset()
             state.sync()
@@ -194,7 +193,7 @@ def test_a_second_pass_in_an_epoch_is_found_again(memory, group):
                 state.commit()
 
     context.state = state = State()
-    with pytest.raises(interrupts.HostsUpdatedInterrupt):
+    with pytest.raises(MembershipChanged):
         loop(state)
     assert len(seen) == 9
     memory.change = False
@@ -237,20 +236,6 @@ def test_bad_batch_sizes_are_refused_where_they_are_given():
         training.batches([1], 0)
     with pytest.raises(BadRequest, match=r"micro_batch must be"):
         training.batches([1], 1, micro_batch=0.5)
-
-
-def test_the_words_that_horovods_loop_calls_can_be_watched(group):
-    calls = []
-    context.state = state = State(history=[])
-    for word in ("save", "sync", "restore", "on_reset"):
-        original = getattr(state, word)
-        setattr(state, word, lambda word=word, original=original: (calls.append(word), original()))
-    state.sync()
-    state.commit()
-    state.restore()
-    state.on_reset()
-    assert calls[0] == "sync"
-    assert {"restore", "on_reset"} <= set(calls)
 
 
 def test_a_pass_for_evaluation_has_no_place_and_counts_for_nothing(memory, group):

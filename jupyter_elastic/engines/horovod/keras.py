@@ -1,7 +1,7 @@
 """Horovod's own words for Keras, on Keras 3: what is written for them trains one model, or is refused.
 
-Horovod 0.28 knows Keras 2, whose optimizers and variables have other methods. `guards` calls each function here right
-after its module was loaded. Legacy tf-keras is left to Horovod. Imports no framework.
+Horovod 0.28 knows Keras 2, whose optimizers and variables have other methods. What is here changes a module of
+Horovod's right after it was loaded. Legacy tf-keras is left to Horovod. Imports no framework.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jupyter_elastic.errors import EngineError
+from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.training import keras_fit
 
 NEUTRAL = frozenset({
@@ -22,6 +23,12 @@ NEUTRAL = frozenset({
     "gradient_predivide_factor", "groups", "op", "average_aggregated_gradients", "scale_local_gradients",
 })  # fmt: skip
 """What Horovod's optimizer takes and that changes nothing of a mean but its speed; `op` is looked at."""
+
+
+def install() -> None:
+    """Change what is loaded, and what will be."""
+    for name, patch in _PATCHES.items():
+        after_import(name, patch)
 
 
 def _optimizer(module: types.ModuleType) -> None:
@@ -168,7 +175,7 @@ def _raw(variables: Any) -> list[Any]:
     return [variable.value if isinstance(variable, kind) else variable for variable in variables]
 
 
-PATCHES: dict[str, Callable[[Any], None]] = {
+_PATCHES: dict[str, Callable[[Any], None]] = {
     "horovod._keras": _optimizer,
     "horovod._keras.callbacks": _callbacks,
     "horovod.tensorflow": _tensorflow,

@@ -1,0 +1,102 @@
+"""What the driver halves of engines with process groups share: they send to the workers what `membership` decides.
+
+How the members of a group find each other is the affair of the engine that derives from this.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import ClassVar
+
+import msgspec
+
+from jupyter_elastic.driver import membership
+from jupyter_elastic.driver.engine import SendReport, Task
+from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.engines.failures import Weight, left_early
+from jupyter_elastic.engines.worker_processes import Member
+from jupyter_elastic.engines.workers import WorkersEngine
+from jupyter_elastic.protocol import worker as messages
+
+log = logging.getLogger(__name__)
+
+
+class GroupEngine(WorkersEngine):
+    """One attempt's elastic process group."""
+
+    rings: ClassVar[bool] = True
+
+    def __init__(self, task: Task, report: SendReport) -> None:
+        super().__init__(task, report)
+        self._stopped_at: dict[int, float] = {}
+        """Since when the members of a round stand still, by round; absent when nobody had trained before."""
+
+    async def rendezvous(self, go: membership.Go) -> msgspec.Raw:
+        """What the members need to find each other, as the engine's worker half reads it; called for each group."""
+        raise NotImplementedError
+
+    def _preempt(self) -> None:
+        self._do(self.machine.want(self.machine.generation, ()))
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case membership.Go():
+                self._spawn_task(self._go(action))
+            case membership.Removed(name, keep):
+                self.send(name, messages.Removed(keep=keep))
+            case membership.Private(name, rank, size, alone):
+                self.send(name, messages.Private(rank=rank, size=size, alone=alone))
+            case membership.Update(name):
+                self.send(name, messages.Update())
+            case membership.Settled(round_, generation, slots, complete):
+                self._settled(round_, generation, slots, complete=complete)
+            case _:
+                raise AssertionError(action)
+
+    async def _go(self, go: membership.Go) -> None:
+        rendezvous = await self.rendezvous(go)
+        trained = [m.at_door for name in go.members if (m := self._members.get(name)) is not None and m.running_ring]
+        if trained:
+            self._stopped_at[go.round] = min(trained)
+        for rank, name in enumerate(go.members):
+            member = self._members.get(name)
+            if member is not None:
+                member.rank = rank
+                member.running_ring = True
+                self.send(
+                    name,
+                    messages.Go(
+                        round=go.round,
+                        rank=rank,
+                        size=len(go.members),
+                        restore=go.restore,
+                        collective=go.collective,
+                        rendezvous=rendezvous,
+                    ),
+                )
+
+    def _settled(self, round_: int, generation: int, slots: tuple[str, ...], *, complete: bool) -> None:
+        since = self._stopped_at.pop(round_, None)
+        pause_s = 0.0 if since is None else time.time() - since
+        log.info("round %d on %s, %.3f s%s", round_, slots, pause_s, "" if complete else " (not all that is wanted)")
+        self.replaced(slots)
+        if complete:
+            self.running(generation, slots, pause_s)
+
+    def _received(self, member: Member, message: messages.FromWorker) -> None:
+        match message:
+            case messages.Ready(point=point, has_state=has_state, at=at):
+                member.at_door = at
+                self._do(self.machine.ready(member.name, point, has_state=has_state))
+            case messages.Entered(callbacks=callbacks):
+                self._do(self.machine.entered(member.name, callbacks=callbacks))
+            case messages.Unmet():
+                self._do(self.machine.unmet(member.name))
+            case messages.Joined(round=round_):
+                self._do(self.machine.joined(member.name, round_))
+            case messages.Left():
+                for name in self._members.keys() - {member.name}:
+                    self.send(name, msgspec.structs.replace(message, rank=member.rank))
+            case messages.LeftBehind(rank=rank, step=step, own=own):
+                self._fail(Weight.RAISED, left_early(rank, member.rank, step=step, own=own))

@@ -1,0 +1,127 @@
+"""What the worker halves of engines with process groups share: this worker's way into its groups and out of them.
+
+The driver says which group is next (`rendezvous`); how its members then find each other is an engine's own affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from jupyter_elastic.protocol.worker import Bye, Entered, Go, Joined, Private, Removed, RendezvousPoint
+from jupyter_elastic.worker.plugin import Host
+
+
+class GroupWorker:
+    """The base of a `worker.plugin.WorkerPlugin`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.channel, self.session = host.channel, host.session
+        self.has_state = False
+        """This worker holds what the group has learned so far."""
+        self.lost_a_peer = False
+        """A member died: the state went back to the last commit."""
+        host.channel.on_left = host.session.on_left
+
+    def rendezvous(self, point: RendezvousPoint) -> Go | Private:
+        """Wait until the driver has the next group; a worker that is not in it ends here."""
+        if self.lost_a_peer:
+            self.sever()
+            self.lost_a_peer = False
+        answer = self.channel.rendezvous(point, has_state=self.has_state)
+        if isinstance(answer, Removed):
+            if answer.keep and self.has_state:
+                self.save()
+            self.channel.send(Bye())
+            self.host.exit_removed()
+        return answer
+
+    @contextlib.contextmanager
+    def joining(self, go: Go) -> Iterator[None]:
+        """Around the forming of a group: everybody knows this worker's new rank before, and the driver of it after."""
+        self.session.collective_count.joined(go.round)
+        self.host.follow(go.rank, go.size)
+        yield
+        self.channel.send(Joined(round=go.round))
+
+    def entered(self, *, callbacks: bool = False) -> None:
+        """The cell has come to its elastic loop."""
+        self.channel.send(Entered(callbacks=callbacks))
+
+    def save(self) -> None:
+        """Bring the newest commit to disk: everybody leaves. Called outside of any group."""
+        blob = self.session.load()
+        if blob is not None:
+            self.session.save(blob, durable=True)
+
+    def sever(self) -> None:
+        """Close the connections of a broken group, so that no member waits for this one."""
+
+
+class WorkerGroup:
+    """The part of a `training.group.Group` that is the same for every engine whose groups only `training` forms."""
+
+    elastic = True
+
+    def __init__(self, worker: GroupWorker) -> None:
+        self._worker = worker
+        self._place: Go | Private | None = None
+
+    def connect(self, go: Go) -> None:
+        """Find the other members."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close the connections."""
+        raise NotImplementedError
+
+    @property
+    def provisional(self) -> bool:
+        """Whether this worker is a newcomer in a world of its own still."""
+        return isinstance(self._place, Private)
+
+    def join(self) -> None:
+        """Become a member, or a provisional one."""
+        if self._place is None:
+            self._take(self._worker.rendezvous("init"))
+
+    def enter(self) -> None:
+        """The training begins: a provisional member joins the others."""
+        if self.provisional:
+            self._take(self._worker.rendezvous("run"))
+        self._worker.entered()
+
+    def leave(self) -> None:
+        """Leave the group."""
+        if isinstance(self._place, Go):
+            self.disconnect()
+        self._place = None
+
+    def synced(self) -> None:
+        """This worker has the state of the training now."""
+        self._worker.has_state = True
+
+    def lost(self) -> None:
+        """A member is gone."""
+        self._worker.lost_a_peer = True
+
+    def change_wanted(self) -> bool:
+        """Never: the driver tells the session."""
+        return False
+
+    def rank(self) -> int:
+        """This worker's number."""
+        return 0 if self._place is None else self._place.rank
+
+    def size(self) -> int:
+        """Members."""
+        return 1 if self._place is None else self._place.size
+
+    def _take(self, place: Go | Private) -> None:
+        self._place = place
+        if isinstance(place, Private):
+            self._worker.host.expect(place.rank, place.size)
+            return
+        with self._worker.joining(place):
+            self.connect(place)

@@ -1,0 +1,151 @@
+"""Horovod's process groups as `training` asks for them. Imports Horovod when a group is formed, and no framework.
+
+The collectives by a framework's tensors are in `torch.py` and `tensorflow.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jupyter_elastic.engines.horovod import errors, keras
+from jupyter_elastic.errors import EngineError
+from jupyter_elastic.training.group import Array, PeerLost
+
+if TYPE_CHECKING:
+    from jupyter_elastic.engines.horovod.worker import HorovodWorker
+
+
+class HorovodGroup:
+    """Horovod's group as far as it is the same for every framework; `hvd` is its module for one.
+
+    `worker` is None in a process that another launcher started.
+    """
+
+    elastic = True
+
+    def __init__(self, hvd: Any, worker: HorovodWorker | None) -> None:
+        self.hvd = hvd
+        self._worker = worker
+        self._called = threading.Event()
+
+    @property
+    def provisional(self) -> bool:
+        """Whether this worker is a newcomer in a world of its own still."""
+        return self._worker is not None and self._worker.provisional
+
+    def join(self) -> None:
+        """Join, unless this process is in a group already."""
+        self._called.clear()
+        if not self.hvd.is_initialized():
+            self.hvd.init()
+
+    def enter(self) -> None:
+        """The training begins."""
+        if self._worker is not None:
+            self._worker.enter()
+            return
+        from horovod.common.elastic import notification_manager
+
+        notification_manager.init()
+        notification_manager.register_listener(self)
+
+    def leave(self) -> None:
+        """Leave."""
+        self.hvd.shutdown()
+
+    def synced(self) -> None:
+        """This worker has the state of the training now."""
+        if self._worker is not None:
+            self._worker.has_state = True
+
+    def lost(self) -> None:
+        """A member is gone."""
+        if self._worker is not None:
+            self._worker.lost_a_peer = True
+
+    def change_wanted(self) -> bool:
+        """Whether another launcher's hosts have changed; our own driver tells the session."""
+        return self._called.is_set()
+
+    def on_hosts_updated(self, timestamp: float, update: int) -> None:  # noqa: ARG002  Horovod's signature
+        """What another launcher's notification manager calls, from a thread of its own."""
+        self._called.set()
+
+    def rank(self) -> int:
+        """This worker's number."""
+        return int(self.hvd.rank())
+
+    def size(self) -> int:
+        """Members."""
+        return int(self.hvd.size())
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Rank 0's `data`, everywhere."""
+        raise NotImplementedError
+
+    def total(self, values: Array) -> Array:
+        """The sum over all members."""
+        raise NotImplementedError
+
+    def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
+        """Each tensor's sum or mean over all members."""
+        raise NotImplementedError
+
+
+class HorovodGroups:
+    """What this engine offers to `training`."""
+
+    def __init__(self, worker: HorovodWorker | None = None) -> None:
+        self._worker = worker
+        self._made: dict[str, HorovodGroup] = {}
+
+    def group(self, framework: str | None) -> HorovodGroup:
+        """The group by a framework's tensors."""
+        name = framework or _at_hand()
+        if name not in self._made:
+            module = importlib.import_module(f"jupyter_elastic.engines.horovod.{name}")
+            self._made[name] = module.FrameworkGroup(self._worker)
+        return self._made[name]
+
+    def formed(self) -> HorovodGroup | None:
+        """The group that the cell has formed itself by `hvd.init()`; None where there is none."""
+        for name in ("torch", "tensorflow"):
+            module = sys.modules.get(f"horovod.{name}")
+            if module is not None and getattr(module, "is_initialized", lambda: False)():
+                return self.group(name)
+        return None
+
+    def peer_lost(self, error: BaseException) -> PeerLost | None:
+        """The error to raise instead when a collective failed because a member is gone."""
+        return errors.peer_lost(error)
+
+
+def launched() -> HorovodGroups | None:
+    """The groups of a process that another launcher has started as a Horovod worker."""
+    return _elsewhere() if "HOROVOD_SIZE" in os.environ or "HOROVOD_RANK" in os.environ else None
+
+
+@functools.cache
+def _elsewhere() -> HorovodGroups:
+    keras.install()
+    return HorovodGroups()
+
+
+def _at_hand() -> str:
+    for name, framework in (("horovod.torch", "torch"), ("horovod.tensorflow", "tensorflow"), ("torch", "torch"),
+                            ("tensorflow", "tensorflow")):  # fmt: skip
+        if name in sys.modules:
+            return framework
+    for framework in ("torch", "tensorflow"):
+        if importlib.util.find_spec(framework) is not None:
+            return framework
+    raise EngineError(
+        "training.run on the engine horovod needs PyTorch or TensorFlow in this environment, and neither is installed. "
+        "Install one (`pip install torch`), then run `jupyter elastic build-horovod`."
+    )

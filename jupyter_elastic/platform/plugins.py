@@ -1,0 +1,32 @@
+"""What installed packages offer by entry point, by name; two that offer one name are an error where it is used."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from jupyter_elastic.errors import EngineError
+
+ENGINES = "jupyter_elastic.engines"
+
+
+def installed(group: str) -> dict[str, list[EntryPoint]]:
+    """The entry points of a group by name; of several that are the same (a package found twice) the first."""
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=group):
+        others = found.setdefault(entry.name, [])
+        if all(other.value != entry.value for other in others):
+            others.append(entry)
+    return found
+
+
+def load(entries: list[EntryPoint]) -> Any:
+    """What the one entry point of a name names. EngineError when there are several or it can't be imported."""
+    first, *others = entries
+    if others:
+        offers = " and ".join(f"{entry.value} (of {entry.dist.name if entry.dist else '?'})" for entry in entries)
+        raise EngineError(f"{len(entries)} installed packages offer {first.name!r}: {offers}. Uninstall all but one")
+    try:
+        return first.load()
+    except Exception as problem:
+        raise EngineError(f"{first.name!r} can't be loaded: {type(problem).__name__}: {problem}") from problem

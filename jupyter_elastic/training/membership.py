@@ -1,0 +1,86 @@
+"""Which group this process is in, and who it is there: its job's engine says so, or who else launched the process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from jupyter_elastic.errors import EngineError
+from jupyter_elastic.platform import plugins
+from jupyter_elastic.training import group as process_group
+from jupyter_elastic.training import session
+from jupyter_elastic.training.context import context
+from jupyter_elastic.training.group import Group, Groups, SingleProcess
+
+_Result = TypeVar("_Result")
+
+
+def groups() -> Groups | None:
+    """What forms this process's groups; None where its workers, if it has any, don't know each other."""
+    if session.current is not None:
+        return session.current.groups
+    return next((made for launched in _launchers() if (made := launched()) is not None), None)
+
+
+@functools.cache
+def _launchers() -> list[Callable[[], Groups | None]]:
+    """Of each engine that can tell whether another launcher than ours has started this process."""
+    found = []
+    for entries in plugins.installed(plugins.ENGINES).values():
+        with contextlib.suppress(EngineError):  # another's, of which nothing is wanted now
+            engine = plugins.load(entries)
+            if hasattr(engine, "launched"):
+                found.append(engine.launched)
+    return found
+
+
+def choose(framework: str | None) -> Group:
+    """The group for a framework (`torch`, `tensorflow`, or None: whichever is there)."""
+    found = groups()
+    if found is not None:
+        return found.group(framework)
+    if session.current is not None and workers() > 1:
+        raise EngineError(
+            f"The engine {session.current.engine!r} forms no process group: each worker of this job would train a "
+            "model of its own, apart from the others. Run the cell with `--engine horovod` (`jupyter elastic "
+            "build-horovod` builds it), or on one worker with `--gpus 1`."
+        )
+    return SingleProcess()
+
+
+def formed() -> Group | None:
+    """The group that the cell has formed itself, as by `hvd.init()`; None where there is none."""
+    found = groups()
+    return None if found is None else found.formed()
+
+
+def members() -> tuple[int, int]:
+    """This worker's number and how many train together, within `run` and outside of it."""
+    if context.group is not None or context.warming_up:
+        return context.rank, context.size
+    found = groups()
+    if found is None:
+        return 0, 1
+    group = found.formed()
+    return in_job() if group is None else (group.rank(), group.size())
+
+
+def in_job() -> tuple[int, int]:
+    """This worker's number and how many the job has now, whether or not they train together."""
+    if context.group is not None or context.warming_up:
+        return context.rank, context.size
+    return int(os.environ.get("RANK", "0")), workers()
+
+
+def workers() -> int:
+    """Workers of the job now, whether or not they train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def translated(call: Callable[[], _Result]) -> _Result:
+    """Call, and raise `PeerLost` for any error that says that a member is gone."""
+    found = groups()
+    return call() if found is None else process_group.translated(call, found.peer_lost)

@@ -1,0 +1,57 @@
+"""The worker's half of an engine: what a worker loads before it runs a cell, by the name that the driver's half gives.
+
+An engine whose workers don't know each other needs none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from jupyter_elastic.errors import EngineError
+from jupyter_elastic.training.group import Groups
+from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a worker lends its plug-in."""
+
+    channel: DriverChannel
+    session: WorkerSession
+    name: str
+    """The worker's, within its attempt."""
+    follow: Callable[[int, int], None]
+    """Called with rank and size of each group that is joined, before it forms: output, environment and names follow."""
+    expect: Callable[[int, int], None]
+    """The same for a group that a newcomer will join: all but the output."""
+    exit_removed: Callable[[], NoReturn]
+    """End this worker, which is not in the next group."""
+
+
+class WorkerPlugin(Protocol):
+    """The worker's half of an engine."""
+
+    groups: Groups
+    """What the engine offers to `training`."""
+
+    def __init__(self, host: Host) -> None: ...
+
+    def install(self) -> None:
+        """Make this process ready, before the cell runs; frameworks are loaded already or will be by the cell."""
+        ...
+
+
+def load(engine: str, reference: str) -> type[WorkerPlugin]:
+    """The plug-in at `reference` (`module:class`); EngineError with what to do when it can't be imported."""
+    module, _, name = reference.partition(":")
+    try:
+        found: type[WorkerPlugin] = getattr(importlib.import_module(module), name)
+    except Exception as problem:
+        raise EngineError(
+            f"the worker's half of the engine {engine!r}, {reference}, can't be imported: {type(problem).__name__}: "
+            f"{problem}. Install the engine's package into this kernel's environment, or choose another with --engine"
+        ) from problem
+    return found
