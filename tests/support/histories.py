@@ -18,6 +18,7 @@ from jupyter_elastic.scheduler.core import Core, check
 from jupyter_elastic.types import (
     AgentReported,
     AnyEffect,
+    AnyEventData,
     Cancel,
     DeathReported,
     Event,
@@ -29,6 +30,7 @@ from jupyter_elastic.types import (
     JobView,
     Launch,
     Plan,
+    PlanAccepted,
     PlanRejected,
     PolicyFailed,
     PolicyUsed,
@@ -97,6 +99,8 @@ class World:
         self.on: dict[str, tuple[int, int]] = {}
         """Which attempt's process lives on a slot."""
         self.old_views: list[View] = []
+        self.memos: dict[str, Any] = {}
+        """What each policy is to be reminded of."""
         self.step(HostsReported, hosts=HOSTS)
 
     # --- one step and what must be true of it
@@ -118,15 +122,24 @@ class World:
             if isinstance(event.data, SlotsReleased):
                 for slot in event.data.slots:
                     assert self.on.get(slot) is None, f"{slot} was freed while {self.on[slot]} still runs on it"
+            self.remember(event.data)
             again = msgspec.json.decode(msgspec.json.encode(event), type=Event)
             assert again == event
             self.shadow.fold(again)
         check(self.core.state)
         assert self.shadow.state == self.core.state
+        assert self.core.view(self.now).memo == self.memos.get(self.core.state.policy)
         for effect in effects:
             if self.connected[effect.owner]:
                 self.orders[effect.owner].append(effect)
         return events
+
+    def remember(self, data: AnyEventData) -> None:
+        """A memo stays its policy's, through switches; other code under the same name does not see it."""
+        if isinstance(data, PlanAccepted):
+            self.memos[data.policy] = data.memo
+        elif isinstance(data, PolicyUsed) and data.source:
+            self.memos.pop(data.name, None)
 
     def refused(self, kind: type[Stimulus], **what: Any) -> bool:
         """Whether a wish was refused; then nothing may have changed."""
@@ -177,7 +190,9 @@ class World:
             least = r.randint(1, 4)
             self.refused(Resize, by="ann", job=self.any_job(), min_slots=least, max_slots=least + r.randint(-1, 4))
         else:
-            self.step(UsePolicy, name=r.choice(POLICIES), options={"a": r.choice((1, 2))})
+            source = r.choice(("", "", "def plan(view):\n    return {}\n"))
+            name = r.choice((*self.memos, *POLICIES))
+            self.step(UsePolicy, name=name, options={"a": r.choice((1, 2))}, source=source)
 
     # --- the policy
 

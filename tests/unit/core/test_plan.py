@@ -153,6 +153,15 @@ def test_the_memo_comes_back_and_is_written_only_when_it_changed() -> None:
     assert books.core.view(books.now).memo == {"turn": [1, 2]}
 
 
+@pytest.mark.parametrize("name", ["fifo", "mine"])
+def test_a_policy_text_does_not_see_the_memo_of_other_code_under_its_name(name: str) -> None:
+    books = Books(host("a", 4))
+    books.step(UsePolicy, name=name, options={"first": True})
+    books.plan({}, memo="kept by the code before")
+    books.step(UsePolicy, name=name, source="def plan(view):\n    return {}\n")
+    assert books.core.view(books.now).memo is None
+
+
 def test_reasons_reach_events_and_screens() -> None:
     books = Books(host("a", 2))
     first, second = books.submit(2, 2), books.submit(2, 2)
