@@ -40,7 +40,7 @@ class LineMagics(Magics):
         explain JOB | attach JOB (its live view) | hosts | policy (the picker, with its what-if) |
         policy NAME [--opt k=v]
         """
-        from jupyter_elastic.widgets.show import surface
+        from jupyter_elastic.widgets.job_display import surface
 
         arguments = line.split()
         if arguments in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
@@ -52,15 +52,7 @@ class LineMagics(Magics):
 
     def _show_pool(self, arguments: list[str]) -> None:
         """The live pool, with the picker open after `policy`; plain text where the page has no widgets."""
-        from jupyter_elastic.widgets import forecasts, live_pool
         from jupyter_elastic.widgets.pool import PoolWidget
 
         plain = main.text(arguments or ["status"], self._cells.client)
-        forecasts.for_live_views()
-        show(
-            PoolWidget(
-                picking=arguments == ["policy"],
-                plain=plain,
-                foresee=lambda names, options: forecasts.forecast(live_pool.ask, names, options),
-            )
-        )
+        show(PoolWidget(picking=arguments == ["policy"], plain=plain))

@@ -16,9 +16,9 @@ from jupyter_elastic.client.job_model import human_time
 from jupyter_elastic.errors import DaemonUnreachable, ElasticError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.widgets import terminal
-from jupyter_elastic.widgets.live_pool import live_pool
-from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.pool_screen import PoolScreen
+from jupyter_elastic.widgets.updater import updater
 
 FIRST_S = 20.0
 """How long the first picture of the pool is waited for."""
@@ -69,20 +69,17 @@ def _pool_once(given: argparse.Namespace, connect: Connect, console: Console) ->
 
 
 def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:
-    from jupyter_elastic.widgets import forecasts  # lazily: the simulator is large
-
     connect()
-    forecasts.for_live_views()
     pictures: queue.SimpleQueue[tuple[PoolScreen, float | None]] = queue.SimpleQueue()
     rows = 20 if once else max(5, console.height // 2)
 
-    def take(model: PoolModel, down_since: float | None) -> None:
-        pictures.put((model.screen(time.time(), limit=None if given.json else rows), down_since))
+    def take(follower: PoolFollower) -> None:
+        pictures.put((follower.screen(0, None if given.json else rows), follower.down_since))
 
     def drawn(screen: PoolScreen, down_since: float | None) -> RenderableType:
         return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width)
 
-    leave = live_pool().add(take)
+    leave = updater().show_pool(take)
     try:
         try:
             shown = pictures.get(timeout=FIRST_S)

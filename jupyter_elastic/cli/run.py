@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import tokenize
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,11 +16,9 @@ from msgspec.structs import replace
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Tail, check_size
 from jupyter_elastic.errors import BadRequest, JobCancelled, JobFailed
-from jupyter_elastic.jobfiles.payload import remove_job_folder
 from jupyter_elastic.kernel import capture, submission
 from jupyter_elastic.kernel.options import Options, script_line
-from jupyter_elastic.types import JobSpec
-from jupyter_elastic.widgets.live import live
+from jupyter_elastic.widgets.updater import updater
 
 TAIL_S = 0.1
 INTERRUPTED = 130
@@ -39,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     services.ensure()
     with Client() as client:
         check_size(client, options.min_slots)
-        job = _submit(client, submission.job_spec(options, package, engine, Path(file).name[:200]))
+        job = submission.submit(client, options, package, engine, Path(file).name[:200])
         if options.detach:
             print(f"job {job.id} is queued; its output: jupyter elastic logs {job.id} --follow", file=sys.stderr)
             print(job.id)
@@ -66,22 +63,12 @@ def _package(file: str, arguments: Sequence[str], options: Options) -> capture.P
     return replace(package, payload=replace(package.payload, argv=(file, *arguments), sys_path=folders))
 
 
-def _submit(client: Client, spec: JobSpec) -> Job:
-    try:
-        return Job(client, client.submit(spec, uuid.uuid4().hex))
-    except BadRequest:
-        remove_job_folder(Path(spec.folder))
-        raise
-    except KeyboardInterrupt:
-        raise JobCancelled(submission.UNANSWERED) from None
-
-
 def _follow(job: Job) -> None:
     """Copy what rank 0 prints until the job is over."""
-    watched = live().watch(job)
+    _, end = updater().show_job(job, lambda *_: None)
     tails = [(Tail(job.folder / "rank.0" / name), getattr(sys, name)) for name in ("stdout", "stderr")]
     while True:
-        ended = watched.ended.wait(TAIL_S)
+        ended = end.wait(TAIL_S)
         for tail, stream in tails:
             tail.copy(stream)
         if ended:

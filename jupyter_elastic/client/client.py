@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
 import zmq
@@ -33,8 +32,6 @@ HEARTBEAT_S = 3.0
 """How often an agent says that it lives."""
 STARTED_S = 3.0
 """How often who waits for a job looks whether daemon and agent live."""
-ASKED_S = 0.1
-"""`begin_submit` waits no longer than this for a connection that doesn't take its request."""
 CLOSED = "this client is closed; make a new one"
 
 _T = TypeVar("_T")
@@ -211,10 +208,6 @@ class AsyncClient:
         """Say Hello (again); the answer shows in `welcome` or `refusal`."""
         self._hello, _ = self._enqueue(self.hello)
 
-    async def sent(self) -> None:
-        """Come back when all that was asked is on its way, at once while there is no connection."""
-        await self._outbox.join()
-
     async def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
         """The jobs of the pool, oldest first.
 
@@ -246,7 +239,7 @@ class AsyncClient:
         *,
         follow: bool = True,
         caught_up: Callable[[], None] | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Every event after `since`, for ever, in order and without gap, whatever happens to daemon or connection.
 
         Args:
@@ -311,7 +304,6 @@ class AsyncClient:
         self.connected = True
         while not self._outbox.empty():
             self._outbox.get_nowait()
-            self._outbox.task_done()
         for number in (self._hello, *(follower.asking for follower in self._followers.values())):
             self._pending.pop(number or 0, None)
         open_asks = [pending.frame for pending in self._pending.values()]
@@ -351,7 +343,6 @@ class AsyncClient:
     async def _send(self, socket: Socket) -> None:
         while True:
             await socket.send(await self._outbox.get())
-            self._outbox.task_done()
 
     async def _listen(self, socket: Socket) -> None:
         while True:
@@ -478,23 +469,6 @@ class Client:
             DaemonUnreachable: No answer came in time: whether the job is queued is not known.
         """
         return self._call(self._client.submit(spec, key))
-
-    def begin_submit(self, spec: JobSpec, key: str | None = None) -> Callable[[], JobId]:
-        """Queue a job; comes back when the daemon has been asked. What is given back waits for the job's number."""
-        asked = threading.Event()
-
-        async def submit() -> JobId:
-            answered = asyncio.create_task(self._client.submit(spec, key))
-            try:
-                await asyncio.sleep(0)
-                await self._client.sent()
-            finally:
-                asked.set()
-            return await answered
-
-        future = self._begin(submit())
-        asked.wait(ASKED_S)  # whoever goes on at once keeps Python's lock, and this thread from asking
-        return functools.partial(self._result, future)
 
     def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
         """The jobs of the pool, oldest first. See `AsyncClient.jobs`.

@@ -6,32 +6,23 @@ Errors of ours are shown as their message alone: the traceback of this package w
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import sys
 import threading
-import time
-import uuid
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, check_size, find
-from jupyter_elastic.errors import BadRequest, JobCancelled
 from jupyter_elastic.forkserver import workers
-from jupyter_elastic.jobfiles.payload import remove_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
-from jupyter_elastic.kernel.submission import UNANSWERED, choose_engine, interrupted, job_spec, report
+from jupyter_elastic.kernel.submission import choose_engine, interrupted, report, submit
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import JobInfo, JobSpec
-
-WAIT_TICK_S = 0.25
 
 
 def load(shell: Any) -> ElasticMagics:
@@ -66,14 +57,13 @@ def _warm() -> None:
     Its views, daemon and agent, what foresees waits, and a parent for its workers that has imported the framework.
     """
     with contextlib.suppress(Exception):  # the first cell says what is wrong
-        from jupyter_elastic.widgets import forecasts, show
+        from jupyter_elastic.widgets import job_display
 
-        show.prepare()
+        job_display.prepare()
         choose_engine("process")
         services.ensure()
         for framework in _likely_frameworks():
             workers.address(sys.executable, {**os.environ, **capture.environment(os.environ)}, (framework,)).warm_up()
-        forecasts.for_live_views()
 
 
 def _likely_frameworks() -> list[str]:
@@ -122,10 +112,11 @@ class ElasticMagics(Magics):
             self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
             print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
             return None
-        from jupyter_elastic.widgets import forecasts, shadow
+        from jupyter_elastic.widgets import shadow
+        from jupyter_elastic.widgets.updater import updater
 
         found = shadow.compare(self.client().ask, name, cell, options)
-        forecasts.for_live_views().begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
+        updater().follower.shadows.begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
         return found
 
     def client(self) -> Client:
@@ -151,58 +142,34 @@ class ElasticMagics(Magics):
         )
 
     def _run(self, options: Options, package: capture.Package, engine: str) -> Any:
-        from jupyter_elastic.widgets import bundle, forecasts
-        from jupyter_elastic.widgets.show import Shown, surface
+        from jupyter_elastic.widgets import bundle
+        from jupyter_elastic.widgets.job_display import JobDisplay, surface
 
-        # Where a connection stands the daemon lives; for the agent the view looks should the job not begin.
-        client = self._client if self._client is not None and self._client.connected else self.client()
-        check_size(client, options.min_slots)
         if surface(self.shell) == "widget":
             bundle.check()
-            forecasts.for_live_views()
+        client = self.client()
+        check_size(client, options.min_slots)
         notebook, cell = _place(self.shell)
-        spec = job_spec(options, package, engine, f"cell-{_number(self.shell)}", notebook=notebook, cell=cell)
-        view = shown = None
-        try:
-            number = client.begin_submit(spec, uuid.uuid4().hex)
-            view = Shown(self.shell, waits=not options.detach)  # takes the time in which the daemon writes the job down
-            job = self._queued(client, spec, number())
-        except BaseException as problem:
-            if view is not None:
-                view.discard()
-            if isinstance(problem, BadRequest):
-                remove_job_folder(Path(spec.folder))
-            if isinstance(problem, KeyboardInterrupt):
-                raise JobCancelled(UNANSWERED) from None
-            raise
+        name = f"cell-{_number(self.shell)}"
+        job = submit(client, options, package, engine, name, notebook=notebook, cell=cell)
         if options.handle:
             self.shell.user_ns[options.handle] = job
+        view = None
         try:
-            view.follow(job, self._kind(client))
-            shown = view
+            view = JobDisplay(self.shell, job, self._kind(client), waits=not options.detach)
             if options.detach:
                 # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
                 return None if options.handle else job
-            while not view.watched.ended.wait(WAIT_TICK_S):
-                if view.sent_away:
-                    view.let_go()
-                    return job
-                view.refresh()
+            if not view.wait():
+                return job
         except KeyboardInterrupt:
-            raise interrupted(job, shown) from None
-        view.refresh(last=True)
+            raise interrupted(job, view) from None
         job.check()
         values, notes = returned(job.results, options.out)
         self.shell.user_ns.update(values)
         for note in notes:
             print(note)  # noqa: T201
         return None
-
-    @staticmethod
-    def _queued(client: Client, spec: JobSpec, number: int) -> Job:
-        owner = client.welcome.user if client.welcome is not None else getpass.getuser()
-        queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
-        return Job(client, number, queued)
 
     def _kind(self, client: Client) -> str:
         """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
@@ -213,15 +180,13 @@ class ElasticMagics(Magics):
 
     def attach(self, word: str) -> Job:
         """The live view of a job by its number or name, below this cell; NotFound when there is none."""
-        from jupyter_elastic.widgets.show import Shown
+        from jupyter_elastic.widgets.job_display import JobDisplay
 
         client = self.client()
         job, said = find(client, word)
         if said:
             print(f"note: {said}")  # noqa: T201
-        view = Shown(self.shell)
-        view.follow(job, self._kind(client))
-        view.replay()
+        JobDisplay(self.shell, job, self._kind(client)).replay()
         return job
 
 

@@ -6,6 +6,7 @@ For whoever submits, a notebook's cell or a terminal. Knows the client and a job
 from __future__ import annotations
 
 import functools
+import getpass
 import os
 import sys
 import time
@@ -13,13 +14,14 @@ from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any
 
+from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.errors import BadRequest, JobCancelled
-from jupyter_elastic.jobfiles.payload import create_job_folder
+from jupyter_elastic.jobfiles.payload import create_job_folder, remove_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.platform import paths, plugins
-from jupyter_elastic.types import JobSpec
+from jupyter_elastic.types import JobInfo, JobSpec
 
 CANCEL_S = 60.0
 """How long an interrupted cell waits for its job to be gone."""
@@ -29,27 +31,48 @@ UNANSWERED = (
 )
 
 
-def job_spec(
-    options: Options, package: capture.Package, engine: str, name: str, *, notebook: str = "", cell: str = ""
-) -> JobSpec:
-    """The job as it is to be queued, with this name if it was given none; its folder is written."""
-    folder = create_job_folder(package.payload, paths.jobs_dir())
-    return JobSpec(
-        name=options.name or name,
-        folder=str(folder),
-        python=sys.executable,
-        min_slots=options.min_slots,
-        max_slots=options.max_slots,
-        engine=engine,
-        priority=options.priority,
-        sizes=options.sizes,
-        preemptible=options.preemptible,
-        deadline_at=options.deadline_at,
-        max_time_s=options.max_time_s,
-        estimate_s=options.estimate_s,
-        notebook=notebook,
-        cell=cell,
-    )
+def submit(
+    client: Client,
+    options: Options,
+    package: capture.Package,
+    engine: str,
+    name: str,
+    *,
+    notebook: str = "",
+    cell: str = "",
+) -> Job:
+    """Write the job's folder and queue it, with this name if it was given none.
+
+    JobCancelled by an interrupt before the daemon has answered; a job that is refused leaves no folder.
+    """
+    try:
+        folder = create_job_folder(package.payload, paths.jobs_dir())
+        spec = JobSpec(
+            name=options.name or name,
+            folder=str(folder),
+            python=sys.executable,
+            min_slots=options.min_slots,
+            max_slots=options.max_slots,
+            engine=engine,
+            priority=options.priority,
+            sizes=options.sizes,
+            preemptible=options.preemptible,
+            deadline_at=options.deadline_at,
+            max_time_s=options.max_time_s,
+            estimate_s=options.estimate_s,
+            notebook=notebook,
+            cell=cell,
+        )
+        try:
+            number = client.submit(spec)
+        except BadRequest:
+            remove_job_folder(folder)
+            raise
+    except KeyboardInterrupt:
+        raise JobCancelled(UNANSWERED) from None
+    owner = client.welcome.user if client.welcome is not None else getpass.getuser()
+    queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
+    return Job(client, number, queued)
 
 
 def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> JobCancelled:
@@ -64,9 +87,9 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
         return JobCancelled(f"job {job.id} was told to stop and has not ended yet; see %elastic jobs")
     unit = "slot"
     if view is not None:
-        view.watched.ended.wait(CANCEL_S)
+        view.ended.wait(CANCEL_S)
         view.refresh(last=True)
-        unit = view.watched.model.unit
+        unit = view.followed.model.unit
     freed = (
         f"its {held} {unit}s are free again" if held > 1 else f"its {unit} is free again" if held else "it held none"
     )

@@ -1,15 +1,17 @@
-"""The extension: its settings, its routes, and the feed that lives as long as the server. Knows Jupyter's server."""
+"""The extension: its settings, its routes, and the follower that lives as long as the server. Knows Jupyter."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Unicode
 
 from jupyter_elastic._version import __version__
-from jupyter_elastic.server_ext.feed import Feed
 from jupyter_elastic.server_ext.handlers import ROUTES
+from jupyter_elastic.widgets.follower import PoolFollower
 
 
 class ElasticApp(ExtensionApp):
@@ -29,18 +31,21 @@ class ElasticApp(ExtensionApp):
     ).tag(config=True)
 
     def initialize_settings(self) -> None:
-        """Make the feed; it connects when the server's loop runs."""
-        self.feed = Feed(endpoint=self.endpoint or None, start=self.start_daemon, log=self.log)
-        self.settings["jupyter_elastic_feed"] = self.feed
+        """Make the follower; it connects when the server's loop runs."""
+        self.follower = PoolFollower(self.endpoint or None, start=self.start_daemon, log=self.log)
+        self.follower.follow_pool()
+        self.settings["jupyter_elastic_follower"] = self.follower
 
     def initialize_handlers(self) -> None:
         """Put our routes in."""
         self.handlers.extend(ROUTES)
 
     async def _start_jupyter_server_extension(self, _serverapp: Any) -> None:
-        self.feed.begin()
+        self._following = asyncio.create_task(self.follower.run())
         self.log.info("jupyter_elastic %s: REST under %selastic/api", __version__, "/")
 
     async def stop_extension(self) -> None:
-        """End the feed. The daemon and all jobs go on: they belong to the user, not to this server."""
-        await self.feed.end()
+        """End the follower. The daemon and all jobs go on: they belong to the user, not to this server."""
+        self._following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._following

@@ -1,4 +1,4 @@
-"""REST and WebSocket: thin. Each handler reads its input, asks the feed, answers with JSON, as `openapi.yaml` says.
+"""REST and WebSocket: thin. Each handler reads its input, asks the follower, answers with JSON, as `openapi.yaml` says.
 
 Rights: Jupyter's own (`@authenticated`, `@authorized` with the resources `jupyter_elastic:jobs` and
 `jupyter_elastic:policy`), then the daemon's, which knows who owns which job.
@@ -7,6 +7,7 @@ Rights: Jupyter's own (`@authenticated`, `@authorized` with the resources `jupyt
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Annotated, Any, ClassVar
 
@@ -23,25 +24,26 @@ from jupyter_elastic._version import __version__
 from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext import pages
-from jupyter_elastic.server_ext.feed import Feed
 from jupyter_elastic.widgets import forecasts
+from jupyter_elastic.widgets.follower import PoolFollower
+from jupyter_elastic.widgets.page import without_clock
 
 STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
 MAX_WINDOW = 500
 TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
-PUSH_S = 0.1
-"""A socket is sent at most ten pages a second."""
+PUSH_S, LOOK_S = 0.1, 0.5
+"""A socket is sent at most ten pages a second; what ranks print is looked for twice a second."""
 
 
 class _Api(ExtensionHandlerMixin, APIHandler):
-    """What all REST handlers share: the feed, JSON, errors as `{code, message}`."""
+    """What all REST handlers share: the follower, JSON, errors as `{code, message}`."""
 
     auth_resource: ClassVar[str] = "jupyter_elastic:jobs"
 
     @property
-    def feed(self) -> Feed:
-        return self.settings["jupyter_elastic_feed"]  # type: ignore[no-any-return]
+    def follower(self) -> PoolFollower:
+        return self.settings["jupyter_elastic_follower"]  # type: ignore[no-any-return]
 
     def answer(self, value: Any) -> None:
         self.set_header("Content-Type", "application/json")
@@ -94,14 +96,14 @@ class HealthHandler(_Api):
     @authorized("read", "jupyter_elastic:jobs")
     async def get(self) -> None:
         """`{version, down_since, user, policy, seq}`."""
-        feed = self.feed
+        follower = self.follower
         self.answer(
             {
                 "version": __version__,
-                "down_since": feed.down_since,
-                "user": feed.pool.user,
-                "policy": feed.pool.policy,
-                "seq": feed.pool.seq,
+                "down_since": follower.down_since,
+                "user": follower.pool.user,
+                "policy": follower.pool.policy,
+                "seq": follower.pool.seq,
             }
         )
 
@@ -114,7 +116,7 @@ class PoolHandler(_Api):
     async def get(self) -> None:
         """A `PoolScreen`; `offset` and `limit` choose a window of its job table."""
         offset, limit = self.number("offset", 0, 10**9 - 1), self.number("limit", 100, MAX_WINDOW)
-        self.answer(self.feed.screen(offset, limit))
+        self.answer(self.follower.screen(offset, limit))
 
 
 class JobsHandler(_Api):
@@ -125,7 +127,7 @@ class JobsHandler(_Api):
     async def get(self) -> None:
         """A list of `JobInfo`; with `all=1` the ended ones too."""
         everything, limit = self.number("all", 0, 1), self.number("limit", 1000, 10_000)
-        found = await self.feed.ask(wire.ListJobs(all=bool(everything), limit=limit))
+        found = await self.follower.ask(wire.ListJobs(all=bool(everything), limit=limit))
         assert isinstance(found, wire.Jobs)
         self.answer(found.jobs)
 
@@ -150,8 +152,8 @@ class JobHandler(_Api):
     @authorized("read", "jupyter_elastic:jobs")
     async def get(self, job: str) -> None:
         """A `JobPage`: screen, the ranks' last output, traceback."""
-        feed = await self.feed.job(job_number(job))
-        self.answer(await asyncio.to_thread(pages.job_page, feed, self.feed.down_since))
+        followed = await self.follower.job(job_number(job))
+        self.answer(await asyncio.to_thread(pages.page_now, followed, self.follower.notice))
 
     @web.authenticated
     @authorized("write", "jupyter_elastic:jobs")
@@ -160,7 +162,7 @@ class JobHandler(_Api):
         given = msgspec.structs.asdict(self.body(_Resize))
         if all(value is UNSET for value in given.values()):
             raise BadRequest(f"give at least one of {', '.join(given)}")
-        await self.feed.ask(wire.ResizeJob(job=job_number(job), **given))
+        await self.follower.ask(wire.ResizeJob(job=job_number(job), **given))
         self.set_status(204)
         self.finish()
 
@@ -168,7 +170,7 @@ class JobHandler(_Api):
     @authorized("write", "jupyter_elastic:jobs")
     async def delete(self, job: str) -> None:
         """Cancel the job."""
-        await self.feed.ask(wire.CancelJob(job=job_number(job), reason="cancelled in the browser"))
+        await self.follower.ask(wire.CancelJob(job=job_number(job), reason="cancelled in the browser"))
         self.set_status(204)
         self.finish()
 
@@ -180,8 +182,8 @@ class BackgroundHandler(_Api):
     @authorized("write", "jupyter_elastic:jobs")
     async def post(self, job: str) -> None:
         """The cell sees a file in the job's folder; nothing happens where no cell waits."""
-        feed = await self.feed.job(job_number(job))
-        pages.send_to_background(feed.folder)
+        followed = await self.follower.job(job_number(job))
+        pages.send_to_background(followed.folder)
         self.set_status(204)
         self.finish()
 
@@ -193,7 +195,7 @@ class ExplanationHandler(_Api):
     @authorized("read", "jupyter_elastic:jobs")
     async def get(self, job: str) -> None:
         """`{text}`."""
-        found = await self.feed.ask(wire.ExplainJob(job=job_number(job)))
+        found = await self.follower.ask(wire.ExplainJob(job=job_number(job)))
         assert isinstance(found, wire.Explanation)
         self.answer({"text": found.text})
 
@@ -205,8 +207,8 @@ class OutputHandler(_Api):
     @authorized("read", "jupyter_elastic:jobs")
     async def get(self, job: str, rank: str, stream: str) -> None:
         """The file as text, in pieces, so that a long one costs no memory."""
-        feed = await self.feed.job(job_number(job))
-        path = pages.output_file(feed.folder, job_number(rank), stream)
+        followed = await self.follower.job(job_number(job))
+        path = pages.output_file(followed.folder, job_number(rank), stream)
         self.set_header("Content-Type", TEXT)
         self.set_header("X-Content-Type-Options", "nosniff")
         with path.open("rb") as file:
@@ -223,8 +225,8 @@ class KeptHandler(_Api):
     @authorized("read", "jupyter_elastic:jobs")
     async def get(self, job: str) -> None:
         """A `KeptPage`: the page, and what readers without our front end see."""
-        feed = await self.feed.job(job_number(job))
-        self.answer(await asyncio.to_thread(pages.kept_page, feed, self.feed.down_since))
+        followed = await self.follower.job(job_number(job))
+        self.answer(await asyncio.to_thread(pages.kept_page, followed))
 
 
 class ScriptHandler(_Api):
@@ -234,8 +236,8 @@ class ScriptHandler(_Api):
     @authorized("read", "jupyter_elastic:jobs")
     async def get(self, job: str) -> None:
         """`{script}`."""
-        feed = await self.feed.job(job_number(job))
-        self.answer({"script": pages.script(feed.folder)})
+        followed = await self.follower.job(job_number(job))
+        self.answer({"script": pages.script(followed.folder)})
 
 
 class PoliciesHandler(_Api):
@@ -247,7 +249,7 @@ class PoliciesHandler(_Api):
     @authorized("read", "jupyter_elastic:policy")
     async def get(self) -> None:
         """`{policies, refusal}`; `refusal` says whom to ask when this user may not switch."""
-        found = await self.feed.ask(wire.ListPolicies())
+        found = await self.follower.ask(wire.ListPolicies())
         assert isinstance(found, wire.Policies)
         user = self.current_user
         may = await _may(self, user, "write", "jupyter_elastic:policy")
@@ -275,8 +277,8 @@ class PolicyHandler(_Api):
     @authorized("write", "jupyter_elastic:policy")
     async def put(self) -> None:
         """Switch it; 404 or 400 when name or options are wrong, and the old one stands."""
-        wish = self.body(_Use)
-        await self.feed.ask(wire.SwitchPolicy(name=wish.name, options=wish.options, reason=wish.reason[:1000]))
+        given = self.body(_Use)
+        await self.follower.ask(wire.SwitchPolicy(name=given.name, options=given.options, reason=given.reason[:1000]))
         self.set_status(204)
         self.finish()
 
@@ -292,8 +294,8 @@ class ShadowHandler(_Api):
     @authorized("read", "jupyter_elastic:policy")
     async def put(self, policy: str) -> None:
         """Ask it from now on; 404 or 400 when name or options are wrong."""
-        self.feed.shadows.begin(policy, self.body(_Shadow).options)
-        await self.feed.ask_shadows()
+        self.follower.shadows.begin(policy, self.body(_Shadow).options)
+        await self.follower.ask_shadows()
         self.set_status(204)
         self.finish()
 
@@ -301,8 +303,8 @@ class ShadowHandler(_Api):
     @authorized("read", "jupyter_elastic:policy")
     async def delete(self, policy: str) -> None:
         """Ask it no longer."""
-        self.feed.shadows.end(policy)
-        await self.feed.ask_shadows()
+        self.follower.shadows.end(policy)
+        await self.follower.ask_shadows()
         self.set_status(204)
         self.finish()
 
@@ -319,10 +321,10 @@ class ForecastsHandler(_Api):
     @authorized("read", "jupyter_elastic:policy")
     async def post(self) -> None:
         """A list of `Forecast`: when each job would start and end under each policy; `options` are the last one's."""
-        wish = self.body(_Forecast)
-        if not 1 <= len(wish.policies) <= 20:
+        given = self.body(_Forecast)
+        if not 1 <= len(given.policies) <= 20:
             raise BadRequest("name 1 to 20 policies")
-        self.answer(await forecasts.forecast(self.feed.ask, wish.policies, wish.options))
+        self.answer(await forecasts.forecast(self.follower.ask, given.policies, given.options))
 
 
 class _Look(msgspec.Struct, forbid_unknown_fields=True):
@@ -349,14 +351,13 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
         await super().get(*args, **kwargs)
 
     @property
-    def feed(self) -> Feed:
+    def follower(self) -> PoolFollower:
         """What the server knows of the pool."""
-        return self.settings["jupyter_elastic_feed"]  # type: ignore[no-any-return]
+        return self.settings["jupyter_elastic_follower"]  # type: ignore[no-any-return]
 
     def open(self, *_args: Any, **_kwargs: Any) -> None:
         """Begin to send."""
         self.look = _Look()
-        self.looked = asyncio.Event()
         self.sent: dict[str, bytes] = {}
         self.task = asyncio.get_running_loop().create_task(self.push())
 
@@ -371,47 +372,35 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
             self.close(1003, "at most 50 jobs and a window of 500")
             return
         self.look, self.sent = look, {}
-        self.looked.set()
+        self.follower.changed()
 
     def on_close(self) -> None:
         """End the sender."""
         self.task.cancel()
 
     async def push(self) -> None:
-        """Send what changed, at most ten times a second; outputs grow without events: look twice a second."""
-        version = -1
-        try:
-            while True:
+        """Send what changed; outputs grow without events: look for them too."""
+        with contextlib.suppress(WebSocketClosedError):  # the page is gone; on_close follows
+            async for _ in self.follower.changes(PUSH_S, LOOK_S):
                 await self.send_screens()
-                wait = asyncio.ensure_future(self.feed.wait_for_change(version, 0.5))
-                look = asyncio.ensure_future(self.looked.wait())
-                await asyncio.wait({wait, look}, return_when=asyncio.FIRST_COMPLETED)
-                wait.cancel()
-                look.cancel()
-                self.looked.clear()
-                version = self.feed.version
-                await asyncio.sleep(PUSH_S)
-        except WebSocketClosedError:
-            pass  # the page is gone; on_close follows
 
     async def send_screens(self) -> None:
         """Each screen that differs from what this page was sent last."""
-        feed = self.feed
+        follower = self.follower
         if self.look.pool is not None:
             offset, limit = self.look.pool
-            screen = feed.screen(offset, limit)
-            marker = msgspec.json.encode((msgspec.structs.replace(screen, at=0.0), feed.down_since))
-            await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": feed.down_since})
+            screen, down_since = follower.screen(offset, limit), follower.down_since
+            marker = msgspec.json.encode((msgspec.structs.replace(screen, at=0.0), down_since))
+            await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": down_since})
         for job in self.look.jobs:
             try:
-                page = await asyncio.to_thread(pages.job_page, await feed.job(job), feed.down_since)
+                page = await asyncio.to_thread(pages.page_now, await follower.job(job), follower.notice)
             except ElasticError as problem:
                 # A pool that does not answer yet says nothing about whose job this is.
                 kind = "missing" if isinstance(problem, NotFound) else "waiting"
                 await self.send_once(f"job {job}", str(problem).encode(), {kind: job, "message": str(problem)})
                 continue
-            marker = msgspec.json.encode(pages.without_clock(page))
-            await self.send_once(f"job {job}", marker, {"job": page})
+            await self.send_once(f"job {job}", msgspec.json.encode(without_clock(page)), {"job": page})
 
     async def send_once(self, key: str, marker: bytes, message: Any) -> None:
         """Send a message unless its marker is that of the last one under this key."""
@@ -441,10 +430,8 @@ class EventsSocket(ScreensSocket):
 
     async def stream(self, since: int) -> None:
         """Every event, in order."""
-        while self.feed.client is None:
-            await self.feed.wait_for_change(self.feed.version, 1.0)
         try:
-            async for event in self.feed.client.events(since):
+            async for event in (await self.follower.connect()).events(since):
                 await self.write_message(msgspec.json.encode(event).decode())
         except WebSocketClosedError:
             pass  # the page is gone; on_close follows

@@ -1,5 +1,5 @@
-"""What a person sees of jobs and pool: folds of the events into models, models into screens, screens onto pages.
+"""What a person sees of jobs and pool: models of them, kept current, as screens and pages.
 
-`model` and `pool_model` fold, `live` and `live_pool` keep them current in a kernel, `show` puts a job's view below its
-cell, `frontend` draws in the browser. Nothing here may import the scheduler.
+`pool_model` folds events, `follower` keeps the models current, `updater` runs it in a thread and paces what is drawn,
+`job_display` puts a job's view below its cell, `frontend` draws in the browser.
 """

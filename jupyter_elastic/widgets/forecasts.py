@@ -19,7 +19,6 @@ from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.forecast import whatif
 from jupyter_elastic.scheduler.forecast.lengths import History
 from jupyter_elastic.types import JobId, View
-from jupyter_elastic.widgets.shadow import Shadows
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
 """Asks the daemon."""
@@ -125,20 +124,6 @@ class Waits:
             del self._said[number]
             if job is not None and job.changed_at is not None:
                 self._past = self._past.seen(eta, max(0.0, job.changed_at - said_at))
-
-
-def for_live_views() -> Shadows:
-    """Let this process's live views say how long queued jobs wait and what shadows would do; these.
-
-    The views themselves may import neither simulator nor policies.
-    """
-    from jupyter_elastic.widgets.live import live
-
-    live().waits = live().waits or Waits()
-    shadows = live().shadows
-    if not isinstance(shadows, Shadows):
-        shadows = live().shadows = Shadows()
-    return shadows
 
 
 def _in_clock_time(found: whatif.Forecast, now: float) -> Forecast:

@@ -1,6 +1,6 @@
 """The live view of a job in a notebook: an anywidget that draws the page it is given.
 
-Knows traits and the comm; must not know how a page comes about (that is `model` and `live`).
+Knows traits and the comm; must not know how a page comes about (that is `page` and `updater`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _STAND_IN = """
 
 Command = Callable[[dict[str, Any], Callable[[str], None]], None]
 """Takes what a click asks for (`{"type": "cancel"}`, `{"type": "resize", "least": 1, "most": 2}`, `background`), and
-whom to tell why it can't be, or by an empty text that it is."""
+what is called with the reason why it can't be, or with an empty text."""
 
 
 class JobWidget(anywidget.AnyWidget):
-    """`page` goes to the browser; a click comes back as a message and is given to `on_wish`."""
+    """`page` goes to the browser; a click comes back as a message and is given to `on_command`."""
 
     _esm = traitlets.Unicode(bundle.script("job_loader").read_text(encoding="utf-8")).tag(sync=True)
     _anywidget_id = traitlets.Unicode("jupyter_elastic.widgets.job.JobWidget").tag(sync=True)
@@ -35,11 +35,11 @@ class JobWidget(anywidget.AnyWidget):
     waits = traitlets.Bool().tag(sync=True)
     """Whether the cell waits for the job, so that it can be sent to the background."""
 
-    def __init__(self, *, on_wish: Command, **traits: Any) -> None:
+    def __init__(self, *, on_command: Command, **traits: Any) -> None:
         super().__init__(layout=_shared_layout(), **traits)
-        self._on_wish = on_wish
+        self._on_command = on_command
         self.on_msg(self._message)
-        hear_while_busy(self)
+        receive_while_busy(self)
 
     def add_traits(self, **traits: Any) -> None:
         """Leave out what the class has: for anywidget's own traits every view would be given a class of its own."""
@@ -56,11 +56,11 @@ class JobWidget(anywidget.AnyWidget):
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("type") in {"cancel", "resize", "background"}:
             number = content.get("id")
-            self._on_wish(content, lambda problem: self.send({"id": number, "error": problem}))
+            self._on_command(content, lambda problem: self.send({"id": number, "error": problem}))
 
 
 class _Shared(ipywidgets.Layout):
-    """What all views of a kernel have in common: a layout without wishes, and the front end.
+    """What all views of a kernel have in common: a layout without settings, and the front end.
 
     A layout, because that is the one widget of another that every front end hands to a view whole.
     """
@@ -80,8 +80,8 @@ def _shared_layout() -> _Shared:
     return _shared
 
 
-def hear_while_busy(widget: Any) -> None:
-    """Let a click be heard while a cell keeps the kernel busy.
+def receive_while_busy(widget: Any) -> None:
+    """Let a click be received while a cell keeps the kernel busy.
 
     JupyterLab sends it over a subshell, but ipykernel 7.4 hands it to the loop that last sent on the comm, which is the
     busy one. This takes the front end's choice instead, where that version's hook exists; elsewhere nothing is needed.

@@ -31,6 +31,8 @@ plain text is shown."""
 RELAYED = "relayed"
 """File in rank 0's folder: how many bytes of its displays a notebook has shown as outputs of a cell."""
 
+Output = dict[str, list[list[str]]]
+"""Rank (as text) -> its last lines."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _STREAMS = ("stdout", "stderr")
 
@@ -189,7 +191,7 @@ class Outputs:
         changed = [rank for rank in self.ranks.values() if rank.poll()]
         return bool(changed)
 
-    def snapshot(self, *, first: int = 200, others: int = 60) -> dict[str, list[list[str]]]:
+    def snapshot(self, *, first: int = 200, others: int = 60) -> Output:
         """Rank (as text) -> last lines as [stream, text]: `first` of the lowest rank, `others` of each other."""
         ranks, left, found = sorted(self.ranks), MAX_DRAWN, {}
         for rank in ranks:
@@ -205,7 +207,7 @@ class Outputs:
         return found
 
 
-def without(outputs: dict[str, list[list[str]]], told: str) -> dict[str, list[list[str]]]:
+def without(outputs: Output, told: str) -> Output:
     """The lines of the ranks without a traceback that is `told` already: it is shown once."""
     said = [_shown(line) for line in told.splitlines()]
     return {rank: _without(lines, said) for rank, lines in outputs.items()} if said else outputs
@@ -250,7 +252,7 @@ def _drawn(record: Display) -> _Line:
 
 def _rank_folders(folder: Path) -> list[str]:
     try:
-        with os.scandir(folder) as entries:  # every few milliseconds until the first line: no path for each
+        with os.scandir(folder) as entries:
             names = [entry.name for entry in entries]
     except OSError:
         return []

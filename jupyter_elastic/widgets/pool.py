@@ -1,12 +1,10 @@
 """The pool in a notebook, with the policy picker: an anywidget on the built front end.
 
-Knows traits, the comm and the live pool; the what-if is given to it, since no widget may import the scheduler.
+Knows traits, the comm and the updater.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anywidget
@@ -15,22 +13,17 @@ import traitlets
 
 from jupyter_elastic.errors import BadRequest, ElasticError
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.widgets import bundle
-from jupyter_elastic.widgets.job import hear_while_busy
-from jupyter_elastic.widgets.live import live
-from jupyter_elastic.widgets.live_pool import ask, live_pool
-from jupyter_elastic.widgets.pool_model import PoolModel
-from jupyter_elastic.widgets.pool_screen import PoolScreen
+from jupyter_elastic.widgets import bundle, forecasts
+from jupyter_elastic.widgets.follower import PoolFollower
+from jupyter_elastic.widgets.job import receive_while_busy
+from jupyter_elastic.widgets.updater import updater
 
 WINDOW = 100
 MAX_WINDOW = 500
 """Jobs that are sent at once at most: the rest is asked for when somebody scrolls."""
 
-Foresee = Callable[[list[str], "dict[str, Any]"], Awaitable[Any]]
-"""The forecasts of these policies; the options are the last one's."""
 
-
-class _Wish(msgspec.Struct, forbid_unknown_fields=True):
+class _Command(msgspec.Struct, forbid_unknown_fields=True):
     """What the page asks for; `id` comes back in the answer."""
 
     id: int
@@ -57,12 +50,12 @@ class PoolWidget(anywidget.AnyWidget):
     picking = traitlets.Bool().tag(sync=True)
     """Whether the picker is open at first."""
 
-    def __init__(self, *, foresee: Foresee, plain: str = "", **traits: Any) -> None:
+    def __init__(self, *, plain: str = "", **traits: Any) -> None:
         super().__init__(**traits)
-        self._foresee, self._plain, self._limit, self._policy = foresee, plain, WINDOW, ""
+        self._plain, self._limit, self._policy = plain, WINDOW, ""
         self.on_msg(self._message)
-        hear_while_busy(self)
-        self._leave = live_pool().add(self._renew)
+        receive_while_busy(self)
+        self._leave = updater().show_pool(self._renew)
 
     def close(self) -> None:
         """No longer follow the pool."""
@@ -71,13 +64,13 @@ class PoolWidget(anywidget.AnyWidget):
             leave()
         super().close()
 
-    def _renew(self, model: PoolModel, down_since: float | None) -> None:
+    def _renew(self, follower: PoolFollower) -> None:
         if self.comm is None:
             return
-        screen: PoolScreen = model.screen(time.time(), limit=self._limit, offset=self.offset)
+        screen = follower.screen(self.offset, self._limit)
         with self.hold_sync():
             self.screen, self._policy = msgspec.json.encode(screen).decode(), screen.policy
-            self.down_since = down_since
+            self.down_since = follower.down_since
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         found = super()._repr_mimebundle_(**options)
@@ -89,40 +82,44 @@ class PoolWidget(anywidget.AnyWidget):
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         number = content.get("id") if isinstance(content, dict) else None
         try:
-            wish = msgspec.convert(content, _Wish)
+            command = msgspec.convert(content, _Command)
         except msgspec.ValidationError as problem:
             self.send({"id": number, "error": f"not understood: {problem}"})
             return
-        live().run(self._answer(wish))
+        updater().begin(self._answer(command))
 
-    async def _answer(self, wish: _Wish) -> None:
+    async def _answer(self, command: _Command) -> None:
         try:
-            self.send({"id": wish.id, "value": msgspec.to_builtins(await self._carry_out(wish))})
+            self.send({"id": command.id, "value": msgspec.to_builtins(await self._execute(command))})
         except ElasticError as problem:
-            self.send({"id": wish.id, "error": str(problem)})
+            self.send({"id": command.id, "error": str(problem)})
         except Exception as problem:  # a policy may be anybody's
-            self.send({"id": wish.id, "error": f"{type(problem).__name__}: {problem}"})
+            self.send({"id": command.id, "error": f"{type(problem).__name__}: {problem}"})
 
-    async def _carry_out(self, wish: _Wish) -> Any:
-        match wish.type:
+    async def _execute(self, command: _Command) -> Any:
+        follower = updater().follower
+        match command.type:
             case "policies":
-                return await ask(wire.ListPolicies())
+                return await follower.ask(wire.ListPolicies())
             case "forecast":
-                active = self._policy or wish.policy
-                return await self._foresee(list(dict.fromkeys([active, wish.policy])), wish.options)
+                active = self._policy or command.policy
+                return await forecasts.forecast(
+                    follower.ask, list(dict.fromkeys([active, command.policy])), command.options
+                )
             case "use":
-                await ask(wire.SwitchPolicy(name=wish.policy, options=wish.options, reason=wish.reason[:1000]))
-            case "shadow" | "unshadow" if (shadows := live().shadows) is not None:
-                if wish.type == "shadow":
-                    shadows.begin(wish.policy, wish.options)
-                else:
-                    shadows.end(wish.policy)
+                await follower.ask(
+                    wire.SwitchPolicy(name=command.policy, options=command.options, reason=command.reason[:1000])
+                )
+            case "shadow":
+                follower.shadows.begin(command.policy, command.options)
+            case "unshadow":
+                follower.shadows.end(command.policy)
             case "cancel":
-                await ask(wire.CancelJob(job=wish.job, reason="cancelled in the notebook"))
+                await follower.ask(wire.CancelJob(job=command.job, reason="cancelled in the notebook"))
             case "window":
-                self._limit = min(max(wish.limit, 1), MAX_WINDOW)
-                self.offset = max(0, wish.offset)
-                live_pool().renew()
+                self._limit = min(max(command.limit, 1), MAX_WINDOW)
+                self.offset = max(0, command.offset)
+                updater().redraw()
             case other:
                 raise BadRequest(f"there is no {other[:50]!r}; the page and the kernel are of different versions")
         return None

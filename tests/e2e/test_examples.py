@@ -19,7 +19,7 @@ import pytest
 from nbformat import NotebookNode
 
 from jupyter_elastic.types import ENDED
-from jupyter_elastic.widgets.show import MIME
+from jupyter_elastic.widgets.job_display import MIME
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FIRST, ELASTIC, KERAS, COMPARE, POLICY = (path.name for path in sorted(EXAMPLES.glob("*.ipynb")))

@@ -10,11 +10,10 @@ import pytest
 import zmq
 from zmq.asyncio import Context
 
-from jupyter_elastic.client import AsyncClient, Client
+from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError, NotFound, ProtocolError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AgentChanged, Event, JobEnded
-from tests.support.books import job_spec
 
 
 def event(seq: int) -> Event:
@@ -104,34 +103,6 @@ def test_a_gap_in_the_events_is_repaired_and_repeats_are_dropped(hand) -> None:
             assert over.ask.stream == follow.ask.stream
 
     asyncio.run(play())
-
-
-def test_a_submit_is_on_its_way_before_it_is_answered(hand) -> None:
-    async def play() -> None:
-        daemon = hand()
-        client = await asyncio.to_thread(Client, daemon.endpoint)
-        number = await asyncio.to_thread(client.begin_submit, job_spec(), "a key")
-        submit = await daemon.asked(wire.SubmitJob)
-        assert submit.ask.key == "a key"
-        await daemon.answer(submit.id, wire.Submitted(job=7))
-        assert await asyncio.to_thread(number) == 7
-        refused = await asyncio.to_thread(client.begin_submit, job_spec())
-        submit = await daemon.asked(wire.SubmitJob)
-        await daemon.answer(submit.id, wire.Refused(code=BadRequest.code, message="too many"))
-        with pytest.raises(BadRequest, match="too many"):
-            await asyncio.to_thread(refused)
-        await asyncio.to_thread(client.close)
-
-    asyncio.run(play())
-
-
-def test_a_submit_without_a_daemon_is_said_when_it_is_waited_for(pool_dir: Path) -> None:
-    with Client(f"ipc://{pool_dir}/nobody", timeout_s=0.5) as client:
-        number = client.begin_submit(job_spec())
-        with pytest.raises(DaemonUnreachable):
-            number()
-    with pytest.raises(DaemonUnreachable):
-        client.begin_submit(job_spec())
 
 
 def test_the_end_of_the_story_so_far_is_told(hand) -> None:

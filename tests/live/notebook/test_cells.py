@@ -129,12 +129,12 @@ def test_a_job_that_is_refused_leaves_no_view(notebook: Notebook) -> None:
 
 def test_an_interrupt_before_the_daemon_has_answered_says_so(notebook: Notebook) -> None:
     assert not notebook.run(HEAD + "\nprint('the connection stands')", widgets=True).error
-    views, daemon = len(notebook.job_widgets), notebook.pool.daemon
+    folders, daemon = set(notebook.pool.jobs_dir.iterdir()), notebook.pool.daemon
     assert daemon is not None
     daemon.send_signal(signal.SIGSTOP)
     try:
         request = notebook.start(HEAD + "\nprint('after all')", widgets=True)
-        notebook.finish(request, until=lambda _: len(notebook.job_widgets) > views)
+        notebook.pool.until(lambda: set(notebook.pool.jobs_dir.iterdir()) - folders, "the job's folder")
         notebook.interrupt()
         cell = notebook.finish(request)
     finally:
@@ -231,7 +231,8 @@ def test_the_kept_view_of_a_detached_job_is_renewed_while_the_kernel_is_busy(
     notebook: Notebook, tmp_path: Path
 ) -> None:
     notebook.run(
-        f"go = {str(tmp_path / 'go')!r}\nimport os, time\nfrom jupyter_elastic.widgets import show\nshow.KEPT_S = 0.2"
+        f"go = {str(tmp_path / 'go')!r}\nimport os, time\n"
+        "from jupyter_elastic.widgets import job_display\njob_display.KEPT_S = 0.2"
     )
     wait = "while not os.path.exists(go): time.sleep(0.05)"
     notebook.run(HEAD + f"-n 2 -a\nimport os, time\nprint('begun', flush=True)\n{wait}", widgets=True)
@@ -244,7 +245,7 @@ def test_the_kept_view_of_a_detached_job_is_renewed_while_the_kernel_is_busy(
     (tmp_path / "go").touch()
     cell = notebook.finish(busy, until=lambda cell: any("completed" in view for view in cell.views))
     assert "as of" not in cell.html  # an end stays true
-    notebook.run("show.KEPT_S = 60.0")
+    notebook.run("job_display.KEPT_S = 60.0")
 
 
 def test_a_job_is_sent_to_the_background(notebook: Notebook, tmp_path: Path) -> None:

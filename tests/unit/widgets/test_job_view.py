@@ -1,20 +1,49 @@
-"""What a job's view costs, and what it shows of the time before it stood."""
+"""What a job's view costs, when it is drawn, and what it shows of the time before it stood."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import threading
-import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from jupyter_elastic.client.job_model import JobModel, JobScreen
+import pytest
+
+from jupyter_elastic.types import JobInfo, JobSpec
+from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
 from jupyter_elastic.widgets.job import JobWidget
-from jupyter_elastic.widgets.live import PUSH_S, Live, Watched
+from jupyter_elastic.widgets.updater import LOOK_S, PUSH_S, TICK_S, draw_job
+from tests.support.virtual_time import run
+
+
+class Followed(FollowedJob):
+    """A job of two slots, and when it was drawn with which lines."""
+
+    def __init__(self, folder: Path, phase: str = "queued", slots: tuple[str, ...] = ()) -> None:
+        spec = JobSpec(name="n", folder=str(folder), python="/p", min_slots=2, max_slots=2)
+        super().__init__(
+            JobInfo(job=1, owner="ann", spec=spec, phase=phase, slots=slots, submitted_at=0.0),  # type: ignore[arg-type]
+            "cpu",
+        )
+        self.drawn: list[tuple[float, dict[str, int]]] = []
+
+    def sink(self, _screen: Any, output: Any) -> None:
+        lines = {rank: len(lines) for rank, lines in (output or {}).items()}
+        self.drawn.append((asyncio.get_running_loop().time(), lines))
+
+    def print(self, rank: int, *lines: str) -> None:
+        (self.folder / f"rank.{rank}").mkdir(exist_ok=True)
+        with (self.folder / f"rank.{rank}" / "stdout").open("a") as file:
+            file.writelines(line + "\n" for line in lines)
+
+    def end(self) -> None:
+        self.model.phase, self.up_to_date = "completed", True
+        self.changed(at_once=True)
 
 
 def test_views_share_their_class_and_their_front_end() -> None:
-    first, second = (JobWidget(on_wish=print, page="{}") for _ in range(2))
+    first, second = (JobWidget(on_command=print, page="{}") for _ in range(2))
     assert type(first) is type(second) is JobWidget
     assert first.layout is second.layout
     assert "export" in first.layout.script
@@ -24,54 +53,131 @@ def test_views_share_their_class_and_their_front_end() -> None:
 
 
 def test_a_tool_without_widgets_is_shown_no_object_of_ours() -> None:
-    data, _ = JobWidget(on_wish=print, page="{}")._repr_mimebundle_()  # type: ignore[misc]
+    data, _ = JobWidget(on_command=print, page="{}")._repr_mimebundle_()  # type: ignore[misc]
     assert data["text/plain"] == ""
     assert "application/vnd.jupyter.widget-view+json" in data
 
 
 def test_what_was_printed_before_the_view_stood_is_shown_at_once(tmp_path: Path) -> None:
-    watched = Watched(1, tmp_path, JobModel(1))
-    (tmp_path / "rank.0").mkdir()
-    (tmp_path / "rank.0" / "stdout").write_text("early\n")
-    watched.push()  # nobody looks yet
-    shown, drawn = [], threading.Event()
+    job = Followed(tmp_path)
+    job.print(0, "early")
 
-    def sink(_screen: JobScreen, output: Any) -> None:
-        shown.append(output)
-        drawn.set()
+    async def play() -> None:
+        drawing = asyncio.create_task(draw_job(job, job.sink))
+        await asyncio.sleep(0)
+        assert job.drawn == [(0.0, {"0": 1})]
+        job.end()
+        await drawing
 
-    Live().add(watched, sink)
-    assert drawn.wait(60)
-    assert shown == [{"0": [["stdout", "early"]]}]
+    run(play())
+
+
+def test_a_rank_s_first_line_is_shown_at_once_and_those_after_it_at_the_calm_pace(tmp_path: Path) -> None:
+    job = Followed(tmp_path, "running", ("cpu:0", "cpu:1"))
+    printed: dict[int, float] = {}
+
+    async def play() -> None:
+        drawing = asyncio.create_task(draw_job(job, job.sink))
+        now = asyncio.get_running_loop().time
+        for rank in (0, 1):
+            await asyncio.sleep(0.1)
+            job.print(rank, "first")
+            printed[rank] = now()
+        await asyncio.sleep(0.1)
+        for _ in range(100):
+            job.print(0, "one more")
+            await asyncio.sleep(0.02)
+        job.end()
+        await drawing
+
+    run(play())
+    for rank, at in printed.items():
+        first = next(when for when, lines in job.drawn if str(rank) in lines)
+        assert 0 <= first - at <= 2 * LOOK_S
+    calm = [when for when, _ in job.drawn if when > printed[1] + 2 * LOOK_S][:-1]
+    assert len(calm) >= 5
+    assert all(PUSH_S - 1e-6 <= later - earlier <= PUSH_S + 0.02 for earlier, later in pairwise(calm))
+    assert job.drawn[-1][1] == {"0": 101, "1": 1}
 
 
 def test_a_rank_that_prints_alone_does_not_hasten_the_view(tmp_path: Path) -> None:
-    model = JobModel(1)
-    model.phase, model.slots = "running", ("cpu:0", "cpu:1")
-    watched, drawn = Watched(1, tmp_path, model), []
-    watched.sinks.append(lambda *_: drawn.append(1))
-    (tmp_path / "rank.0").mkdir()
-    live, begun = Live(), time.monotonic()
-    live.run(live._pulse(watched))
-    with (tmp_path / "rank.0" / "stdout").open("w", buffering=1) as file:
+    job = Followed(tmp_path, "running", ("cpu:0", "cpu:1"))
+
+    async def play() -> None:
+        drawing = asyncio.create_task(draw_job(job, job.sink))
         for _ in range(60):
-            print("rank 1 is silent", file=file)
-            time.sleep(0.02)
-    model.phase = "completed"
-    watched.current.set()
-    assert watched.ended.wait(60)
-    # At once, with the first line, at the calm pace from then on, and at the end.
-    assert len(drawn) <= (time.monotonic() - begun) / PUSH_S + 3
+            job.print(0, "rank 1 is silent")
+            await asyncio.sleep(0.02)
+        job.end()
+        await drawing
+
+    run(play())
+    # At the beginning, with the first line, at the calm pace from then on, and at the end.
+    assert int(1.2 / PUSH_S) <= len(job.drawn) <= 1.2 / PUSH_S + 3
+    assert job.drawn[-1] == (pytest.approx(1.2), {"0": 60})
 
 
-def test_a_job_that_prints_before_its_story_is_known_has_begun(tmp_path: Path) -> None:
-    watched = Watched(1, tmp_path, JobModel(1))
-    watched.push()
-    assert watched.model.phase == "queued"
-    (tmp_path / "rank.0").mkdir()
-    watched.push()
-    assert watched.model.phase == "starting"
-    requeued = Watched(1, tmp_path, JobModel(1))
-    requeued.current.set()  # it waits again: the output is of an attempt before
-    requeued.push()
+def test_a_view_without_news_moves_its_clocks_and_ends_at_once(tmp_path: Path) -> None:
+    job = Followed(tmp_path, "running", ("cpu:0", "cpu:1"))
+
+    async def play() -> None:
+        drawing = asyncio.create_task(draw_job(job, job.sink))
+        await asyncio.sleep(10.1)
+        job.end()
+        await drawing
+
+    run(play())
+    times = [when for when, _ in job.drawn]
+    assert times[-1] == pytest.approx(10.1)
+    assert all(TICK_S <= later - earlier <= TICK_S + PUSH_S for earlier, later in pairwise(times[:-1]))
+
+
+def test_a_closed_view_does_not_stop_the_drawing(tmp_path: Path) -> None:
+    job = Followed(tmp_path, "running", ("cpu:0", "cpu:1"))
+
+    def closed(*_: Any) -> None:
+        job.sink(*_)
+        raise RuntimeError("the comm is closed")
+
+    async def play() -> None:
+        drawing = asyncio.create_task(draw_job(job, closed))
+        await asyncio.sleep(0.1)
+        job.end()
+        await drawing
+
+    run(play())
+    assert len(job.drawn) == 2
+
+
+def test_a_job_that_prints_before_its_events_are_known_has_begun(tmp_path: Path) -> None:
+    job = Followed(tmp_path)
+    job.read_files()
+    assert job.model.phase == "queued"
+    job.print(0, "here")
+    job.read_files()
+    assert job.model.phase == "starting"
+    requeued = Followed(tmp_path)
+    requeued.up_to_date = True  # it waits again: the output is of an attempt before
+    requeued.read_files()
     assert requeued.model.phase == "queued"
+
+
+def test_a_screen_of_the_pool_is_drawn_at_the_first_change_and_then_at_its_pace() -> None:
+    async def play() -> list[float]:
+        follower, times = PoolFollower(), []
+        now = asyncio.get_running_loop().time
+
+        async def draw() -> None:
+            async for _ in follower.changes(0.5, 10.0):
+                times.append(now())  # noqa: PERF401 - it is cancelled
+
+        drawing = asyncio.create_task(draw())
+        await asyncio.sleep(3)
+        for _ in range(10):
+            follower.changed()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(12)
+        drawing.cancel()
+        return times
+
+    assert run(play()) == pytest.approx([0.0, 3.0, 3.5, 4.0, 14.5])

@@ -1,0 +1,370 @@
+"""Follows the pool, and the jobs that somebody looks at, for whoever shows them: kernel, terminal, Jupyter server.
+
+One connection, one model of the pool and one of each job, in one event loop: the server's own, or that of a thread
+(`updater`). Whatever becomes of the daemon, it connects again and goes on from the daemon's answers. Knows the client,
+the models and a job's files; must not know how anything is drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from jupyter_elastic.client import AsyncClient, services
+from jupyter_elastic.client.job_model import JobModel, JobScreen
+from jupyter_elastic.errors import ElasticError, NotFound
+from jupyter_elastic.jobfiles import usage
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobId, JobInfo, SlotInfo
+from jupyter_elastic.widgets import forecasts, shadow
+from jupyter_elastic.widgets.output import Outputs
+from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.pool_screen import PoolScreen
+
+RETRY_S = 1.0
+"""So often it looks whether the daemon is there, why jobs wait, and whether to ask policies again."""
+ASK_S = 10.0
+KEEP_S = 300.0
+"""How long a job that nobody looks at any more stays followed."""
+LOOKED_S = 30.0
+"""So long after somebody looked waits are forecast."""
+HISTORY_EVENTS = 20_000
+"""How many events the pool's history reaches back at most."""
+
+_log = logging.getLogger("jupyter_elastic")
+_log.addHandler(logging.NullHandler())
+
+
+class FollowedJob:
+    """One job that somebody looks at."""
+
+    def __init__(self, info: JobInfo, kind: str) -> None:
+        self.number = info.job
+        self.model = JobModel(info.job, kind=kind)
+        self.model.describe(info)
+        self.folder = Path(info.spec.folder)
+        self.outputs = Outputs(self.folder)
+        self.up_to_date = False
+        """Whether all events so far were folded."""
+        self.version = 0
+        """Counts what was not shown before."""
+        self.problem = ""
+        """Why its events can't be read; empty while they can."""
+        self.looked_at = time.monotonic()
+        self.task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the job's end is known, and all of its events."""
+        return self.model.ended and self.up_to_date
+
+    def screen(self) -> JobScreen:
+        """What to show now."""
+        return self.model.screen(time.time())
+
+    def read_files(self) -> bool:
+        """Read what the ranks have printed since, and what they use; whether they printed anything."""
+        self.looked_at = time.monotonic()
+        printed = self.outputs.poll()
+        self.version += printed
+        self.model.use = usage.read(self.folder)
+        if self.outputs.ranks and self.model.phase == "queued" and not self.up_to_date:
+            self.model.phase = "starting"  # which is all that is known until its events come
+        return printed
+
+    def silent_ranks(self) -> int:
+        """How many ranks have printed nothing yet, of those that there are as far as is known."""
+        if self.model.phase == "queued" and self.up_to_date:
+            return 0
+        ranks = self.outputs.ranks.values()
+        least = self.model.spec.min_slots if self.model.spec is not None else 1
+        return max(len(self.model.slots), least, len(ranks)) - sum(rank.total > 0 for rank in ranks)
+
+    def changed(self, *, at_once: bool = False) -> None:
+        """Something is to be drawn; `at_once`: the events so far, other slots, the end."""
+        self.version += 1
+        if at_once:
+            event, self._news = self._news, asyncio.Event()
+            event.set()
+
+    async def wait_for_news(self, timeout_s: float) -> bool:
+        """Wait for what is to be drawn at once, at most `timeout_s`; whether there was any."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await self._news.wait()
+        return False
+
+
+class PoolFollower:
+    """The pool and its jobs as this process sees them. `version` counts the changes."""
+
+    def __init__(self, endpoint: str | None = None, *, start: bool = True, log: Any = _log) -> None:
+        self.endpoint, self.start, self.log = endpoint, start, log
+        self.client: AsyncClient | None = None
+        self.pool = PoolModel()
+        self.jobs: dict[JobId, FollowedJob] = {}
+        self.waits = forecasts.Waits()
+        self.shadows = shadow.Shadows()
+        self.version = 0
+        self._changed_event = asyncio.Event()
+        self._connecting = asyncio.Lock()
+        self._follows_pool = asyncio.Event()
+        self._up_at = time.time()
+        self._looked_at = 0.0
+        self._tasks: asyncio.TaskGroup
+
+    # --- for its owner ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow until this is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for work in (self._follow_pool(), self._watch(), self._forecast(), self._ask_shadows()):
+                    self._tasks.create_task(work)
+        finally:
+            if self.client is not None:
+                await self.client.close()
+
+    def follow_pool(self) -> None:
+        """Follow the whole pool from now on, not only single jobs."""
+        self._follows_pool.set()
+
+    def follow(self, info: JobInfo, kind: str) -> FollowedJob:
+        """Follow a job from its first event on; the same one where it is followed already."""
+        job = self.jobs.get(info.job)
+        if job is None:
+            job = self.jobs[info.job] = FollowedJob(info, kind)
+            job.task = self._tasks.create_task(self._follow_job(job))
+        job.looked_at = time.monotonic()
+        return job
+
+    async def job(self, number: JobId) -> FollowedJob:
+        """The job of this number; NotFound when there is none."""
+        if (job := self.jobs.get(number)) is not None:
+            job.looked_at = time.monotonic()
+            return job
+        answer = await self.ask(wire.ListJobs(all=True, job=number))
+        if not isinstance(answer, wire.Jobs) or not answer.jobs:
+            raise NotFound(f"there is no job {number}; `%elastic jobs` lists those there are")
+        return self.follow(answer.jobs[0], self.pool.kind)
+
+    async def connect(self) -> AsyncClient:
+        """The connection, made when it is first needed; DaemonUnreachable when no daemon can be started."""
+        async with self._connecting:
+            if self.client is None:
+                if not self.endpoint:
+                    await asyncio.to_thread(services.ensure, start=self.start)
+                self.client = AsyncClient(self.endpoint).start()  # which finds the daemon's keys beside its address
+        return self.client
+
+    async def ask(self, ask: wire.AnyAsk) -> wire.AnyAnswer:
+        """Ask the daemon; the errors of `AsyncClient.ask`."""
+        return await (await self.connect()).ask(ask, timeout_s=ASK_S)
+
+    async def ask_shadows(self) -> None:
+        """Ask the policies that are asked beside the active one, and show what they say."""
+        await self.shadows.renew(self.ask, self.pool.seq)
+        self.pool.shadows = self.shadows.rows
+        self.changed()
+
+    def screen(self, offset: int, limit: int | None) -> PoolScreen:
+        """The pool's page for somebody who looks."""
+        self._looked_at = time.monotonic()
+        return self.pool.screen(time.time(), limit=limit, offset=offset)
+
+    @property
+    def up(self) -> bool:
+        """Whether the daemon answers, and the pool is known where it is followed."""
+        connected = self.client is not None and self.client.connected
+        return connected and (self.pool.hosts_known or not self._follows_pool.is_set())
+
+    @property
+    def down_since(self) -> float | None:
+        """Since when the daemon has not answered, seconds since the epoch; None while it does."""
+        return None if self.up else self._up_at
+
+    @property
+    def notice(self) -> str:
+        """What a job's page says while the daemon does not answer."""
+        if self.up or time.time() - self._up_at < RETRY_S:
+            return ""
+        since = time.strftime("%H:%M:%S", time.localtime(self._up_at))
+        return f"The pool has not answered since {since}. The job goes on; this view comes back by itself."
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Wake all that wait for a change."""
+        self.version += 1
+        event, self._changed_event = self._changed_event, asyncio.Event()
+        event.set()
+
+    async def wait_for_change(self, version: int, timeout_s: float) -> None:
+        """Wait until there is something newer than `version`, at most `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.version <= version:
+                    await self._changed_event.wait()
+
+    async def changes(self, pace_s: float, tick_s: float) -> AsyncIterator[None]:
+        """Now and after each change, at most every `pace_s` seconds; without one after `tick_s` more."""
+        while True:
+            version = self.version
+            yield
+            await asyncio.sleep(pace_s)
+            await self.wait_for_change(version, tick_s)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _follow_pool(self) -> None:
+        await self._follows_pool.wait()
+        while True:
+            try:
+                await self._fold_pool(await self.connect())
+            except (ElasticError, OSError) as problem:
+                self.log.debug("pool: %s", problem)
+            await asyncio.sleep(RETRY_S)
+
+    async def _fold_pool(self, client: AsyncClient) -> None:
+        """Begin from the daemon's answers, read the history before them, fold the events after them."""
+        model = await self._present()
+        past = self.pool if 0 < self.pool.seq <= model.seq else _empty_before(model)
+        model.history, model.switches, model.notes = past.history, past.switches, past.notes
+        model.forecasts, model.shadows = self.waits.ranges, self.shadows.rows
+        self.pool, begun_at = model, model.seq
+        self.changed()
+        async with aclosing(client.events(past.seq)) as events:
+            async for event in events:
+                if event.seq <= begun_at:
+                    past.fold(event)
+                    if event.seq < begun_at:
+                        continue
+                if past.jobs:  # an answer holds no more jobs than fit into a frame; the history knows the others
+                    model.adopt(past.jobs.values())
+                    past.jobs = {}
+                model.fold(event)
+                self.changed()
+
+    async def _present(self) -> PoolModel:
+        welcome = await self.ask(wire.Hello(version=wire.VERSION))
+        jobs, hosts = await self.ask(wire.ListJobs(limit=3_000)), await self.ask(wire.ListHosts())
+        policies = await self.ask(wire.ListPolicies())
+        assert isinstance(welcome, wire.Welcome)
+        assert isinstance(jobs, wire.Jobs)
+        assert isinstance(hosts, wire.Hosts)
+        assert isinstance(policies, wire.Policies)
+        active = next((policy for policy in policies.policies if policy.active), None)
+        return PoolModel(
+            seq=min(jobs.seq, hosts.seq),
+            jobs=jobs.jobs,
+            slots=hosts.slots,
+            policy=active.name if active else welcome.policy,
+            policy_options=active.options if active else {},
+            kind=hosts.kind,
+            user=welcome.user,
+        )
+
+    async def _follow_job(self, job: FollowedJob) -> None:
+        """Fold the job's events until its end; a daemon that goes is waited for."""
+        while not job.model.ended or job.model.seq == 0:
+            try:
+                await self._fold_job(job)
+                job.problem = ""
+            except ElasticError as problem:
+                job.problem = f"no news: {problem}"
+                self._job_changed(job)
+                await asyncio.sleep(RETRY_S)
+        job.up_to_date = True
+        self._job_changed(job, at_once=True)
+
+    async def _fold_job(self, job: FollowedJob) -> None:
+        model = JobModel(job.number, kind=job.model.kind)
+        model.explanation, model.until, model.forecast = job.model.explanation, job.model.until, job.model.forecast
+
+        def caught_up() -> None:
+            job.up_to_date = True
+            self._job_changed(job, at_once=True)
+
+        async with aclosing((await self.connect()).events(0, job.number, caught_up=caught_up)) as events:
+            async for event in events:
+                before = model.slots
+                model.fold(event)
+                if model.spec is not None:
+                    job.model = model  # the events from the first on go before the short description
+                self._job_changed(job, at_once=model.ended or model.slots != before)
+                if model.ended:
+                    return
+
+    def _job_changed(self, job: FollowedJob, *, at_once: bool = False) -> None:
+        job.changed(at_once=at_once)
+        self.changed()
+
+    async def _watch(self) -> None:
+        """Notice that the daemon is away or back; forget jobs that nobody looks at; ask why queued ones wait."""
+        was_up = False
+        while True:
+            await asyncio.sleep(RETRY_S)
+            if self.up:
+                self._up_at = time.time()
+            if self.up != was_up:
+                was_up = self.up
+                for job in self.jobs.values():
+                    self._job_changed(job)
+                self.changed()
+            for job in list(self.jobs.values()):
+                if time.monotonic() - job.looked_at > KEEP_S:
+                    del self.jobs[job.number]
+                    assert job.task is not None
+                    job.task.cancel()
+                elif job.model.phase == "queued" and self.up:
+                    await self._explain(job)
+
+    async def _explain(self, job: FollowedJob) -> None:
+        with contextlib.suppress(ElasticError):
+            answer = await self.ask(wire.ExplainJob(job=job.number))
+            if isinstance(answer, wire.Explanation) and job.model.explain(answer.text, answer.until):
+                self._job_changed(job)
+
+    async def _forecast(self) -> None:
+        """Say how long queued jobs will wait, while somebody looks."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            since = time.monotonic() - LOOKED_S
+            queued = [job for job in self.jobs.values() if job.model.phase == "queued" and job.looked_at > since]
+            if self.up and (queued or (self.pool.queued and self._looked_at > since)):
+                try:
+                    renewed = await self.waits.renew(self.ask)
+                except Exception:  # a policy may be anybody's
+                    self.log.exception("jupyter_elastic: no wait can be forecast")
+                    continue
+                if renewed:
+                    self.pool.forecasts = self.waits.ranges
+                    self.changed()
+            for job in self.jobs.values():
+                if job.model.forecast != (forecast := self.waits.ranges.get(job.number)):
+                    job.model.forecast = forecast
+                    self._job_changed(job)
+
+    async def _ask_shadows(self) -> None:
+        """Ask the shadows, whether somebody looks or not: what they say is worth more the longer they were asked."""
+        while True:
+            await asyncio.sleep(RETRY_S)
+            if self.up and self.pool.hosts_known and self.shadows.due(self.pool.seq):
+                try:
+                    await self.ask_shadows()
+                except ElasticError as problem:
+                    self.log.debug("shadows: %s", problem)
+
+
+def _empty_before(model: PoolModel) -> PoolModel:
+    """A model to fold the history into: the same slots, empty; its jobs come from the events themselves."""
+    since = max(0, model.seq - HISTORY_EVENTS)
+    slots = [SlotInfo(slot=slot.slot, state="free", device=slot.device) for slot in model.slots.values()]
+    return PoolModel(seq=since, slots=slots, kind=model.kind)

@@ -1,0 +1,58 @@
+"""A job's page: its screen, the ranks' last output, the first traceback. What every front end is sent of a job.
+
+Reads the job's folder as the user of this process: of another user's job there is a screen and no output.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.client.job_model import JobScreen
+from jupyter_elastic.jobfiles import failure
+from jupyter_elastic.widgets import display
+from jupyter_elastic.widgets.follower import FollowedJob
+from jupyter_elastic.widgets.output import Output, without
+
+
+class JobPage(Struct, frozen=True, kw_only=True):
+    """What a front end draws. `outputs` maps a rank (as text) to its last lines, each `[stream, text]`."""
+
+    screen: JobScreen
+    outputs: Output
+    traceback: str
+    notice: str
+    folder: str
+    """Name of the job's folder: no two jobs of any pools share it, as they may share a number."""
+
+
+def job_page(job: FollowedJob, notice: str, *, outputs: Output | None = None, failure_apart: bool = False) -> JobPage:
+    """The page now. `outputs`: what was last read of them; `failure_apart`: the traceback is shown elsewhere."""
+    found = failure_of(job)
+    text = "" if found is None else found.text
+    return JobPage(
+        screen=job.screen(),
+        outputs=without(outputs or job.outputs.snapshot(), text),
+        traceback="" if failure_apart else text,
+        notice=job.problem or notice,
+        folder=job.folder.name,
+    )
+
+
+def forms(job: FollowedJob, page: JobPage) -> dict[str, str]:
+    """The page for readers without our front end, by MIME type."""
+    found = failure_of(job)
+    rank = found.rank if found is not None else 0
+    return display.bundle(page.screen, page.outputs, error=page.traceback, rank=rank)
+
+
+def failure_of(job: FollowedJob) -> failure.Failure | None:
+    """What the first failing rank of a failed job raised."""
+    return failure.read(job.folder) if job.model.phase == "failed" else None
+
+
+def without_clock(page: JobPage) -> JobPage:
+    """The page with what changes by itself left out, to the second: whether anything is worth sending."""
+    screen = page.screen
+    eta = None if screen.eta_s is None else round(screen.eta_s)
+    return msgspec.structs.replace(page, screen=msgspec.structs.replace(screen, now=round(screen.now), eta_s=eta))
