@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 
 from jupyter_elastic.agent.outbox import Ask, Outbox
 from jupyter_elastic.driver import channel
-from jupyter_elastic.driver.driver import ended_by
+from jupyter_elastic.driver.orders import ended_by
+from jupyter_elastic.driver.reports import exit_report
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
@@ -180,15 +181,7 @@ class Attempt:
         """An end that the driver didn't report; after a stop it is what the stop asked for."""
         if self._stop is not None and outcome == "lost":
             outcome, reason = ended_by(self._stop), self._stop.reason or reason
-        return ExitReported(
-            at=time.time(),
-            by=self.owner,
-            id=f"exit-{self.job}-{self.number}",
-            job=self.job,
-            attempt=self.number,
-            outcome=outcome,
-            reason=reason[:10_000],
-        )
+        return exit_report(self.job, self.number, self.owner, outcome, reason, time.time())
 
 
 def check_spec(launch: Launch) -> None:

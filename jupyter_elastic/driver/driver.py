@@ -1,8 +1,8 @@
 """One process per attempt: it holds the engine, writes progress and the end, and answers to the user's agent.
 
-Knows the engine by `engines.base` and the agent by `link`; must not know the daemon, slots' meaning or policies. It
-lives on when the agent goes, and tells everything that still matters to the next one that connects. What it leaves in
-its folder is enough for a successor to end its workers should it be killed.
+Knows the engine by `driver.engine`; must not know the daemon, slots' meaning or policies. It lives on when the agent
+goes, and tells everything that still matters to the next one that connects. What it leaves in its folder is enough for
+a successor to end its workers should it be killed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,27 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from jupyter_elastic.driver import channel
+from jupyter_elastic.driver.agents import Agents
 from jupyter_elastic.driver.engine import Engine, Task
-from jupyter_elastic.driver.progress import ProgressWriter
-from jupyter_elastic.driver.usage_sampler import Meter
+from jupyter_elastic.driver.orders import Orders, ended_by
+from jupyter_elastic.driver.records import Records
+from jupyter_elastic.driver.reports import Reports
+from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
-from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import plugins, private_files, processes
-from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.protocol.forkserver import DriverStarted
 from jupyter_elastic.types import (
     AnyEffect,
-    DeathReported,
     ExitReported,
     Launch,
     ProgressReported,
     ReleaseReported,
-    ReplacementReported,
     Report,
-    Rescale,
-    RunningReported,
-    SlotId,
     Stop,
 )
 
@@ -56,8 +50,6 @@ UNWRITTEN_LINGER_S = 60.0
 """The same when `exit.json` can't be written (full disk)."""
 STOP_GRACE_S = {"preempt": 180.0, "time limit": 30.0, "cancel": 30.0}
 """How long an engine may take to stop before the driver ends its processes itself."""
-MAX_UNSENT = 1024 * 1024
-"""Bytes; an agent that doesn't read is let go, it gets a snapshot when it comes back."""
 
 log = logging.getLogger(__name__)
 
@@ -98,31 +90,17 @@ class Driver:
         self.folder = folder
         self.launch = launch
         self.runtime = runtime
-        self._me = processes.myself()
+        self.orders = Orders(launch)
+        self.reports = Reports(launch)
+        self._records = Records(folder, launch, self._pids)
+        self._agents = Agents(self.snapshot, self.accept)
         self._thread = threading.get_ident()
         self._loop: asyncio.AbstractEventLoop
         self._engine: Engine | None = None
-        self._recorded: list[processes.Known] | None = None
-        # orders
-        self._generation = launch.generation
-        self._given = launch.generation
-        self._devices = launch.devices
-        self._wanted: Rescale | None = None
-        self._stop: Stop | None = None
-        self._told = asyncio.Event()
-        self._terminated = False
-        # reports
-        self._running: RunningReported | None = None
-        self._released: dict[SlotId, None] = {}
-        self._holding: set[SlotId] = set()
-        """Slots on which the engine may have processes."""
-        self._progress = ProgressWriter(folder.job_folder / "progress.jsonl", launch, self._send)
-        self._mishaps: dict[type[Report], Report] = {}
-        """The last death, and the last replacement."""
-        self._exit: ExitReported | None = None
+        self._ordered = asyncio.Event()
         self._all_gone = False
+        """No process of the attempt lives, and its end is on disk."""
         self._over = asyncio.Event()
-        self._agents: set[asyncio.StreamWriter] = set()
         self._first: asyncio.Task[None]
         """Serves the agent that was there from the start."""
 
@@ -136,83 +114,77 @@ class Driver:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._terminate)
         self.folder.create(self.launch)
-        self._record()
+        self._records.write_processes()
         server = await asyncio.start_unix_server(
-            self._serve, sock=channel.listen(private_files.private_dir(self.runtime))
+            self._agents.serve, sock=channel.listen(private_files.private_dir(self.runtime))
         )
         ready()
         if agent is not None:
-            self._first = asyncio.create_task(self._serve(*await asyncio.open_connection(sock=agent)))
-        tasks = [asyncio.create_task(work) for work in (self._carry_out(), self._watch(), self._meter().run())]
+            self._first = asyncio.create_task(self._agents.serve(*await asyncio.open_connection(sock=agent)))
+        work = (self._run_engine(), self._records.keep_processes(), self._sampler().run())
+        tasks = [asyncio.create_task(one) for one in work]
         await self._over.wait()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        seen = await self._finish()
+        ended = await self._finish()
         server.close()
-        return seen
+        return ended
 
-    # --- what the engine says -----------------------------------------------------------------------------------------
+    # --- the engine
 
-    def report(self, seen: Report) -> None:
+    async def _run_engine(self) -> None:
+        """Launch, then give the engine one order after the other."""
+        launch, stopped = self.launch, ""
+        try:
+            self._engine = load_engine(launch.spec.engine)(self._task(), self.report)
+            await self._engine.launch(launch.generation, launch.slots, launch.devices)
+            while True:
+                await self._ordered.wait()
+                self._ordered.clear()
+                how = self.orders.how
+                if how and how != stopped:
+                    stopped = how
+                    self._loop.call_later(STOP_GRACE_S[how], self._stuck, how)
+                    await self._engine.stop(how)
+                elif not stopped and (taken := self.orders.take()) is not None:
+                    order, unheard = taken
+                    await self._engine.rescale(order.generation, order.slots, order.devices)
+                    if unheard:
+                        self._take(self.reports.release(unheard, self.orders.given))
+        except Exception as problem:
+            self._fail(problem)
+
+    def report(self, report: Report) -> None:
         """The engine's `SendReport`; from whatever thread."""
         if threading.get_ident() == self._thread:
-            self._see(seen)
+            self._take(report)
         else:
-            self._loop.call_soon_threadsafe(self._see, seen)
+            self._loop.call_soon_threadsafe(self._take, report)
 
-    def _see(self, seen: Report) -> None:
-        if self._exit is not None:
-            log.warning("a report after the end: %s", seen)
+    def _take(self, report: Report) -> None:
+        if self.reports.exit is not None:
+            log.warning("a report after the end: %s", report)
             return
-        match seen:
-            case ProgressReported():
-                self._progress.put(seen)
-            case RunningReported():
-                self._running = seen
-                self._send(seen)
-            case ReleaseReported():
-                if seen.generation is None:
-                    seen = msgspec.structs.replace(seen, generation=self._given)
-                self._released |= dict.fromkeys(seen.slots)
-                self._holding -= set(seen.slots)
-                self._send(seen)
-            case DeathReported() | ReplacementReported():
-                self._mishaps[type(seen)] = seen
-                self._send(seen)
-            case ExitReported():
-                self._exit = self._judged(seen)
-                self._over.set()
+        if isinstance(report, ExitReported):
+            self._end(*self.orders.end(report), report.at)
+            return
+        if isinstance(report, ReleaseReported):
+            self.orders.released(report.slots)
+        elif isinstance(report, ProgressReported):
+            self._records.append_progress(report)
+        self._agents.send(self.reports.add(report, self.orders.given))
 
-    def _judged(self, seen: ExitReported) -> ExitReported:
-        """The engine's word about the end, in the light of who asked for it."""
-        outcome, reason = seen.outcome, seen.reason
-        if self._stop is not None and outcome in {"cancelled", "preempted"}:
-            outcome = ended_by(self._stop)
-            reason = reason or self._stop.reason
-        elif self._terminated and outcome in {"cancelled", "preempted"}:
-            outcome, reason = "lost", "the driver was told to end (SIGTERM)"
-        return self._ended(outcome, reason, seen.at)
-
-    def _ended(self, outcome: Any, reason: str, at: float | None = None) -> ExitReported:
-        return ExitReported(
-            at=time.time() if at is None else at,
-            by=self.launch.owner,
-            id=f"exit-{self.launch.job}-{self.launch.attempt}",
-            job=self.launch.job,
-            attempt=self.launch.attempt,
-            outcome=outcome,
-            reason=reason[:10_000],
-        )
+    def _end(self, outcome: str, reason: str, at: float | None = None) -> None:
+        self.reports.end(outcome, reason, at)
+        self._over.set()
 
     def _fail(self, problem: Exception) -> None:
         """The engine itself broke: the attempt is over."""
         log.error("the engine failed", exc_info=problem)
         hint = "" if isinstance(problem, ElasticError) else self._missing()
-        said = str(problem) if isinstance(problem, ElasticError) else f"{type(problem).__name__}: {problem}"
-        if self._exit is None:
-            self._exit = self._ended("failed", f"engine {self.launch.spec.engine!r}: {said}{hint and '; ' + hint}")
-            self._over.set()
+        what = str(problem) if isinstance(problem, ElasticError) else f"{type(problem).__name__}: {problem}"
+        self._end("failed", f"engine {self.launch.spec.engine!r}: {what}{hint and '; ' + hint}")
 
     def _missing(self) -> str:
         try:
@@ -220,88 +192,10 @@ class Driver:
         except Exception as problem:
             return f"{type(problem).__name__}: {problem}"
 
-    # --- what the agent says ------------------------------------------------------------------------------------------
-
-    def accept(self, order: AnyEffect) -> None:
-        """Take an order. Repeats and older generations change nothing; a harder stop replaces a softer one."""
-        if (order.job, order.attempt) != (self.launch.job, self.launch.attempt):
-            log.warning("an order for another attempt: %s", order)
-            return
-        if isinstance(order, Stop):
-            if self._stop is None or (self._stop.how == "preempt" and order.how != "preempt"):
-                self._stop = order
-                self._told.set()
-            return
-        if order.generation <= self._generation or self._stop is not None:
-            return
-        if isinstance(order, Launch):
-            order = Rescale(
-                job=order.job,
-                attempt=order.attempt,
-                owner=order.owner,
-                generation=order.generation,
-                slots=order.slots,
-                servers=order.servers,
-                devices=order.devices,
-            )
-        self._generation = order.generation
-        self._wanted = order
-        for slot in order.slots:
-            self._released.pop(slot, None)
-        self._told.set()
-
-    def _terminate(self) -> None:
-        self._terminated = True
-        self._told.set()
-
-    async def _carry_out(self) -> None:
-        """Launch, then one order after the other: the newest wish of each kind."""
-        try:
-            self._engine = load_engine(self.launch.spec.engine)(self._task(), self.report)
-            self._holding |= set(self.launch.slots)
-            await self._engine.launch(self.launch.generation, self.launch.slots, self.launch.devices)
-            stopped = ""
-            while True:
-                await self._told.wait()
-                self._told.clear()
-                how = self._stop.how if self._stop is not None else "preempt" if self._terminated else ""
-                if how and how != stopped:
-                    stopped = how
-                    self._loop.call_later(STOP_GRACE_S[how], self._stuck, how)
-                    await self._engine.stop(how)
-                elif self._wanted is not None and not stopped:
-                    wanted, self._wanted = self._wanted, None
-                    self._given, self._devices = wanted.generation, wanted.devices
-                    self._holding |= set(wanted.slots)
-                    await self._engine.rescale(wanted.generation, wanted.slots, wanted.devices)
-                    self._release_unheard(wanted)
-        except Exception as problem:
-            self._fail(problem)
-
-    def _release_unheard(self, order: Rescale) -> None:
-        """Give back what a generation granted that was overtaken before the engine heard of it."""
-        unheard = tuple(slot for slot in order.draining if slot not in self._holding and slot not in order.slots)
-        if unheard:
-            self._see(self._release(unheard))
-
-    def _release(self, slots: tuple[SlotId, ...]) -> ReleaseReported:
-        return ReleaseReported(
-            at=time.time(),
-            by=self.launch.owner,
-            id=f"release-{self.launch.job}-{self.launch.attempt}-{self._given}",
-            job=self.launch.job,
-            attempt=self.launch.attempt,
-            slots=slots,
-            generation=self._given,
-        )
-
     def _stuck(self, how: str) -> None:
         """The engine was told to stop and didn't: its processes are ended at the end of `run`."""
-        if self._exit is None:
-            outcome = ended_by(self._stop) if self._stop is not None else "lost"
-            reason = f"the engine did not stop within {STOP_GRACE_S[how]:.0f} s and was ended"
-            self._exit = self._ended(outcome, reason)
-            self._over.set()
+        outcome = ended_by(self.orders.stop) if self.orders.stop is not None else "lost"
+        self._end(outcome, f"the engine did not stop within {STOP_GRACE_S[how]:.0f} s and was ended")
 
     def _task(self) -> Task:
         return Task(
@@ -315,106 +209,60 @@ class Driver:
             warm=True,
         )
 
-    # --- the connection -----------------------------------------------------------------------------------------------
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            check_same_user(writer.get_extra_info("socket"))
-            self._agents.add(writer)
-            for seen in self.snapshot():
-                writer.write(channel.REPORTS.encode(seen))
-            while (order := await channel.ORDERS.read(reader)) is not None:
-                self.accept(order)
-        except (ElasticError, OSError) as problem:
-            log.warning("connection dropped: %s", problem)
-        finally:
-            self._agents.discard(writer)
-            writer.close()
-
-    def snapshot(self) -> list[Report]:
-        """All that still matters, in the order in which an engine reports it."""
-        parts: list[Report] = []
-        if self._running is not None:
-            parts.append(self._running)
-        if self._released:
-            parts.append(self._release(tuple(self._released)))
-        if self._progress.newest is not None:
-            parts.append(self._progress.newest)
-        parts += self._mishaps.values()
-        if self._exit is not None and self._all_gone:
-            parts.append(self._exit)
-        return parts
-
-    def _send(self, seen: Report) -> None:
-        frame = channel.REPORTS.encode(seen)
-        for writer in list(self._agents):
-            if writer.transport.get_write_buffer_size() > MAX_UNSENT:
-                writer.transport.abort()
-            else:
-                writer.write(frame)
-
-    # --- what is left on disk -----------------------------------------------------------------------------------------
-
-    async def _watch(self) -> None:
-        """Keep `driver.json` true: often while processes come and go, seldom while nothing happens."""
-        quiet_s = 0.0
-        while True:
-            await asyncio.sleep(0.02 if quiet_s < 2.0 else 0.2)
-            quiet_s = 0.0 if self._record() else quiet_s + 0.02
-
-    def _record(self) -> bool:
-        pids = self._pids()
-        if pids == self._recorded:
-            return False
-        record = DriverRecord(
-            job=self.launch.job, attempt=self.launch.attempt, driver=self._me, workers=tuple(sorted(pids))
-        )
-        try:
-            self.folder.write_record(record)
-        except OSError as problem:
-            log.warning("can't write driver.json: %s", problem)
-            return False
-        self._recorded = pids
-        return True
-
     def _pids(self) -> list[processes.Known]:
         try:
             return list(self._engine.pids()) if self._engine is not None else []
         except Exception:
             log.exception("the engine doesn't know its processes")
-            return self._recorded or []
+            return self._records.recorded or []
 
-    def _meter(self) -> Meter:
+    def _sampler(self) -> UsageSampler:
         waits = getattr(self._engine, "waits", str)  # engines of others need not know
-        return Meter(self.folder.job_folder, self._pids, lambda: self._devices, waits)
+        return UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, waits)
+
+    # --- the agent
+
+    def accept(self, order: AnyEffect) -> None:
+        """Take an agent's order."""
+        if self.orders.is_foreign(order):
+            log.warning("an order for another attempt: %s", order)
+        elif self.orders.accept(order):
+            if not isinstance(order, Stop):
+                self.reports.leased_again(order.slots)
+            self._ordered.set()
+
+    def snapshot(self) -> list[Report]:
+        """All that still matters to an agent that connects."""
+        end = [self.reports.exit] if self.reports.exit is not None and self._all_gone else []
+        return [*self.reports.snapshot(self.orders.given), *end]
+
+    def _terminate(self) -> None:
+        self.orders.terminated = True
+        self._ordered.set()
+
+    # --- the end
 
     async def _finish(self) -> ExitReported:
-        """End what the engine left, write the last progress and the end, and let the agent take it."""
-        assert self._exit is not None
-        left = processes.living({*self._pids(), *(self._recorded or [])})
+        """End what the engine left, write the end, and let the agent take it."""
+        assert self.reports.exit is not None
+        left = processes.living({*self._pids(), *(self._records.recorded or [])})
         if left:
             log.warning("ending %d processes that the engine left", len(left))
             await processes.end(left)
             await workers.cleared()
-        self._progress.flush()
         try:
-            self.folder.write_exit(self._exit)
+            self.folder.write_exit(self.reports.exit)
             linger_s, alone = LINGER_S, False
         except OSError as problem:
             log.warning("can't write exit.json, waiting for an agent that takes the end by word: %s", problem)
             linger_s, alone = UNWRITTEN_LINGER_S, not self._agents
         self._all_gone = True
-        self._send(self._exit)
+        self._agents.send(self.reports.exit)
         since = time.monotonic()
         while (self._agents or alone) and time.monotonic() - since < linger_s:
             alone = alone and not self._agents
             await asyncio.sleep(0.01)
-        return self._exit
-
-
-def ended_by(stop: Stop) -> Any:
-    """How an attempt ends that was told to stop."""
-    return {"cancel": "cancelled", "preempt": "preempted", "time limit": "failed"}[stop.how]
+        return self.reports.exit
 
 
 def run(

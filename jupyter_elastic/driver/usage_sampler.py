@@ -28,7 +28,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 log = logging.getLogger(__name__)
 
 
-class Meter:
+class UsageSampler:
     """The workers' cores, memory and GPUs, again and again."""
 
     def __init__(
@@ -37,12 +37,14 @@ class Meter:
         workers: Callable[[], list[Known]],
         devices: Callable[[], dict[SlotId, str]],
         waits: Callable[[], str] = str,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = folder / NAME
         self._waits = waits
         self._workers, self._devices = workers, devices
         self._times: dict[int, float] = {}
-        self._measured = time.monotonic()
+        self._now = now
+        self._measured = now()
 
     async def run(self) -> None:
         """Until it is cancelled; what can't be measured or written is left out."""
@@ -60,7 +62,7 @@ class Meter:
 
     def measure(self, workers: Iterable[Known] = (), gpus: Iterable[GpuUsage] = ()) -> ResourceUsage:
         """What they use now; the cores since the last time."""
-        now = time.monotonic()
+        now = self._now()
         roots = [pid for pid, _ in workers]
         memory, times = 0, {}
         for pid in _family(roots):

@@ -19,7 +19,8 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.membership import in_job
 from jupyter_elastic.types import Progress
 
-INTERVAL_S = 0.1
+INTERVAL_S = 0.25
+"""The one limit on the way of a metric to the journal and to every view: no more than a person can follow."""
 AVERAGED = 20
 """Of the values that came since the last sending, so many, the newest, are averaged."""
 WINDOW_S = 5.0
@@ -128,7 +129,7 @@ def report(**metrics: Any) -> Progress | None:
     """Report how the training goes: `training.report(loss=loss, accuracy=accuracy)`, in every step if you like.
 
     Step, epoch, samples, samples/s and world size are added. What is shown is what rank 0 reported; of values that come
-    faster than ten times a second, their mean. Never blocks.
+    faster than four times a second, their mean.
 
     Args:
         metrics: Numbers by name: of Python or NumPy, or tensors with one element, which are read only when a report is

@@ -20,7 +20,7 @@ class Session(Protocol):
     """What the engine offers for training together; None when its workers don't know each other."""
 
     def report(self, progress: Progress) -> None:
-        """Tell how far the training is; coalesced to ten times a second, never blocks."""
+        """Tell how far the training is; whoever calls limits how often."""
         ...
 
     def save(self, commit: bytes, *, durable: bool = False) -> None:

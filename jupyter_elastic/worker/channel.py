@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import math
 import os
 import queue
 import socket
@@ -17,8 +16,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import msgspec
 
 from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.jobfiles.commits import Commits
@@ -31,7 +28,6 @@ from jupyter_elastic.worker.collective_count import CollectiveCount
 
 ORPHANED = 77
 """Exit code of a worker whose driver is gone."""
-REPORT_INTERVAL_S = 0.1
 
 
 def _leave() -> None:
@@ -120,28 +116,11 @@ class WorkerSession:
         self._channel = channel
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
-        self._newest: Progress | None = None
-        self._news = threading.Event()
-        self._reporter: threading.Thread | None = None
 
     def report(self, progress: Progress) -> None:
-        """Tell how far the training is, at most ten times a second; only rank 0's word is passed on."""
-        if self.rank != 0:
-            return
-        older = self._newest
-        if older is not None and older.metrics:
-            progress = msgspec.structs.replace(progress, metrics={**older.metrics, **progress.metrics})
-        self._newest = progress
-        self._news.set()
-        if self._reporter is None:
-            self._reporter = threading.Thread(target=self._tell, name="elastic-report", daemon=True)
-            self._reporter.start()
-
-    def flush(self) -> None:
-        """Send what waits to be sent."""
-        progress, self._newest = self._newest, None
-        if progress is not None:
-            self._channel.send(messages.Progress(progress=_finite(progress)))
+        """Tell how far the training is; only rank 0's report is passed on."""
+        if self.rank == 0:
+            self._channel.send(messages.Progress(progress=progress))
 
     def save(self, commit: bytes, *, durable: bool = False) -> None:
         """Keep a commit so that it outlives this process."""
@@ -171,19 +150,3 @@ class WorkerSession:
     def _check_left(self, left: Left | None) -> None:
         if left is not None:
             self._channel.send(messages.LeftBehind(rank=left.rank, step=left.step, own=self.collective_count.step))
-
-    def _tell(self) -> None:
-        while True:
-            self._news.wait()
-            self._news.clear()
-            self.flush()
-            time.sleep(REPORT_INTERVAL_S)
-
-
-def _finite(progress: Progress) -> Progress:
-    """With the metrics that are no number named instead: JSON, on the way to the journal, has no word for NaN."""
-    broken = tuple(name for name, value in progress.metrics.items() if not math.isfinite(value))
-    if not broken:
-        return progress
-    metrics = {name: value for name, value in progress.metrics.items() if name not in broken}
-    return msgspec.structs.replace(progress, metrics=metrics, not_finite=broken)

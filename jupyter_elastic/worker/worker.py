@@ -153,7 +153,6 @@ class Worker:
                 raise
         self._write_results(payload)
         _send_last_report()
-        self._session.flush()
 
     # --- before the cell
 
@@ -278,7 +277,6 @@ class Worker:
         kind = type(problem).__name__
         groups = self._session.groups
         broken = groups is not None and groups.peer_lost(problem) is not None
-        self._session.flush()
         self._channel.send(
             messages.Failed(
                 rank=self._rank,

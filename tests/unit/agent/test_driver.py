@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import math
 import sys
 
+import msgspec
 import pytest
 
 from jupyter_elastic.driver.driver import Driver, load_engine
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
-from jupyter_elastic.types import ExitReported, JobSpec, Launch, ReleaseReported, Rescale, RunningReported, Stop
+from jupyter_elastic.types import (
+    ExitReported,
+    JobSpec,
+    Launch,
+    Progress,
+    ProgressReported,
+    ReleaseReported,
+    Rescale,
+    RunningReported,
+    Stop,
+)
 
 ABOUT = {"at": 5.0, "by": "me", "id": "x", "job": 3, "attempt": 1}
 
@@ -25,8 +37,8 @@ def driver(tmp_path):
     return Driver(folder, launch, tmp_path)
 
 
-def rescale(generation, *slots, job=3, attempt=1):
-    return Rescale(job=job, attempt=attempt, owner="me", generation=generation, slots=slots)
+def rescale(generation, *slots, job=3, attempt=1, draining=()):
+    return Rescale(job=job, attempt=attempt, owner="me", generation=generation, slots=slots, draining=draining)
 
 
 def stop(how, reason=""):
@@ -56,16 +68,16 @@ def test_a_release_names_the_generation_that_the_engine_knew(driver):
 @pytest.mark.parametrize("order", [rescale(1, "h:5"), rescale(9, "h:5", job=4), rescale(9, "h:5", attempt=2)])
 def test_old_and_foreign_orders_change_nothing(driver, order):
     driver.accept(order)
-    assert driver._wanted is None
+    assert driver.orders.rescale is None
 
 
 def test_after_a_stop_nothing_grows_and_a_harder_stop_wins(driver):
     driver.accept(stop("preempt", "others wait"))
     driver.accept(rescale(2, "h:5"))
-    assert driver._wanted is None
+    assert driver.orders.rescale is None
     driver.accept(stop("cancel", "by its owner"))
     driver.accept(stop("preempt"))
-    assert driver._stop == stop("cancel", "by its owner")
+    assert driver.orders.stop == stop("cancel", "by its owner")
 
 
 @pytest.mark.parametrize(
@@ -83,13 +95,39 @@ def test_the_end_is_judged_by_who_asked_for_it(driver, how, said, outcome, reaso
     if how:
         driver.accept(stop(how, "r"))
     driver.report(ExitReported(**ABOUT, outcome=said))
-    assert (driver._exit.outcome, driver._exit.reason, driver._exit.at) == (outcome, reason, 5.0)
+    assert (driver.reports.exit.outcome, driver.reports.exit.reason, driver.reports.exit.at) == (outcome, reason, 5.0)
 
 
 def test_only_the_first_end_counts(driver):
     driver.report(ExitReported(**ABOUT, outcome="completed"))
     driver.report(ExitReported(**ABOUT, outcome="failed"))
-    assert driver._exit.outcome == "completed"
+    assert driver.reports.exit.outcome == "completed"
+
+
+def test_every_progress_is_written_and_kept_for_the_next_agent(driver):
+    for step, loss in ((1, 0.5), (2, math.nan)):
+        driver.report(ProgressReported(**ABOUT, progress=Progress(step=step, metrics={"loss": loss})))
+    lines = (driver.folder.job_folder / "progress.jsonl").read_text().splitlines()
+    assert [msgspec.json.decode(line) for line in lines] == [
+        {"at": 5.0, "attempt": 1, "step": 1, "metrics": {"loss": 0.5}},
+        {"at": 5.0, "attempt": 1, "step": 2, "metrics": {"loss": None}},
+    ]
+    (newest,) = driver.snapshot()
+    assert newest.progress.step == 2
+
+
+def test_progress_that_can_not_be_written_is_reported_all_the_same(driver):
+    (driver.folder.job_folder / "progress.jsonl").mkdir()
+    driver.report(ProgressReported(**ABOUT, progress=Progress(step=1)))
+    assert [part.progress.step for part in driver.snapshot()] == [1]
+
+
+def test_what_was_granted_and_overtaken_is_given_back(driver):
+    driver.accept(rescale(2, "h:0", "h:1", "h:2"))
+    driver.accept(rescale(3, "h:0", draining=("h:1", "h:2")))
+    order, unheard = driver.orders.take()
+    assert (order.generation, unheard) == (3, ("h:2",))  # the engine has a process on h:1
+    assert driver.orders.take() is None
 
 
 def test_an_unknown_engine_is_named_with_the_known_ones():
@@ -102,8 +140,8 @@ def test_an_engine_that_is_not_built_fails_at_once_with_what_to_run(driver, monk
 
     async def through():
         async with asyncio.timeout(20):
-            await driver._carry_out()
+            await driver._run_engine()
 
     asyncio.run(through())
-    assert driver._exit.outcome == "failed"
-    assert "build-horovod" in driver._exit.reason
+    assert driver.reports.exit.outcome == "failed"
+    assert "build-horovod" in driver.reports.exit.reason

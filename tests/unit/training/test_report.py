@@ -24,7 +24,7 @@ class Slow:
 
 
 def test_reports_are_coalesced_and_values_read_late(memory, group, monkeypatch):
-    clock = iter([10.0, 10.01, 10.02, 10.2, 10.21])
+    clock = iter([10.0, 10.01, 10.02, 10.3, 10.31])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     context.state = State()
     reporter = Reporter()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.driver import usage_sampler
-from jupyter_elastic.driver.usage_sampler import Meter
+from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.platform import processes
 
@@ -45,15 +45,18 @@ def busy() -> Iterator[processes.Known]:
 
 
 def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, busy: processes.Known) -> None:
-    one = Meter(tmp_path, lambda: [busy], dict)
+    clock = iter([0.0, 0.0, 10.0])
+    one = UsageSampler(tmp_path, lambda: [busy], dict, now=lambda: next(clock))
+    least = _spent(busy)
     one.measure([busy])
-    began, before = time.monotonic(), _spent(busy)
-    while _spent(busy) - before < 0.5:
+    most = _spent(busy)
+    while _spent(busy) - most < 0.5:
         time.sleep(0.05)
+    least, most = _spent(busy) - most, least
     found = one.measure([busy])
-    spent, took = _spent(busy) - before, time.monotonic() - began
+    most = _spent(busy) - most
     assert found.workers == 1
-    assert found.cores == pytest.approx(spent / took, rel=0.3)
+    assert least - 0.05 <= found.cores * 10.0 <= most + 0.05, "rounded to hundredths of a core"
     assert found.memory > 64_000_000
 
 
@@ -62,7 +65,7 @@ def _spent(known: processes.Known) -> float:
 
 
 def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.Known) -> None:
-    one = Meter(tmp_path, list, dict)
+    one = UsageSampler(tmp_path, list, dict)
     one.measure([busy])
     asyncio.run(processes.end(processes.family([busy])))
     found = one.measure([])
@@ -73,7 +76,7 @@ def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(usage_sampler, "EVERY_S", 0.02)
 
     async def go() -> usage.ResourceUsage:
-        task = asyncio.create_task(Meter(tmp_path, lambda: [processes.myself()], dict).run())
+        task = asyncio.create_task(UsageSampler(tmp_path, lambda: [processes.myself()], dict).run())
         while (found := usage.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         task.cancel()
@@ -127,5 +130,5 @@ def test_without_a_driver_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_who_waits_for_whom_goes_with_it(tmp_path: Path) -> None:
-    assert Meter(tmp_path, list, dict).measure().waits == ""
-    assert Meter(tmp_path, list, dict, lambda: "rank 0 waits").measure().waits == "rank 0 waits"
+    assert UsageSampler(tmp_path, list, dict).measure().waits == ""
+    assert UsageSampler(tmp_path, list, dict, lambda: "rank 0 waits").measure().waits == "rank 0 waits"

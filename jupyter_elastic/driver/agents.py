@@ -1,0 +1,53 @@
+"""Serves the agents that connect to a driver: each gets a snapshot, then every report; its orders are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from jupyter_elastic.driver import channel
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.types import AnyEffect, Report
+
+MAX_UNSENT = 1024 * 1024
+"""Bytes; an agent that doesn't read is let go, it gets a snapshot when it comes back."""
+
+log = logging.getLogger(__name__)
+
+
+class Agents:
+    """The connections of one driver."""
+
+    def __init__(self, snapshot: Callable[[], Iterable[Report]], accept: Callable[[AnyEffect], None]) -> None:
+        self._snapshot = snapshot
+        self._accept = accept
+        self._connected: set[asyncio.StreamWriter] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._connected)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve an agent until it hangs up; another user's, or one that sends what can't be read, is let go."""
+        try:
+            check_same_user(writer.get_extra_info("socket"))
+            self._connected.add(writer)
+            for report in self._snapshot():
+                writer.write(channel.REPORTS.encode(report))
+            while (order := await channel.ORDERS.read(reader)) is not None:
+                self._accept(order)
+        except (ElasticError, OSError) as problem:
+            log.warning("connection dropped: %s", problem)
+        finally:
+            self._connected.discard(writer)
+            writer.close()
+
+    def send(self, report: Report) -> None:
+        """Send a report to all that are connected."""
+        frame = channel.REPORTS.encode(report)
+        for writer in list(self._connected):
+            if writer.transport.get_write_buffer_size() > MAX_UNSENT:
+                writer.transport.abort()
+            else:
+                writer.write(frame)
