@@ -8,7 +8,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.* tf-keras==2.21.*
 export OMP_NUM_THREADS ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo lab test check bench docs pictures clean
+.PHONY: demo lab test test-fast test-pythons check bench docs pictures clean
 
 demo: $(DONE)/horovod
 	$(BIN)/python scripts/demo.py
@@ -18,6 +18,23 @@ lab: $(DONE)/horovod
 
 test: $(DONE)/tools
 	$(BIN)/python scripts/test.py
+
+# What starts no daemon, kernel or browser: under 3 minutes on 2 cores.
+test-fast: $(DONE)/tools
+	$(BIN)/python -m pytest -q -m "not slow"
+
+# What needs neither framework nor Horovod, and a cell run from the wheel, on the other Pythons that the package is for.
+PYTHONS ?= python3.12 python3.13
+test-pythons: $(foreach p,$(PYTHONS),.venv-pythons/$(p)/.done)
+	@for p in $(PYTHONS); do echo "== $$p"; \
+	  .venv-pythons/$$p/bin/python -m pytest -q -m "not horovod" tests/unit tests/property tests/sim tests/e2e/test_wheel.py || exit 1; done
+
+.venv-pythons/%/.done: pyproject.toml
+	@command -v $* >/dev/null || { echo "There is no $* here; install it, or name others: make test-pythons PYTHONS=..."; exit 1; }
+	@rm -rf $(@D)
+	$* -m venv $(@D)
+	$(@D)/bin/python -m pip install -q -e ".[test]"
+	@touch $@
 
 check: $(DONE)/tools
 	$(BIN)/ruff check .
@@ -35,7 +52,7 @@ pictures: $(DONE)/tools
 	$(BIN)/python scripts/pictures.py
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-docs site
+	rm -rf $(VENV) .venv-peers .venv-docs .venv-pythons site
 
 # A stage has its stamp when what it installed can be imported. One that was cut off begins anew: the first one with an
 # empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.

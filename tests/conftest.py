@@ -24,6 +24,19 @@ settings.register_profile("random", settings.get_profile("default"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+TESTS = Path(__file__).parent
+MARKS = {"browser": ("browser", "slow", "horovod"), "e2e": ("slow",), "live": ("slow",), "server": ("slow",)}
+"""What every test of a folder is marked with."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by their folder, so that a new file can't forget it."""
+    for item in items:
+        for mark in MARKS.get(item.path.relative_to(TESTS).parts[0], ()):
+            item.add_marker(mark)
+
+
 @pytest.fixture
 def pool_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pool of its own: no test sees another's daemon."""

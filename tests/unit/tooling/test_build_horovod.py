@@ -77,5 +77,6 @@ def test_the_first_error_of_the_log_is_shown(tmp_path: Path) -> None:
     assert str(log) in said
 
 
+@pytest.mark.horovod
 def test_horovod_here_works_with_both_frameworks() -> None:
     assert build.check() == ["torch", "tensorflow"]

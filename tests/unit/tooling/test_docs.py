@@ -120,6 +120,7 @@ def test_every_option_of_the_daemon_is_listed() -> None:
     assert listed == known - {"--help"}
 
 
+@pytest.mark.horovod
 def test_every_function_of_training_is_listed_with_what_it_promises() -> None:
     rows = rows_below(TRAINING, "## Every function")
     listed = {word for row in rows for word in re.findall(r"`((?:training|state)\.[\w.]+)", row.split(" | ")[0])}

@@ -10,6 +10,7 @@ import pytest
 from jupyter_elastic.cli import doctor
 
 
+@pytest.mark.horovod
 def test_every_check_finds_something_here(pool_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = doctor.main(["--json"])
     findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { beforeCancel, type Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
-import type { JobScreen, JobUse } from '../screens';
+import type { JobScreen, ResourceUsage } from '../screens';
 import { Problem, useDeeds, type Deeds } from './deeds';
 import { Band, Curve, told } from './plots';
 
@@ -68,7 +68,7 @@ function Meter({ part, label }: { part: number; label: string }) {
 }
 
 /** What the job keeps busy of what it holds: its own GPUs, or its workers' cores where slots are cores. */
-function Use({ use, slots }: { use: JobUse; slots: number }) {
+function Use({ use, slots }: { use: ResourceUsage; slots: number }) {
   return (
     <ul class="je-use je-quiet" aria-label="in use now">
       {use.gpus.map(gpu => (

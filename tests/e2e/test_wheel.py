@@ -1,0 +1,102 @@
+"""What is published works: wheel and sdist are built, installed into a clean environment, and run a notebook there.
+
+Once with the newest packages, once with the oldest that `pyproject.toml` allows (ipykernel 6.29 among them).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.support.lab import clean_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+CELL = "%%distribute --gpus 2 --engine process --out total\nprint('rank', rank)\ntotal = rank + x"
+
+
+def run(*command: str, cwd: Path, **env: str) -> str:
+    """What a command printed; the test fails with it when the command does."""
+    done = subprocess.run(
+        command, cwd=cwd, env=clean_environment(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and with the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", str(folder), str(ROOT), cwd=folder)
+    return folder
+
+
+def test_the_sdist_has_what_the_tests_need_and_its_licences(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "benchmarks/pollux/data/LICENSE", "tests/conftest.py", "jupyter_elastic/py.typed"} <= names
+    assert "jupyter_elastic/labextension/package.json" in names
+
+
+def test_the_wheel_has_the_front_end_and_the_types_and_nothing_of_the_repository(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    shared = "jupyter_elastic-0.1.0.data/data/"
+    assert "jupyter_elastic/py.typed" in names
+    assert f"{shared}share/jupyter/labextensions/jupyter-elastic/package.json" in names
+    assert f"{shared}etc/jupyter/jupyter_server_config.d/jupyter_elastic.json" in names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"jupyter_elastic"}
+    assert not [name for name in names if "/frontend/" in name]
+
+
+OLDEST = pytest.param(
+    "lowest-direct",
+    marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="the oldest packages have wheels for 3.11 alone"),
+)
+
+
+@pytest.mark.parametrize("resolution", ["highest", OLDEST])
+def test_a_cell_runs_in_a_clean_environment(built: Path, pool: Path, tmp_path: Path, resolution: str) -> None:
+    (wheel,) = built.glob("*.whl")
+    environment = tmp_path / "environment"
+    uv = (sys.executable, "-m", "uv")
+    run(*uv, "venv", "--python", sys.executable, str(environment), cwd=tmp_path)
+    install = (*uv, "pip", "install", "--python", str(environment / "bin" / "python"))
+    run(*install, "--resolution", resolution, "-r", str(ROOT / "pyproject.toml"), cwd=tmp_path)
+    run(*install, "--no-deps", str(wheel), cwd=tmp_path)
+
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    cells = [
+        "import jupyter_elastic\n%load_ext jupyter_elastic\nx = 20.5",
+        CELL,
+        "print(jupyter_elastic.__file__, total)",
+    ]
+    path = folder / "notebook.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    here = {
+        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": "",
+        "JUPYTER_ELASTIC_DIR": str(pool / resolution),
+        "JUPYTER_ELASTIC_SLOTS": "2",
+    }
+    try:
+        said = run("jupyter", "execute", "--inplace", "--kernel_name=python3", str(path), cwd=folder, **here)
+    finally:
+        run("jupyter", "elastic", "stop", "--force", cwd=folder, **here)
+    *_, last = nbformat.read(path, as_version=4).cells
+    (output,) = last.outputs
+    assert output.text.startswith(str(environment)), said
+    assert output.text.split()[-1] == "20.5"
+    listed = run("jupyter", "server", "extension", "list", cwd=folder, **here)
+    assert "jupyter_elastic.server_ext" in listed.partition("Validating")[0], listed
