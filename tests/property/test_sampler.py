@@ -24,27 +24,27 @@ def test_every_sample_once_an_epoch_whatever_the_sizes(count, batch_size, worlds
         batch = order[step * batch_size : (step + 1) * batch_size]
         trained: list[int] = []
         for rank in range(size):
-            for piece in data.pieces(batch, step, rank, size):
-                trained += [int(i) for i in piece.indices] if piece.weight else []
+            for micro_batch in data.micro_batches(batch, step, rank, size):
+                trained += [int(i) for i in micro_batch.indices] if micro_batch.weight else []
         assert trained == batch.tolist()  # the same samples as any other world would train in this step
         seen += trained
     assert sorted(seen) == list(range(count))
 
 
 @given(st.integers(1, 200), sizes, st.one_of(st.none(), st.integers(1, 40)))
-def test_pieces_are_in_lockstep_small_enough_and_weigh_one_in_all(total, size, micro):
+def test_micro_batches_are_in_lockstep_small_enough_and_weigh_one_in_all(total, size, micro):
     batch = np.arange(100, 100 + total)
-    ranks = [list(data.pieces(batch, 0, rank, size, micro)) for rank in range(size)]
-    assert len({len(pieces) for pieces in ranks}) == 1
-    everything = [piece for pieces in ranks for piece in pieces]
-    assert np.isclose(sum(piece.weight for piece in everything), 1.0)
+    ranks = [list(data.micro_batches(batch, 0, rank, size, micro)) for rank in range(size)]
+    assert len({len(micro_batches) for micro_batches in ranks}) == 1
+    everything = [micro_batch for micro_batches in ranks for micro_batch in micro_batches]
+    assert np.isclose(sum(micro_batch.weight for micro_batch in everything), 1.0)
     assert sorted(int(i) for p in everything if p.weight for i in p.indices) == batch.tolist()
-    for pieces in ranks:
-        assert [piece.last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-        for piece in pieces:
-            assert 1 <= len(piece.indices) <= (micro or total)
-            assert piece.batch == total
-            assert set(piece.indices.tolist()) <= set(batch.tolist())
+    for micro_batches in ranks:
+        assert [micro_batch.last for micro_batch in micro_batches] == [False] * (len(micro_batches) - 1) + [True]
+        for micro_batch in micro_batches:
+            assert 1 <= len(micro_batch.indices) <= (micro or total)
+            assert micro_batch.batch == total
+            assert set(micro_batch.indices.tolist()) <= set(batch.tolist())
 
 
 @given(st.integers(1, 60), sizes, st.one_of(st.none(), st.integers(1, 10)), st.integers(0, 2**31))
@@ -58,9 +58,9 @@ def test_weighted_gradients_are_the_gradient_of_the_global_mean(total, size, mic
 
     batch = np.arange(total)
     summed = sum(
-        piece.weight * gradient(piece.indices)
+        micro_batch.weight * gradient(micro_batch.indices)
         for rank in range(size)
-        for piece in data.pieces(batch, 0, rank, size, micro)
+        for micro_batch in data.micro_batches(batch, 0, rank, size, micro)
     )
     np.testing.assert_allclose(summed, gradient(batch), rtol=1e-9, atol=1e-9)
 
