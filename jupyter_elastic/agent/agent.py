@@ -1,4 +1,4 @@
-"""The user's agent: carries out the daemon's orders as that user, and finds what still runs after its own restart.
+"""The user's agent: handles the daemon's orders as that user, and adopts what still runs after its own restart.
 
 One per user and pool, held by a lock. Knows the client, attempts and forkservers; must not know policies or the
 daemon's state. It can be killed at any time: drivers go on, the next agent adopts them.
@@ -13,10 +13,9 @@ import os
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-import msgspec
-from msgspec import Struct
+from typing import NoReturn
 
 from jupyter_elastic._version import __version__
 from jupyter_elastic.agent import place
@@ -27,71 +26,65 @@ from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher, DriverProcess
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportArrived
 from jupyter_elastic.types import AnyEffect, ExitReported, Launch
 
 DAEMON_GONE_S = 600.0
-"""With nothing running, the agent leaves when no daemon has answered for so long."""
+"""With nothing running, the agent ends when no daemon has answered for so long."""
+PING_S = 10.0
+"""How often it asks whether the daemon answers."""
 REMEMBERED = 1000
-"""Ends kept in memory, to answer repeated orders; older ones are found on disk."""
-
-SWEEP_S = 600.0
-"""How often it is looked which captures of jobs that are over are to go."""
+"""Exits kept in memory, to answer repeated orders; older ones are found on disk."""
+REMOVE_CAPTURES_S = 600.0
+"""How often captures of ended jobs are removed."""
 MOST_UNFINISHED = 500
 """The daemon may leave some out of a longer list: then nothing is removed."""
 
 log = logging.getLogger(__name__)
 
 
-class AgentRecord(Struct, frozen=True, kw_only=True):
-    """`agent.json`."""
-
-    pid: int
-    start_time: float
-    package: str
-    python: str
+class _Leave(Exception):
+    """Ends the agent's tasks."""
 
 
 class Agent:
-    """Everything that this user's jobs need in this pool."""
+    """Handles the daemon's orders for one user. `monotonic` and `sleep` are the clock."""
 
     def __init__(
         self,
         client: AsyncClient,
         *,
-        alone_s: float = DAEMON_GONE_S,
-        look_s: float = 10.0,
+        leave_after_s: float = DAEMON_GONE_S,
+        ping_s: float = PING_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.client = client
-        self.alone_s = alone_s
-        self.look_s = look_s
+        self._leave_after_s = leave_after_s
+        self._ping_s = ping_s
+        self._monotonic = monotonic
+        self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._over: OrderedDict[tuple[int, int], ExitReported] = OrderedDict()
+        self._exits: OrderedDict[tuple[int, int], ExitReported] = OrderedDict()
         self._drivers = DriverLauncher()
         self._refusal = ""
 
     @property
     def owner(self) -> str:
-        """Our user, as the daemon names us."""
+        """This user, as the daemon names it."""
         return self.client.welcome.user if self.client.welcome is not None else getpass.getuser()
 
-    @property
-    def live(self) -> int:
-        """Attempts that are not over yet."""
-        return len(self._attempts)
-
     async def run(self) -> None:
-        """Adopt what runs, then carry out orders until the daemon is gone for good and nothing runs."""
-        orders = asyncio.create_task(self._orders())
-        warm = asyncio.create_task(self._warm())
+        """Adopt what runs, then handle orders until the daemon is gone for good and nothing runs."""
         try:
-            await self._until_alone()
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._handle_orders())
+                self._tasks.create_task(self._warm())
+                await self._watch_daemon()
+        except* _Leave as why:
+            log.info("leaving: %s", why.exceptions[0])
         finally:
-            for task in (orders, warm, *self._tasks):
-                task.cancel()
-            await asyncio.gather(orders, warm, *self._tasks, return_exceptions=True)
             parents.send_away(parents.found(paths.runtime_dir()))
 
     def adopt(self) -> None:
@@ -101,13 +94,13 @@ class Agent:
                 log.info("adopting job %d attempt %d", record.job, record.attempt)
                 self._begin(record.job, record.attempt, folder)
 
-    def carry_out(self, effect: AnyEffect) -> None:
-        """Carry out an order; every order may come more than once."""
+    def handle(self, effect: AnyEffect) -> None:
+        """Handle an order; every order may come more than once."""
         key = (effect.job, effect.attempt)
         attempt = self._attempts.get(key)
-        seen = attempt.exit if attempt is not None else self._over.get(key)
+        seen = attempt.exit if attempt is not None else self._exits.get(key)
         if seen is not None:
-            self._spawn(self._repeat(seen))
+            self._tasks.create_task(self._repeat(seen))
         elif attempt is not None:
             attempt.order(effect)
         elif isinstance(effect, Launch):
@@ -129,9 +122,9 @@ class Agent:
         if launch is not None or order is not None:
             attempt.order(launch or order)  # type: ignore[arg-type]
         self._attempts[job, number] = attempt
-        self._spawn(self._see_through(attempt, folder, launch))
+        self._tasks.create_task(self._run_attempt(attempt, folder, launch))
 
-    async def _see_through(self, attempt: Attempt, folder: AttemptFolder | None, launch: Launch | None) -> None:
+    async def _run_attempt(self, attempt: Attempt, folder: AttemptFolder | None, launch: Launch | None) -> None:
         key = (attempt.job, attempt.number)
         try:
             self._remember(await attempt.live(folder, launch))
@@ -147,9 +140,9 @@ class Agent:
             log.info("not repeated, %s", problem)
 
     def _remember(self, seen: ExitReported) -> None:
-        self._over[seen.job, seen.attempt] = seen
-        while len(self._over) > REMEMBERED:
-            self._over.popitem(last=False)
+        self._exits[seen.job, seen.attempt] = seen
+        while len(self._exits) > REMEMBERED:
+            self._exits.popitem(last=False)
 
     def _find(self, job: int, number: int) -> AttemptFolder | None:
         """The folder of an attempt that only its order names."""
@@ -159,11 +152,6 @@ class Agent:
                 if launch is not None and launch.job == job:
                     return folder
         return None
-
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, report: ReportArrived) -> object:
         return await self.client.ask(report)
@@ -179,35 +167,35 @@ class Agent:
             except (ElasticError, OSError) as problem:
                 log.warning("a forkserver of %s could not be started: %s", forkserver.kind, problem)
 
-    async def _orders(self) -> None:
+    async def _handle_orders(self) -> None:
         await self.client.welcomed.wait()  # what another agent runs is not ours to see to
         self.adopt()
         async for effect in self.client.orders():
             try:
-                self.carry_out(effect)
+                self.handle(effect)
             except Exception:
                 log.exception("order %s", effect)
 
-    async def _until_alone(self) -> None:
-        answered = time.monotonic()
-        swept = -SWEEP_S
+    async def _watch_daemon(self) -> NoReturn:
+        """Ping the daemon; raise `_Leave` when nobody needs this agent any more."""
+        answered = self._monotonic()
+        removed_at = -REMOVE_CAPTURES_S
         while True:
             try:
-                await self.client.ask(Ping(), timeout_s=self.look_s)
-                answered = time.monotonic()
-                if answered - swept > SWEEP_S:
-                    swept = answered
-                    await self._sweep()
+                await self.client.ask(Ping(), timeout_s=self._ping_s)
+                answered = self._monotonic()
+                if answered - removed_at > REMOVE_CAPTURES_S:
+                    removed_at = answered
+                    await self._remove_captures()
             except ElasticError:
-                alone_s = time.monotonic() - answered
-                if not self._attempts and (alone_s > self.alone_s or not _is_ours()):
-                    log.info("no daemon for %.0f s and nothing runs: leaving", alone_s)
-                    return
-            self._insist()
-            await asyncio.sleep(self.look_s)
+                silent_s = self._monotonic() - answered
+                if not self._attempts and (silent_s > self._leave_after_s or not _is_ours()):
+                    raise _Leave(f"no daemon for {silent_s:.0f} s and nothing runs") from None
+            self._ask_to_be_accepted()
+            await self._sleep(self._ping_s)
 
-    async def _sweep(self) -> None:
-        """Remove what cells had captured whose jobs have long been over."""
+    async def _remove_captures(self) -> None:
+        """Remove captures of jobs that have long ended."""
         answer = await self.client.ask(ListJobs(limit=MOST_UNFINISHED))
         if isinstance(answer, Jobs) and len(answer.jobs) < MOST_UNFINISHED:
             unfinished = [info.spec.folder for info in answer.jobs]
@@ -217,8 +205,8 @@ class Agent:
             except OSError as problem:
                 log.warning("captures of jobs that are over could not be removed: %s", problem)
 
-    def _insist(self) -> None:
-        """Where another agent is the user's: say so, and ask again, for that one may end."""
+    def _ask_to_be_accepted(self) -> None:
+        """While another agent is the user's: log that, and ask again, for that one may end."""
         if not self.client.refusal:
             return
         if self.client.refusal != self._refusal:
@@ -229,27 +217,24 @@ class Agent:
 
 
 def hello(*, take_over: bool) -> Hello:
-    """What this agent says of itself."""
+    """How this agent introduces itself to the daemon."""
     return Hello(version=VERSION, role="agent", place=place.here(), alone=place.nobody_drives(), take_over=take_over)
 
 
 def _is_ours() -> bool:
-    """Whether the pool's folder still exists with us as its agent."""
+    """Whether the pool's folder still exists with this process as its agent."""
     path = os.environ.get(paths.DIR_VARIABLE)
     if path and not Path(path).exists():
         return False
-    try:
-        record = msgspec.json.decode(paths.agent_file().read_bytes(), type=AgentRecord)
-    except (OSError, msgspec.DecodeError):
-        return False
-    return record.pid == os.getpid()
+    record = endpoints.read_agent(paths.agent_file())
+    return record is not None and record.pid == os.getpid()
 
 
 async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None:
-    """Be the agent; the lock is held by the caller. `take_over`: nothing of an agent elsewhere runs any more."""
+    """Run the agent; the caller holds its lock. `take_over`: replace one elsewhere of which nothing runs any more."""
     pid, started = processes.myself()
-    record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
-    private_files.write_private(paths.agent_file(), msgspec.json.encode(record))
+    record = endpoints.AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
+    endpoints.write_agent(paths.agent_file(), record)
     client = AsyncClient(endpoint, role="agent")
     client.hello = hello(take_over=take_over)
     async with client:

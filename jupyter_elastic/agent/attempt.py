@@ -25,7 +25,7 @@ from jupyter_elastic.driver.reports import exit_report
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
-from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import AnyEffect, ExitReported, Launch, Rescale, Stop
 
@@ -127,7 +127,7 @@ class Attempt:
         try:
             while True:
                 try:
-                    path = str(folder.runtime / channel.SOCKET_NAME)
+                    path = str(folder.runtime / SOCKET_NAME)
                     reader, self._driver = started[1:] if started else await asyncio.open_unix_connection(path)
                     started = None
                     if (seen := await self._listen(reader)) is not None:

@@ -22,11 +22,10 @@ import msgspec
 import psutil
 from msgspec import Struct
 
-from jupyter_elastic.agent.agent import AgentRecord
 from jupyter_elastic.client import Client
-from jupyter_elastic.driver import channel
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.forkserver import parents
+from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
 from jupyter_elastic.platform import endpoints, paths, peer, processes
 from jupyter_elastic.protocol import wire
 
@@ -120,11 +119,8 @@ def _said(result: Stopped) -> str:
 
 
 def _agent(runtime: Path) -> processes.Known:
-    try:
-        record = msgspec.json.decode((runtime / "agent.json").read_bytes(), type=AgentRecord)
-    except (OSError, msgspec.DecodeError):
-        return (0, 0.0)
-    return (record.pid, record.start_time)
+    record = endpoints.read_agent(runtime / "agent.json")
+    return (record.pid, record.start_time) if record is not None else (0, 0.0)
 
 
 def _name(runtime: Path, *known: processes.Known) -> str:
@@ -171,7 +167,7 @@ def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
 def _drivers(runtime: Path) -> list[processes.Known]:
     """The drivers that listen in this folder; the kernel says which process that is."""
     found = []
-    for path in runtime.glob(f"a-*/{channel.SOCKET_NAME}"):
+    for path in runtime.glob(f"a-*/{SOCKET_NAME}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
             found.append(processes.known(peer.peer_of(probe).pid))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
 from jupyter_elastic.protocol.framing import Frames
 from jupyter_elastic.types import AnyEffect, Report
 
-SOCKET_NAME = "driver.sock"
 ORDERS: Frames[AnyEffect] = Frames(AnyEffect, "orders of the agent")
 REPORTS: Frames[Report] = Frames(Report, "reports of the driver")
 

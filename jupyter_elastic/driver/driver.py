@@ -29,7 +29,7 @@ from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
-from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import plugins, private_files, processes
 from jupyter_elastic.protocol.forkserver import DriverStarted
 from jupyter_elastic.types import (
@@ -290,6 +290,6 @@ def run(
         asyncio.run(Driver(folder, launch, runtime).run(lambda: answer(DriverStarted("")), agent))
     finally:
         with contextlib.suppress(OSError):
-            (runtime / channel.SOCKET_NAME).unlink()
+            (runtime / SOCKET_NAME).unlink()
         lock.release()
     return 0

@@ -24,6 +24,8 @@ from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.processes import Known
 from jupyter_elastic.types import ExitReported, Launch
 
+SOCKET_NAME = "driver.sock"
+"""The driver's socket in the attempt's runtime folder."""
 LONGEST_LOG_LINE = 300
 _OLD_EXIT, _EXIT = b'{"type":"ExitSeen",', b'{"type":"ExitReported",'
 """How `exit.json` begins: as it was first written, and now. An end that is not read would be reported as `lost`."""

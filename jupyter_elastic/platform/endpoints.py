@@ -1,4 +1,4 @@
-"""How a daemon is found: its connection file, its address, the client's key for daemons on other machines.
+"""How daemon and agent are found: their files, the daemon's address, the client's key for daemons on other machines.
 
 Knows the file's JSON; must not know sockets or how processes are started (that is `client.services`).
 """
@@ -42,6 +42,28 @@ def read_endpoint(path: Path) -> Endpoint | None:
     """Read a connection file; None when it is absent or damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Endpoint)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class AgentRecord(Struct, frozen=True, kw_only=True):
+    """The content of `agent.json`: the process of this user's agent."""
+
+    pid: int
+    start_time: float
+    package: str
+    python: str
+
+
+def write_agent(path: Path, record: AgentRecord) -> None:
+    """Write the agent's record (0600)."""
+    write_private(path, msgspec.json.encode(record))
+
+
+def read_agent(path: Path) -> AgentRecord | None:
+    """Read the agent's record; None when it is absent or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=AgentRecord)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 
@@ -13,7 +14,7 @@ from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
-from jupyter_elastic.platform import paths, processes
+from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch
@@ -140,10 +141,29 @@ def test_a_launch_and_its_stop_at_once_end_it(pool_dir, tmp_path, monkeypatch):
 def test_an_agent_without_daemon_and_jobs_leaves(pool_dir):
     async def alone():
         async with AsyncClient(f"ipc://{pool_dir}/nobody", role="agent") as client, asyncio.timeout(60):
-            await agent.Agent(client, alone_s=0.2, look_s=0.05).run()
+            await agent.Agent(client, leave_after_s=0.2, ping_s=0.05).run()
 
     paths.jobs_dir()
     asyncio.run(alone())
+
+
+def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
+    now, answers = 0.0, {0.0, 10.0, 300.0}
+    record = endpoints.AgentRecord(pid=os.getpid(), start_time=0.0, package="", python="")
+
+    class Silent(Daemon):
+        async def ask(self, ask, timeout_s=None):
+            if now not in answers:
+                raise DaemonUnreachable("away")
+
+    async def sleep(seconds):
+        nonlocal now
+        now += seconds
+        await asyncio.sleep(0)
+
+    endpoints.write_agent(paths.agent_file(), record)
+    asyncio.run(agent.Agent(Silent(), monotonic=lambda: now, sleep=sleep).run())
+    assert now == 300.0 + agent.DAEMON_GONE_S + agent.PING_S
 
 
 def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
@@ -153,7 +173,7 @@ def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
 
     async def alone():
         paths.jobs_dir()
-        watched = agent.Agent(Gone(), alone_s=10_000.0, look_s=0.05)
+        watched = agent.Agent(Gone(), leave_after_s=10_000.0, ping_s=0.05)
         task = asyncio.create_task(watched.run())
         await asyncio.sleep(0)
         shutil.rmtree(pool_dir)

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_elastic.agent import attempt
 from jupyter_elastic.driver import channel
-from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitReported, ProgressReported, ReleaseReported, Rescale, RunningReported, Stop
 from tests.support.fake_engine import Script, calls, launch
@@ -221,7 +221,7 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         driver, *_ = await until_recorded(folder, 2)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
-        reader, writer = await asyncio.open_unix_connection(str(folder.runtime / channel.SOCKET_NAME))
+        reader, writer = await asyncio.open_unix_connection(str(folder.runtime / SOCKET_NAME))
         writer.write(channel.ORDERS.encode(stop(order, "preempt")))
         await writer.drain()
         while not isinstance(await channel.REPORTS.read(reader), ExitReported):
@@ -338,7 +338,7 @@ def test_hostile_bytes_do_not_disturb_a_driver(world, job):
         order = launch(job, Script(), python=sys.executable)
         hold, life = here.attempt(order)
         await here.until_seen(RunningReported)
-        path = str(AttemptFolder.of(job, 1).runtime / channel.SOCKET_NAME)
+        path = str(AttemptFolder.of(job, 1).runtime / SOCKET_NAME)
         for junk in (b"\xff" * 64, b"\x00\x00\x00\x05hello", b"\x00\x00", b""):
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(path)
@@ -388,7 +388,7 @@ def test_a_driver_that_cannot_be_spoken_to_is_ended(world, job, monkeypatch):
         order = launch(job, Script(), python=sys.executable)
         _, life = here.attempt(order)
         pids = await until_recorded(AttemptFolder.of(job, 1), 2)
-        await until((AttemptFolder.of(job, 1).runtime / channel.SOCKET_NAME).exists)
+        await until((AttemptFolder.of(job, 1).runtime / SOCKET_NAME).exists)
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         AttemptFolder.of(job, 1).clear_runtime()
