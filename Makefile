@@ -108,8 +108,8 @@ $(DONE)/peers:
 # The site is made from text: neither the package nor a framework is installed for it.
 .venv-docs/.done: pyproject.toml
 	@echo "Making .venv-docs with what builds the site: about half a minute."
-	@rm -rf .venv-docs
-	$(PYTHON) -m venv .venv-docs
+	@[ -e $@ ] || rm -rf .venv-docs
+	[ -e $@ ] || $(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/python -m pip install -q --upgrade "pip>=25.1"
 	.venv-docs/bin/python -m pip install -q --group docs
 	@touch $@

@@ -1,0 +1,70 @@
+"""Who follows the guides to a policy, an engine and a command, and nothing else, has one that works."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def follow(guide: str, module: str, folder: Path) -> None:
+    """Write the files of a guide, and what an installation would make of its `pyproject.toml`."""
+    page = (DOCS / f"{guide}.md").read_text()
+    (folder / f"{module}.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    for number, test in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[1:]):
+        (folder / f"test_{number}.py").write_text(test)
+    project = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["project"]
+    metadata = folder / f"{module}-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    (metadata / "entry_points.txt").write_text(
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+            for group, entries in project["entry-points"].items()
+        )
+    )
+
+
+def python(folder: Path, *arguments: str) -> str:
+    """What it prints, with the folder's packages installed."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def plugins(pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All three, installed for every process of the pool."""
+    folder = tmp_path_factory.mktemp("plugins")
+    follow("write-a-policy", "smallest_first", folder)
+    (folder / "test_0.py").rename(folder / "test_policy.py")
+    follow("write-an-engine", "plain", folder)
+    follow("write-a-command", "who", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        yield folder
+
+
+def test_a_policy_an_engine_and_a_command_by_the_guides(plugins: Path) -> None:
+    python(plugins, "pytest", "-q", "-p", "no:cacheprovider", "test_policy.py", "test_0.py")
+    (plugins / "script.py").write_text("import os\nprint('hello from', rank, flush=True)\n")
+    elastic = "jupyter_elastic.cli"
+    assert "smallest_first (patience_s=60" in python(
+        plugins, elastic, "policy", "smallest_first", "--opt", "patience_s=60"
+    )
+    assert "hello from 0" in python(plugins, elastic, "run", "script.py", "--engine", "plain", "--gpus", "2")
+    assert "hello from 1" in python(plugins, elastic, "logs", "script.py", "--rank", "1")
+    (plugins / "script.py").write_text("import time\ntime.sleep(1000)\n")
+    python(plugins, elastic, "run", "script.py", "--engine", "plain", "--detach")
+    assert '"waiting"' in python(plugins, elastic, "who", "--json")
+    python(plugins, elastic, "cancel", "2")
