@@ -25,8 +25,7 @@ CELLS, POOL, TRAINING = (ROOT / "docs" / f"{name}.md" for name in ("cells", "run
 OF_A_STATE = {"epoch", "epochs", "step", "samples", "seen", "log", "history", "commit", "save", "restore"}
 """What a cell uses of a `training.State`."""
 CALLED_BY_OTHERS = {
-    "begin", "check_host_updates", "decode", "encoded", "framework", "on_hosts_updated", "on_reset", "passed", "sync",
-    "wanted",
+    "begin", "check_host_updates", "decode", "encoded", "framework", "on_reset", "passed", "sync", "wanted",
 }  # fmt: skip
 """What Horovod's elastic loop and the rest of `training` use of it."""
 
