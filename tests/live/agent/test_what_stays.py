@@ -27,8 +27,10 @@ while not (folder / "go").exists():
 
 
 def has_a_warm_parent(pool):
-    pool.until(lambda: parents.found(pool.runtime), "the agent has a warm parent started")
-    return [parent.known for parent in parents.found(pool.runtime)]
+    def found():
+        return [parent.known for parent in parents.found(pool.runtime, kinds=(parents.WORKERS,))]
+
+    return pool.until(found, "the agent has a warm parent started")
 
 
 def run_stop(pool, *words):
