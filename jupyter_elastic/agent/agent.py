@@ -232,7 +232,7 @@ def _is_ours() -> bool:
 
 async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None:
     """Run the agent; the caller holds its lock. `take_over`: replace one elsewhere of which nothing runs any more."""
-    pid, started = processes.myself()
+    pid, started = processes.this_process()
     record = endpoints.AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
     endpoints.write_agent(paths.agent_file(), record)
     client = AsyncClient(endpoint, role="agent")

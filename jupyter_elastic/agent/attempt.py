@@ -108,7 +108,7 @@ class Attempt:
         folder.path.mkdir(mode=0o700, exist_ok=True)
         return await self._start_driver(folder, launch)
 
-    async def _find(self, folder: AttemptFolder) -> processes.Known | None:
+    async def _find(self, folder: AttemptFolder) -> processes.ProcessId | None:
         """The driver that the attempt has; None when it is dead or never was."""
         # it was started by an agent before us and has not written its pid yet, or it died before it could
         while folder.lock.holder() is not None:
@@ -119,7 +119,7 @@ class Attempt:
         return record.driver if record is not None else None
 
     async def _follow(
-        self, folder: AttemptFolder, driver: processes.Known, started: DriverProcess | None
+        self, folder: AttemptFolder, driver: processes.ProcessId, started: DriverProcess | None
     ) -> ExitReported | None:
         """Speak with the driver until the attempt ends; None when the driver died before it could say so."""
         gone = asyncio.create_task(processes.gone(driver))
@@ -164,7 +164,7 @@ class Attempt:
             self._driver.close()
             self._driver = None
 
-    async def _clean_up(self, folder: AttemptFolder, driver: processes.Known | None) -> ExitReported:
+    async def _clean_up(self, folder: AttemptFolder, driver: processes.ProcessId | None) -> ExitReported:
         """The driver is gone and left no end: end what it left, then say so."""
         record = folder.record()
         left = list(record.workers) if record is not None else []

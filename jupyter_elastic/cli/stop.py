@@ -59,7 +59,7 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
     agent = _agent(runtime)
     pool = _name(runtime, daemon, agent)
     # In this order: the agent would start drivers again and takes its parents along, drivers have the daemon to tell.
-    steps: tuple[tuple[str, Callable[[], list[processes.Known]], float], ...] = (
+    steps: tuple[tuple[str, Callable[[], list[processes.ProcessId]], float], ...] = (
         ("agent", lambda: [agent], GRACE_S),
         ("driver", lambda: _drivers(runtime), DRIVER_S),
         ("daemon", lambda: [daemon], GRACE_S),
@@ -118,12 +118,12 @@ def _said(result: Stopped) -> str:
     return f"{result.pool}: ended {', '.join(result.ended)}{jobs}"
 
 
-def _agent(runtime: Path) -> processes.Known:
+def _agent(runtime: Path) -> processes.ProcessId:
     record = endpoints.read_agent(runtime / "agent.json")
     return (record.pid, record.start_time) if record is not None else (0, 0.0)
 
 
-def _name(runtime: Path, *known: processes.Known) -> str:
+def _name(runtime: Path, *known: processes.ProcessId) -> str:
     """The pool's folder, which its processes have in their environment."""
     for pid, _ in processes.living(known):
         with contextlib.suppress(psutil.Error):
@@ -135,7 +135,7 @@ def _name(runtime: Path, *known: processes.Known) -> str:
     return str(runtime)
 
 
-def _client(runtime: Path, daemon: processes.Known) -> Client | None:
+def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
     """A connection to the pool's daemon, this user's own or somebody else's; None when none can be had."""
     if processes.living([daemon]):
         return Client(str(runtime / "daemon.json"))
@@ -164,17 +164,17 @@ def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
         _until(lambda: not {info.job for info in client.jobs()} & set(jobs), JOBS_S)
 
 
-def _drivers(runtime: Path) -> list[processes.Known]:
+def _drivers(runtime: Path) -> list[processes.ProcessId]:
     """The drivers that listen in this folder; the kernel says which process that is."""
     found = []
     for path in runtime.glob(f"a-*/{SOCKET_NAME}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
-            found.append(processes.known(peer.peer_of(probe).pid))
+            found.append(processes.identify(peer.peer_of(probe).pid))
     return found
 
 
-async def _end(known: Sequence[processes.Known], grace_s: float) -> None:
+async def _end(known: Sequence[processes.ProcessId], grace_s: float) -> None:
     """TERM, and KILL for who has not left in time."""
     for process in known:
         processes.send(process, signal.SIGTERM)

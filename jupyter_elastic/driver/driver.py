@@ -209,7 +209,7 @@ class Driver:
             warm=True,
         )
 
-    def _pids(self) -> list[processes.Known]:
+    def _pids(self) -> list[processes.ProcessId]:
         try:
             return list(self._engine.pids()) if self._engine is not None else []
         except Exception:

@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 class Records:
     """`driver.json` and `progress.jsonl`. A full disk is logged and no error. `pids`: the workers' processes."""
 
-    def __init__(self, folder: AttemptFolder, launch: Launch, pids: Callable[[], list[processes.Known]]) -> None:
-        self.recorded: list[processes.Known] | None = None
+    def __init__(self, folder: AttemptFolder, launch: Launch, pids: Callable[[], list[processes.ProcessId]]) -> None:
+        self.recorded: list[processes.ProcessId] | None = None
         """The processes that `driver.json` names."""
         self._folder = folder
         self._progress = folder.job_folder / "progress.jsonl"
         self._launch = launch
         self._pids = pids
-        self._me = processes.myself()
+        self._me = processes.this_process()
         self._complained = False
 
     async def keep_processes(self) -> None:

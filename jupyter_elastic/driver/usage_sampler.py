@@ -18,7 +18,7 @@ import msgspec
 
 from jupyter_elastic.jobfiles.usage import NAME, GpuUsage, ResourceUsage
 from jupyter_elastic.platform import private_files
-from jupyter_elastic.platform.processes import Known
+from jupyter_elastic.platform.processes import ProcessId
 from jupyter_elastic.types import SlotId
 
 EVERY_S = 2.0
@@ -34,7 +34,7 @@ class UsageSampler:
     def __init__(
         self,
         folder: Path,
-        workers: Callable[[], list[Known]],
+        workers: Callable[[], list[ProcessId]],
         devices: Callable[[], dict[SlotId, str]],
         waits: Callable[[], str] = str,
         now: Callable[[], float] = time.monotonic,
@@ -60,7 +60,7 @@ class UsageSampler:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def measure(self, workers: Iterable[Known] = (), gpus: Iterable[GpuUsage] = ()) -> ResourceUsage:
+    def measure(self, workers: Iterable[ProcessId] = (), gpus: Iterable[GpuUsage] = ()) -> ResourceUsage:
         """What they use now; the cores since the last time."""
         now = self._now()
         roots = [pid for pid, _ in workers]

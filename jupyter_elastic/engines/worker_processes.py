@@ -95,7 +95,7 @@ class WorkerProcesses:
         """Whether a worker lives, or something that one has started."""
         return bool(self.members or self._clearing)
 
-    def pids(self) -> list[processes.Known]:
+    def pids(self) -> list[processes.ProcessId]:
         """Every worker's (pid, start time)."""
         return [member.process.known for member in self.members.values() if member.process is not None]
 

@@ -158,7 +158,7 @@ class WorkersEngine:
             self._spawn_task(self._end_workers(CANCEL))
         self._maybe_over()
 
-    def pids(self) -> list[processes.Known]:
+    def pids(self) -> list[processes.ProcessId]:
         """Every worker's (pid, start time)."""
         return self._workers.pids()
 

@@ -66,7 +66,7 @@ class ForkedProcess:
         """It is gone, and so is all that it started, as far as whoever forked it can tell."""
 
     @property
-    def known(self) -> processes.Known:
+    def known(self) -> processes.ProcessId:
         """(pid, start time)."""
         return (self.pid, self.start_time)
 
@@ -101,7 +101,7 @@ class ForkServerAddress:
         text = json.dumps([self.python, our_source(), counted, sorted(self.imports)])
         return paths.runtime_dir() / f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
 
-    def start(self, kept_for: processes.Known | None = None) -> subprocess.Popen[bytes]:
+    def start(self, kept_for: processes.ProcessId | None = None) -> subprocess.Popen[bytes]:
         """Start it as a detached process, kept for `kept_for`; it ends by itself when another one has the lock.
 
         EngineError when the interpreter can't be started.
@@ -154,7 +154,7 @@ class ForkServerAddress:
         """
         if not parents.wanted():
             return False
-        me = processes.known(os.getpid())
+        me = processes.identify(os.getpid())
         connected = self._connected()
         if connected is not None:
             with connected:
@@ -200,7 +200,7 @@ class ForkServerClient:
         self._children: dict[int, ForkedProcess] = {}
         self._listening = asyncio.create_task(self._listen())
 
-    async def fork(self, theirs: socket.socket, kept_for: processes.Known | None = None) -> ForkedProcess:
+    async def fork(self, theirs: socket.socket, kept_for: processes.ProcessId | None = None) -> ForkedProcess:
         """Fork a process that has `theirs`."""
         if self.lost:
             raise EngineError("the forkserver is gone")

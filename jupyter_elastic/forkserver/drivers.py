@@ -20,7 +20,7 @@ from jupyter_elastic.types import Launch
 class DriverProcess(NamedTuple):
     """A driver that has an attempt, and the connection to it."""
 
-    process: processes.Known
+    process: processes.ProcessId
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -47,7 +47,7 @@ class DriverLauncher:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = await client.fork(theirs, processes.myself() if python == sys.executable else None)
+                process = await client.fork(theirs, processes.this_process() if python == sys.executable else None)
         except (EngineError, OSError, TimeoutError) as problem:
             ours.close()
             raise EngineError(f"no driver could be started: {problem or type(problem).__name__}") from problem

@@ -40,7 +40,7 @@ class Record(Struct, frozen=True, array_like=True):
 class Parent(NamedTuple):
     """A parent that lives."""
 
-    known: processes.Known
+    known: processes.ProcessId
     memory: int
     used: float
     """When it was last used, in seconds since the epoch, some seconds late."""

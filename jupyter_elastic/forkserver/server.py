@@ -89,7 +89,7 @@ class ForkServer:
         self._keep_s = keep_s
         self._leaving = ""
         """Why it is to end as soon as no child lives."""
-        self._kept_for: dict[int, processes.Known] = {}
+        self._kept_for: dict[int, processes.ProcessId] = {}
         """By the handles (pidfd) that tell their ends."""
         self._clients: dict[int, socket.socket] = {}
         self._spares: list[Spare] = []
@@ -161,7 +161,7 @@ class ForkServer:
                     if wire is not None:
                         return wire
 
-    def keep_for(self, process: processes.Known) -> None:
+    def keep_for(self, process: processes.ProcessId) -> None:
         """Stay as long as this process lives (and now and then asks)."""
         if len(self._kept_for) >= MOST_KEPT_FOR or process in self._kept_for.values():
             return
@@ -267,7 +267,7 @@ class ForkServer:
             raise
         if pid:
             theirs.close()
-            self._spares.append(Spare(*processes.known(pid), ours))
+            self._spares.append(Spare(*processes.identify(pid), ours))
             return None
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -361,7 +361,7 @@ def listen(path: Path) -> tuple[socket.socket, int] | None:
 
 def write_record(lock: int, memory: int = 0) -> None:
     """Say in the lock's file who holds it."""
-    text = msgspec.json.encode(parents.Record(*processes.myself(), memory))
+    text = msgspec.json.encode(parents.Record(*processes.this_process(), memory))
     os.pwrite(lock, text, 0)
     os.ftruncate(lock, len(text))
 

@@ -50,7 +50,7 @@ class WorkerLauncher:
         frameworks: tuple[str, ...],
         *,
         warm: bool,
-        kept_for: processes.Known | None = None,
+        kept_for: processes.ProcessId | None = None,
     ) -> None:
         self._python = python
         self._environment = {**os.environ, **environment}
@@ -105,7 +105,7 @@ class WorkerLauncher:
             )
         except OSError as problem:
             raise EngineError(f"no worker could be started with {self._python}: {problem}") from problem
-        process = ForkedProcess(*processes.known(child.pid))
+        process = ForkedProcess(*processes.identify(child.pid))
         client.started.add(child.pid)
 
         async def reap() -> None:
@@ -137,7 +137,7 @@ async def _clear() -> None:
         known = []
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
-                known.append(processes.known(pid))
+                known.append(processes.identify(pid))
         await processes.end(known)
         for pid in left:
             with contextlib.suppress(ChildProcessError):

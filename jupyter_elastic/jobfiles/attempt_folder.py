@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.platform.lock import Lock
-from jupyter_elastic.platform.processes import Known
+from jupyter_elastic.platform.processes import ProcessId
 from jupyter_elastic.types import ExitReported, Launch
 
 SOCKET_NAME = "driver.sock"
@@ -38,8 +38,8 @@ class DriverRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     job: int
     attempt: int
-    driver: Known
-    workers: tuple[Known, ...] = ()
+    driver: ProcessId
+    workers: tuple[ProcessId, ...] = ()
 
 
 class AttemptFolder:

@@ -137,7 +137,7 @@ def package(
         sys_path=_search_path(),
         workdir=workdir or str(Path.cwd()),
         sources=_sources(values, namespace, labels or {}),
-        kernel=processes.myself(),
+        kernel=processes.this_process(),
         seed=seed,
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))

@@ -22,26 +22,26 @@ from typing import TypeAlias
 
 import psutil
 
-Known: TypeAlias = tuple[int, float]
-"""A process: pid and start time (seconds since the epoch)."""
+ProcessId: TypeAlias = tuple[int, float]
+"""A process, by pid and start time (seconds since the epoch)."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 log = logging.getLogger(__name__)
 
 
-def myself() -> Known:
+def this_process() -> ProcessId:
     """The calling process."""
     return _own(os.getpid())
 
 
 @functools.cache
-def _own(pid: int) -> Known:
+def _own(pid: int) -> ProcessId:
     """Cached by pid: a process that is forked later has another one."""
-    return known(pid)
+    return identify(pid)
 
 
-def known(pid: int) -> Known:
+def identify(pid: int) -> ProcessId:
     """The pid and start time of a process that lives now; ProcessLookupError when there is none."""
     try:
         return (pid, psutil.Process(pid).create_time())
@@ -93,12 +93,12 @@ def alive(pid: int, start_time: float) -> bool:
         return False
 
 
-def living(processes: Iterable[Known]) -> list[Known]:
+def living(processes: Iterable[ProcessId]) -> list[ProcessId]:
     """Those of the processes that still run; a zombie does not."""
     return [(pid, start) for pid, start in processes if alive(pid, start)]
 
 
-def family(processes: Iterable[Known]) -> list[Known]:
+def family(processes: Iterable[ProcessId]) -> list[ProcessId]:
     """The given processes with everything that they started and that still lives.
 
     A member is a child, or belongs to a session or process group that one of them leads and is not older than its
@@ -131,7 +131,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _pidfd(process: Known) -> Iterator[int | None]:
+def _pidfd(process: ProcessId) -> Iterator[int | None]:
     """A pidfd of exactly this process; None when it is gone."""
     try:
         handle = os.pidfd_open(process[0])
@@ -144,7 +144,7 @@ def _pidfd(process: Known) -> Iterator[int | None]:
         os.close(handle)
 
 
-def send(process: Known, what: int) -> bool:
+def send(process: ProcessId, what: int) -> bool:
     """Signal exactly this process; returns whether it lived and got the signal."""
     with _pidfd(process) as handle:
         if handle is None:
@@ -156,7 +156,7 @@ def send(process: Known, what: int) -> bool:
         return True
 
 
-async def gone(process: Known) -> None:
+async def gone(process: ProcessId) -> None:
     """Wait until the process has ended (a zombie has)."""
     with _pidfd(process) as handle:
         if handle is None:
@@ -170,7 +170,7 @@ async def gone(process: Known) -> None:
             loop.remove_reader(handle)
 
 
-async def end(processes: Iterable[Known], grace_s: float = 2.0) -> None:
+async def end(processes: Iterable[ProcessId], grace_s: float = 2.0) -> None:
     """End these processes and all that they started: TERM, after `grace_s` seconds KILL; return when none lives.
 
     A process that can't be killed (it hangs in the kernel) keeps this waiting: its slot must not be given away.
@@ -190,7 +190,7 @@ async def end(processes: Iterable[Known], grace_s: float = 2.0) -> None:
             since = time.monotonic()
 
 
-async def _wait(processes: Iterable[Known], timeout_s: float) -> None:
+async def _wait(processes: Iterable[ProcessId], timeout_s: float) -> None:
     tasks = [asyncio.create_task(gone(process)) for process in processes]
     if not tasks:
         return

@@ -151,7 +151,7 @@ async def _serve(settings: Settings) -> None:
 def _announce(daemon: Daemon) -> None:
     """Say in `daemon.json` where we are; for remote clients a file that the administrator hands out."""
     settings = daemon.settings
-    pid, started = processes.myself()
+    pid, started = processes.this_process()
     found = endpoints.Endpoint(endpoint=daemon.endpoints[0], pid=pid, start_time=started, package=__version__)
     if settings.curve is not None and len(daemon.endpoints) > 1:
         remote = endpoints.Endpoint(endpoint=daemon.endpoints[1], server_key=settings.curve.public.decode())

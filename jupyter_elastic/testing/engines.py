@@ -113,7 +113,7 @@ class Attempt:
     def __init__(self, make: Make, folder: Path, source: str) -> None:
         self.reports: list[Report] = []
         self.generation = 0
-        self.family: set[processes.Known] = set()
+        self.family: set[processes.ProcessId] = set()
         """Every process that was ever named."""
         folder.mkdir(mode=0o700, parents=True)
         payload = Payload(

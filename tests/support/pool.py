@@ -156,7 +156,7 @@ class Pool:
             self._collector.join(LIMIT_S)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
-    def members(self) -> list[processes.Known]:
+    def members(self) -> list[processes.ProcessId]:
         """Every living process of this pool: daemon, agent, forkservers, drivers, workers."""
         mark = f"{paths.DIR_VARIABLE}={self.folder}".encode()
         found = []
@@ -241,7 +241,7 @@ class Pool:
         """The files of an attempt."""
         return AttemptFolder.of(self.job_folder(job), number)
 
-    def pids(self, job: int, number: int = 1) -> list[processes.Known]:
+    def pids(self, job: int, number: int = 1) -> list[processes.ProcessId]:
         """The processes of an attempt as last recorded, the driver first."""
         record = self.attempt(job, number).record()
         return [] if record is None else [record.driver, *record.workers]
@@ -318,7 +318,7 @@ class Pool:
         path = folder / f"rank.{rank}" / "stdout"
         self.until(lambda: path.exists() and text in path.read_text(), f"rank {rank} of job {job} writes {text!r}")
 
-    def all_gone(self, known: list[processes.Known]) -> None:
+    def all_gone(self, known: list[processes.ProcessId]) -> None:
         """Wait until none of these processes lives."""
         self.until(lambda: not processes.living(known), f"{known} are gone")
 

@@ -109,11 +109,11 @@ def test_a_broken_connection_file_is_no_file(pool_dir: Path, content: bytes) -> 
 
 def test_alive_is_about_the_very_process() -> None:
     me = os.getpid()
-    assert processes.alive(me, processes.myself()[1])
-    assert not processes.alive(me, processes.myself()[1] - 100)
+    assert processes.alive(me, processes.this_process()[1])
+    assert not processes.alive(me, processes.this_process()[1] - 100)
     assert not processes.alive(0, 0.0)
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = processes.known(process.pid)[1]
+    started = processes.identify(process.pid)[1]
     assert processes.alive(process.pid, started)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

@@ -191,7 +191,7 @@ def forgotten(pool, folder, ranks):
     """The processes that the cells have left behind, once all are there."""
     paths = [folder / f"pid.{name}.{rank}" for name in NAMES for rank in range(ranks)]
     pool.until(lambda: all(path.exists() for path in paths), f"all of {paths} are there")
-    return [processes.known(int(path.read_text())) for path in paths]
+    return [processes.identify(int(path.read_text())) for path in paths]
 
 
 @pytest.mark.parametrize("how", ["through", "raises", "cancelled", "worker killed", "driver killed"])

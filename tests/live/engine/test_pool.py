@@ -50,14 +50,14 @@ async def connected(path: Path) -> ForkServerClient:
                 return ForkServerClient(raw)
 
 
-async def forked(client: ForkServerClient, kept_for: processes.Known | None = None) -> ForkedProcess:
+async def forked(client: ForkServerClient, kept_for: processes.ProcessId | None = None) -> ForkedProcess:
     """A worker that ends at once."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         return await client.fork(theirs, kept_for)
 
 
-def owner(path: Path) -> processes.Known:
+def owner(path: Path) -> processes.ProcessId:
     pid, start_time, *_ = json.loads(path.with_suffix(".lock").read_text())
     return (pid, start_time)
 
@@ -110,7 +110,7 @@ async def test_workers_wait_ahead_and_a_dead_one_is_not_handed_out() -> None:
     client = await place.connect(start=True)
     server = owner(place.path)
 
-    async def waiting(number: int, *but: int) -> list[processes.Known]:
+    async def waiting(number: int, *but: int) -> list[processes.ProcessId]:
         until = time.monotonic() + 60
         while len(found := [c for c in psutil.Process(server[0]).children() if c.pid not in but]) != number:
             assert time.monotonic() < until, found
@@ -143,7 +143,7 @@ def test_ends_when_idle(tmp_path: Path) -> None:
 async def test_ends_some_time_after_the_last_kernel_it_is_kept_for(tmp_path: Path) -> None:
     path = tmp_path / "workers-x.sock"
     kernels = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]  # noqa: ASYNC220
-    known = [processes.known(kernel.pid) for kernel in kernels]
+    known = [processes.identify(kernel.pid) for kernel in kernels]
     options = ("--keep", "0.1", "--kept-for", *map(str, known[0]))
     server = subprocess.Popen(command(path, *options), stderr=subprocess.PIPE)  # noqa: ASYNC220
     try:

@@ -36,7 +36,7 @@ def test_the_least_recently_used_go(memories: tuple[int, ...], count: int, memor
 
 
 def test_only_those_that_live_are_found(tmp_path: Path) -> None:
-    pid, start_time = processes.myself()
+    pid, start_time = processes.this_process()
     (tmp_path / "workers-a.lock").write_text(json.dumps([pid, start_time, 7]))
     (tmp_path / "workers-b.lock").write_text(json.dumps([pid, start_time - 100]))
     (tmp_path / "workers-c.lock").write_text("")

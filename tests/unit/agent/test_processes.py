@@ -38,13 +38,13 @@ def started():
 
 
 def test_myself_is_alive():
-    assert processes.living([processes.myself()]) == [processes.myself()]
-    assert processes.myself()[0] == os.getpid()
+    assert processes.living([processes.this_process()]) == [processes.this_process()]
+    assert processes.this_process()[0] == os.getpid()
 
 
 def test_a_reused_pid_is_nobody_and_is_not_hit(started):
     process, _ = started(STUBBORN)
-    pid, start = processes.known(process.pid)
+    pid, start = processes.identify(process.pid)
     earlier = (pid, start - 100.0)
     assert processes.living([earlier]) == []
     assert not processes.send(earlier, processes.signal.SIGKILL)
@@ -54,7 +54,7 @@ def test_a_reused_pid_is_nobody_and_is_not_hit(started):
 
 def test_end_kills_what_ignores_term(started):
     process, _ = started(STUBBORN)
-    victim = processes.known(process.pid)
+    victim = processes.identify(process.pid)
     since = time.monotonic()
     asyncio.run(processes.end([victim], grace_s=0.2))
     assert processes.living([victim]) == []
@@ -63,14 +63,14 @@ def test_end_kills_what_ignores_term(started):
 
 def test_end_takes_children_along(started):
     process, child = started(PARENT)
-    family = [processes.known(process.pid), processes.known(child)]
+    family = [processes.identify(process.pid), processes.identify(child)]
     asyncio.run(processes.end(family[:1]))
     assert processes.living(family) == []
 
 
 def test_children_of_a_worker_that_is_dead_already_are_found(started):
     process, child = started(PARENT)
-    worker, orphan = processes.known(process.pid), processes.known(child)
+    worker, orphan = processes.identify(process.pid), processes.identify(child)
     process.kill()
     process.wait()
     assert processes.living([worker, orphan]) == [orphan]
@@ -80,7 +80,7 @@ def test_children_of_a_worker_that_is_dead_already_are_found(started):
 
 def test_gone_waits_for_the_end(started):
     process, _ = started(STUBBORN)
-    victim = processes.known(process.pid)
+    victim = processes.identify(process.pid)
 
     async def wait():
         waiting = asyncio.create_task(processes.gone(victim))
@@ -97,5 +97,5 @@ def test_nobody_has_no_start_time():
     process = subprocess.Popen(["true"])
     process.wait()
     with pytest.raises(ProcessLookupError, match=str(process.pid)):
-        processes.known(process.pid)
+        processes.identify(process.pid)
     assert not psutil.pid_exists(process.pid)

@@ -31,12 +31,12 @@ while True: pass
 
 
 @pytest.fixture
-def busy() -> Iterator[processes.Known]:
+def busy() -> Iterator[processes.ProcessId]:
     """A process that spins, with a child that spins."""
     process = subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     assert process.stdout.readline() == b"spins\n"
-    known = processes.known(process.pid)
+    known = processes.identify(process.pid)
     family = processes.family([known])
     yield known
     asyncio.run(processes.end([*processes.family([known]), *family]))
@@ -44,7 +44,7 @@ def busy() -> Iterator[processes.Known]:
     process.stdout.close()
 
 
-def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, busy: processes.Known) -> None:
+def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, busy: processes.ProcessId) -> None:
     clock = iter([0.0, 0.0, 10.0])
     one = UsageSampler(tmp_path, lambda: [busy], dict, now=lambda: next(clock))
     least = _spent(busy)
@@ -60,11 +60,11 @@ def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, 
     assert found.memory > 64_000_000
 
 
-def _spent(known: processes.Known) -> float:
+def _spent(known: processes.ProcessId) -> float:
     return sum(found[0] for pid, _ in processes.family([known]) if (found := usage_sampler._read(pid)) is not None)
 
 
-def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.Known) -> None:
+def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.ProcessId) -> None:
     one = UsageSampler(tmp_path, list, dict)
     one.measure([busy])
     asyncio.run(processes.end(processes.family([busy])))
@@ -76,7 +76,7 @@ def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypat
     monkeypatch.setattr(usage_sampler, "EVERY_S", 0.02)
 
     async def go() -> usage.ResourceUsage:
-        task = asyncio.create_task(UsageSampler(tmp_path, lambda: [processes.myself()], dict).run())
+        task = asyncio.create_task(UsageSampler(tmp_path, lambda: [processes.this_process()], dict).run())
         while (found := usage.read(tmp_path)) is None:  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         task.cancel()
