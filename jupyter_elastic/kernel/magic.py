@@ -54,7 +54,7 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 def _warm() -> None:
     """What the first cell needs, while a person still writes it.
 
-    Its views, daemon and agent, what foresees waits, and a parent for its workers that has imported the framework.
+    Its views, daemon and agent, what forecasts waits, and a parent for its workers that has imported the framework.
     """
     with contextlib.suppress(Exception):  # the first cell says what is wrong
         from jupyter_elastic.widgets import job_display
@@ -112,10 +112,10 @@ class ElasticMagics(Magics):
             self.client().ask(wire.SwitchPolicy(name=name, options=options, source=cell, reason="from a notebook"))
             print(f"policy {name} decides from now on; `%elastic policy` lists all")  # noqa: T201
             return None
-        from jupyter_elastic.widgets import shadow
+        from jupyter_elastic.widgets import forecasts
         from jupyter_elastic.widgets.updater import updater
 
-        found = shadow.compare(self.client().ask, name, cell, options)
+        found = forecasts.compare(self.client().ask, name, cell, options)
         updater().follower.shadows.begin(name, options, cell)  # `%elastic pool` of this notebook goes on asking it
         return found
 

@@ -22,7 +22,7 @@ from jupyter_elastic.errors import ElasticError, NotFound
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo, SlotInfo
-from jupyter_elastic.widgets import forecasts, shadow
+from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen
@@ -111,7 +111,7 @@ class PoolFollower:
         self.pool = PoolModel()
         self.jobs: dict[JobId, FollowedJob] = {}
         self.waits = forecasts.Waits()
-        self.shadows = shadow.Shadows()
+        self.shadows = forecasts.Shadows()
         self.version = 0
         self._changed_event = asyncio.Event()
         self._connecting = asyncio.Lock()

@@ -1,34 +1,42 @@
-"""What would happen: every named policy simulated forward from the pool's present state, and how long who waits.
+"""What would happen under other policies, how long jobs wait, and what policies would do that are asked and not obeyed.
 
-Runs beside whoever looks (Jupyter's server, a kernel, a terminal), in a thread, never in the daemon: the simulator is
-pure. Changes nothing.
+Asks the daemon for its view, and the pure functions of `scheduler.forecast` in a thread. Runs beside whoever looks
+(Jupyter's server, a kernel with a cell's own policy, a terminal), never in the daemon. Changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
-from jupyter_elastic.scheduler.forecast import whatif
+from jupyter_elastic.scheduler.forecast import shadow, whatif
 from jupyter_elastic.scheduler.forecast.lengths import History
-from jupyter_elastic.types import JobId, View
+from jupyter_elastic.scheduler.policies.source import from_source
+from jupyter_elastic.types import JobId, Policy, View
+from jupyter_elastic.widgets.pool_screen import ShadowDifference, ShadowRow
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
 """Asks the daemon."""
 EVERY_S = 10.0
 MAX_JOBS = 300
-"""Of a longer queue nobody is told a wait: it would take seconds to find out and be wrong."""
+"""Of a longer queue no waits are shown: it would take seconds to find out and be wrong."""
 PAST = 500
 """Jobs that ended last, whose lengths say what is usual."""
 LAZY = 30
-"""The waits are found anew at most so often that this takes one part in so many of the time."""
+"""Waits are found anew, and shadows asked, at most so often that this takes one part in so many of the time."""
+ASKED_S, ASKED_IDLE_S = 2.0, 30.0
+"""Shadows are asked again so soon after something happened, and so soon without: some policies go by time."""
+MAX_SHADOWS = 5
+MAX_DIFFERENCES = 20
 
 
 class JobForecast(Struct, frozen=True, kw_only=True):
@@ -144,4 +152,113 @@ def _in_clock_time(found: whatif.Forecast, now: float) -> Forecast:
         avg_jct_trend=found.avg_jct_trend,
         makespan_trend=found.makespan_trend,
         problem=found.note,
+    )
+
+
+def compare(
+    ask: Callable[[wire.AnyAsk], wire.AnyAnswer], name: str, source: str, options: dict[str, Any] | None = None
+) -> shadow.Comparison:
+    """Ask the active policy and a cell's text about the pool as it is now; BadRequest says what is wrong with it."""
+    policy = from_source(name, source, options)
+    answer = ask(wire.ReadView())
+    assert isinstance(answer, wire.PoolView)
+    active = plugins.make_policy(answer.policy, answer.options)
+    return shadow.compare(answer.view, (answer.policy, active), (name, policy))
+
+
+class Shadows:
+    """Policies that are asked beside the active one, again and again, each with its own memo."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, _Asked] = {}
+        self._seq = -1
+        self._next = 0.0
+
+    @property
+    def rows(self) -> list[ShadowRow]:
+        """What is to be shown of them."""
+        return [each.row for each in self._asked.values()]
+
+    def begin(self, name: str, options: dict[str, Any] | None = None, source: str = "") -> None:
+        """Ask a policy from now on, `source` is a cell's text; BadRequest, or NotFound for one that there isn't."""
+        if name not in self._asked and len(self._asked) >= MAX_SHADOWS:
+            raise BadRequest(f"{MAX_SHADOWS} shadows are asked already: end one of {', '.join(self._asked)} first")
+        options = options or {}
+        policy = from_source(name, source, options) if source else plugins.make_policy(name, options)
+        self._asked[name] = _Asked(policy, _unasked(name, options, cell=bool(source)))
+        self._next = 0.0
+
+    def end(self, name: str) -> None:
+        """Ask it no longer; NotFound when it is not asked."""
+        if self._asked.pop(name, None) is None:
+            raise NotFound(f"{name} is no shadow; those asked are {', '.join(self._asked) or 'none'}")
+
+    def due(self, seq: int) -> bool:
+        """Whether to ask them again, where the newest event is `seq`."""
+        now = time.monotonic()
+        return bool(self._asked) and now >= self._next and (seq != self._seq or now >= self._next + ASKED_IDLE_S)
+
+    async def renew(self, ask: Ask, seq: int = 0) -> None:
+        """Ask each of them about the pool as it is now."""
+        if not self._asked:
+            return
+        began, self._seq, self._next = time.monotonic(), seq, math.inf
+        try:
+            answer = await ask(wire.ReadView())
+            assert isinstance(answer, wire.PoolView)
+            await asyncio.to_thread(self._look, answer.view)
+        finally:
+            self._next = time.monotonic() + max(ASKED_S, LAZY * (time.monotonic() - began))
+
+    def _look(self, view: View) -> None:
+        for asked in list(self._asked.values()):
+            asked.look(view)
+
+
+class _Asked:
+    """One of them."""
+
+    def __init__(self, policy: Policy, row: ShadowRow) -> None:
+        self.policy, self.row = policy, row
+        self._memo: Any = None
+
+    def look(self, view: View) -> None:
+        """Ask it once more."""
+        try:
+            plan = shadow.checked_plan(self.policy, msgspec.structs.replace(view, memo=self._memo), self.row.policy)
+        except BadRequest as problem:
+            self.row = msgspec.structs.replace(self.row, problem=str(problem), differences=[], total_differences=0)
+            return
+        self._memo = plan.memo
+        found = [
+            ShadowDifference(job=job.job, name=job.name, owner=job.owner, holds=job.size.slots, shadow=slots)
+            for job, slots in shadow.asked_sizes(plan, view)
+            if job.phase != "stopping" and job.size.slots != slots
+        ]
+        since = self.row.differs_since
+        self.row = msgspec.structs.replace(
+            self.row,
+            asked=self.row.asked + 1,
+            differed=self.row.differed + bool(found),
+            differs_since=(time.time() if since is None else since) if found else None,
+            jobs=len(view.jobs),
+            differences=found[:MAX_DIFFERENCES],
+            total_differences=len(found),
+            problem="",
+        )
+
+
+def _unasked(name: str, options: dict[str, Any], *, cell: bool) -> ShadowRow:
+    return ShadowRow(
+        policy=name,
+        options=options,
+        cell=cell,
+        since=time.time(),
+        asked=0,
+        differed=0,
+        differs_since=None,
+        jobs=0,
+        differences=[],
+        total_differences=0,
+        problem="",
     )

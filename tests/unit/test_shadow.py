@@ -10,7 +10,7 @@ import pytest
 from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import View
-from jupyter_elastic.widgets.shadow import MAX_SHADOWS, Shadows
+from jupyter_elastic.widgets.forecasts import MAX_SHADOWS, Shadows
 from tests.unit.policies.pool import job, view
 
 CROWDED = view(2, job(1, 1, 2, on=2), job(2))
