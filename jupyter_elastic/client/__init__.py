@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.client.client import AsyncClient, Client
+from jupyter_elastic.client.blocking import Client
+from jupyter_elastic.client.client import AsyncClient
 
 __all__ = ["AsyncClient", "Client"]

@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 
 from msgspec import UNSET, UnsetType
 
-from jupyter_elastic.client.client import Client
+from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
 from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
 from jupyter_elastic.jobfiles import failure

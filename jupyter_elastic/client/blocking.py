@@ -1,0 +1,158 @@
+"""The client for kernels and terminals: an `AsyncClient` on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Self, TypeVar
+
+from jupyter_elastic.client.client import CLOSED, TIMEOUT_S, AsyncClient
+from jupyter_elastic.errors import DaemonUnreachable, ElasticError
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import Event, JobId, JobInfo, JobSpec
+
+_T = TypeVar("_T")
+
+
+class Client:
+    """A connection to the daemon for kernels and terminals; its methods block, and any thread may call them.
+
+        with Client() as client:
+            for info in client.jobs():
+                print(info.job, info.spec.name, info.phase)
+
+    A context manager; `close()` ends it. No daemon is started: see `client.services.ensure`.
+
+    Args:
+        endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
+            what `JUPYTER_ELASTIC_ENDPOINT` says, else the pool of `JUPYTER_ELASTIC_DIR`.
+        timeout_s: Seconds that an ask waits for its answer.
+    """
+
+    def __init__(self, endpoint: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="jupyter-elastic client", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._client = AsyncClient(endpoint, timeout_s=timeout_s)
+            self._call(self._start())
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def welcome(self) -> wire.Welcome | None:
+        """What the daemon said to the last Hello; None before the first answer."""
+        return self._client.welcome
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now."""
+        return self._client.connected
+
+    def ask(self, ask: wire.AnyAsk, timeout_s: float | None = None) -> wire.AnyAnswer:
+        """The daemon's answer to a request of `protocol.wire`, within `timeout_s` seconds.
+
+        Raises:
+            DaemonUnreachable: No answer came in time, or the client is closed.
+            ElasticError: What the daemon answered with, one of `errors`.
+        """
+        return self._call(self._client.ask(ask, timeout_s))
+
+    def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
+        """Queue a job; its number, once it is on the daemon's disk. See `AsyncClient.submit`.
+
+        Raises:
+            BadRequest: The pool can't run such a job; the message says what to change.
+            DaemonUnreachable: No answer came in time: whether the job is queued is not known.
+        """
+        return self._call(self._client.submit(spec, key))
+
+    def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> tuple[JobInfo, ...]:  # noqa: A002
+        """The jobs of the pool, oldest first. See `AsyncClient.jobs`.
+
+        Raises:
+            DaemonUnreachable: No answer came in time, or the client is closed.
+        """
+        return self._call(self._client.jobs(all=all, job=job, limit=limit))
+
+    def wait_for_end(self, job: JobId, timeout_s: float | None = None) -> None:
+        """See `AsyncClient.wait_for_end`; TimeoutError when the job has not ended in `timeout_s` seconds."""
+        self._call(self._client.wait_for_end(job), timeout_s)
+
+    def events(self, since: int = 0, job: JobId | None = None, *, follow: bool = True) -> Iterator[Event]:
+        """See `AsyncClient.events`. Ends when the client is closed."""
+        stream = self._client.events(since, job, follow=follow)
+        try:
+            while not self._closed and (event := self._call(_next(stream))) is not None:
+                yield event
+        except DaemonUnreachable:
+            if not self._closed:
+                raise
+        finally:
+            if not self._closed:
+                with contextlib.suppress(ElasticError, RuntimeError):
+                    self._call(_aclose(stream))
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(5)
+        self._end_loop()
+
+    async def _start(self) -> None:
+        self._client.start()
+
+    async def _finish(self) -> None:
+        await self._client.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+            if not self._thread.is_alive():
+                self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
+        return self._result(self._begin(work), timeout_s)
+
+    def _begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        if self._closed:
+            work.close()
+            raise DaemonUnreachable(CLOSED)
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @staticmethod
+    def _result(future: concurrent.futures.Future[_T], timeout_s: float | None = None) -> _T:
+        try:
+            return future.result(timeout_s)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise DaemonUnreachable("the connection to the daemon was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _next(stream: AsyncIterator[Event]) -> Event | None:
+    return await anext(stream, None)
+
+
+async def _aclose(stream: Any) -> None:
+    await stream.aclose()

@@ -1,0 +1,49 @@
+"""What was asked of the daemon and is not answered yet, so that it can be asked again after a reconnection."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.protocol import wire
+
+
+class Requests:
+    """Open requests by number, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[bytes, asyncio.Future[wire.AnyAnswer]]] = {}
+        self._last = 0
+
+    def __contains__(self, number: int | None) -> bool:
+        return number in self._open
+
+    def add(self, ask: wire.AnyAsk) -> tuple[int, bytes, asyncio.Future[wire.AnyAnswer]]:
+        """A new request: its number, its frame, and its answer to be."""
+        self._last += 1
+        frame = wire.encode(wire.Request(id=self._last, ask=ask))
+        future = asyncio.get_running_loop().create_future()
+        self._open[self._last] = frame, future
+        return self._last, frame, future
+
+    def drop(self, number: int | None) -> None:
+        """Nobody waits for this answer any longer."""
+        self._open.pop(number or 0, None)
+
+    def frames(self) -> list[bytes]:
+        """All open requests, to be sent again."""
+        return [frame for frame, _ in self._open.values()]
+
+    def answered(self, number: int, answer: wire.AnyAnswer) -> None:
+        """An answer has come; one that nobody waits for is ignored."""
+        _, future = self._open.pop(number, (b"", None))
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def fail(self, problem: ElasticError) -> None:
+        """No open request will be answered."""
+        for _, future in self._open.values():
+            if not future.done():
+                future.set_exception(problem)
+                future.exception()  # retrieved: a request of the client's own has nobody who would look at it
+        self._open.clear()
