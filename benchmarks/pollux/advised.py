@@ -77,14 +77,14 @@ class Advised:
             phase="running" if held else "queued",
             submitted_at=float(job.submitted),
             queued_at=float(changed if changed is not None and not held else job.submitted),
-            started_at=job.course.started,
+            started_at=job.timeline.started,
             changed_at=changed,
             size=Size(len(held)),
             min_slots=least,
             max_slots=most,
             attained_s=job.attained,
             run_s=job.run,
-            preemptions=job.course.restarts,
+            preemptions=job.timeline.restarts,
             profile=self._profile(job, least, most, gpus),
         )
 

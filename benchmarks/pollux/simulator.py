@@ -15,7 +15,7 @@ from typing import Protocol
 from benchmarks.pollux.profiles import Model, Placement
 from benchmarks.pollux.reference import Allocation, packed
 from jupyter_elastic.errors import BadRequest
-from jupyter_elastic.scheduler.sim.metrics import Course, Run, Span, fluid_alone
+from jupyter_elastic.scheduler.sim.metrics import JobTimeline, Run, Span, fluid_alone
 
 INTERVAL = 60
 """Seconds between two decisions."""
@@ -52,10 +52,10 @@ class Training:
     pause: float = 0.0
     """Seconds of the last restart that are still to come."""
     split: tuple[int, int] = (0, 0)
-    course: Course = field(init=False)
+    timeline: JobTimeline = field(init=False)
 
     def __post_init__(self) -> None:
-        self.course = Course(self.name, self.submitted, model=self.model.name)
+        self.timeline = JobTimeline(self.name, self.submitted, model=self.model.name)
 
     def place(self, placement: Placement) -> None:
         """Restart on these GPUs; () takes all away."""
@@ -144,7 +144,7 @@ def simulate(
     if nodes < 1 or gpus < 1:
         raise BadRequest(f"a pool of {nodes} nodes with {gpus} GPUs each can't run anything; give at least one of both")
     began = time.perf_counter()
-    run = Run(policy=name, capacity=nodes * gpus, courses=[job.course for job in jobs])
+    run = Run(policy=name, capacity=nodes * gpus, timelines=[job.timeline for job in jobs])
     loop = _Loop(list(jobs), policy, nodes, gpus, run)
     done, idle_since = -1, 0
     while loop.waiting or loop.active:
@@ -173,7 +173,7 @@ class _Loop:
         self.now = 0
         self.done = 0
         for job in jobs:
-            job.course.alone = alone(job.model, job.batch, nodes * gpus, gpus)
+            job.timeline.alone = alone(job.model, job.batch, nodes * gpus, gpus)
         if len(self.rank) != len(jobs):
             raise BadRequest("two jobs of the workload have the same name; make the names unique")
 
@@ -204,20 +204,20 @@ class _Loop:
         for job in list(jobs):
             assert job.ended is not None
             held = self.held.pop(job.name)
-            job.course.spans.append(Span(self.since.pop(job.name), job.ended, len(held)))
-            job.course.ended = job.ended
+            job.timeline.spans.append(Span(self.since.pop(job.name), job.ended, len(held)))
+            job.timeline.ended = job.ended
             del self.active[job.name]
             self.done += 1
 
     def _change(self, job: Training, before: Allocation, after: Allocation) -> None:
         if before:
-            job.course.spans.append(Span(self.since.pop(job.name), self.now, len(before)))
+            job.timeline.spans.append(Span(self.since.pop(job.name), self.now, len(before)))
         if after:
             self.since[job.name] = self.now
-            if job.course.started is None:
-                job.course.started = self.now
+            if job.timeline.started is None:
+                job.timeline.started = self.now
             else:
-                job.course.restarts += 1
+                job.timeline.restarts += 1
         job.place(shape(after))
 
 

@@ -135,7 +135,7 @@ class Agent:
 
     async def _repeat(self, seen: ExitReported) -> None:
         try:
-            await self._ask(ReportArrived(seen=seen))
+            await self._ask(ReportArrived(report=seen))
         except ElasticError as problem:
             log.info("not repeated, %s", problem)
 

@@ -1,6 +1,6 @@
 """The agent's hold on one attempt: start or find its driver, pass orders on, bring its reports to the daemon.
 
-Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's books. An attempt that was
+Knows the attempt's folder, the driver's socket and the outbox; must not know the daemon's state. An attempt that was
 begun is brought to its end exactly once, whoever dies in between: the driver's lock keeps a second driver away,
 `exit.json` is the end, and a driver that is gone without one has its workers ended before the slots are given back.
 """

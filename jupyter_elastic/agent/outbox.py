@@ -63,7 +63,7 @@ class Outbox:
         pause_s = RETRY_S[0]
         while True:
             try:
-                await self._ask(ReportArrived(seen=seen))
+                await self._ask(ReportArrived(report=seen))
             except (NotFound, BadRequest, NotAllowed) as problem:
                 log.warning("the daemon doesn't want %s: %s", seen, problem)
                 return

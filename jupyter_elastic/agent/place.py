@@ -27,7 +27,7 @@ def here() -> AgentPlace:
     return AgentPlace(
         place=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32],
         home=home,
-        words=f"host {socket.gethostname()}, {processes}, {paths.state_dir()}"[:500],
+        description=f"host {socket.gethostname()}, {processes}, {paths.state_dir()}"[:500],
     )
 
 

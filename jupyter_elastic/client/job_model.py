@@ -181,7 +181,7 @@ class JobModel:
             case JobProgressed():
                 self._advance(event.at, data.progress)
             case WorkerDied() | WorkerReplaced():
-                self._size(event.at, len(self.slots), data.words)
+                self._size(event.at, len(self.slots), data.text)
             case JobRequeued():
                 self.phase, self.reason, self.slots = "queued", data.reason or data.cause, ()
                 self.preemptions += data.cause == "preempted"

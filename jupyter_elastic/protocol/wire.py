@@ -140,7 +140,7 @@ class Unfollow(Ask, frozen=True, kw_only=True):
 class ReportArrived(Ask, frozen=True, kw_only=True):
     """An agent's report. Its `by` is ignored: the socket says who. Answer: `Done`."""
 
-    seen: RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
+    report: RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
 
 
 class Ping(Ask, frozen=True, kw_only=True):

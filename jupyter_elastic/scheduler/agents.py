@@ -56,7 +56,7 @@ class Agents:
         self._greeted = set(self._peers.values())
 
     def report_all(self) -> None:
-        """Report all of them as connected: while nothing could be written nobody was told."""
+        """Report all of them as connected: while nothing could be written that was not possible."""
         for user, peer in self._peers.items():
             self._report(user, peer)
 

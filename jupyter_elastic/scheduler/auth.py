@@ -60,7 +60,7 @@ class Rights:
             raise NotAllowed(f"this daemon runs as {self.owner}; only {self.owner} may end it")
 
     def sees_progress(self, user: str, owner: str | None) -> bool:
-        """Whether `user` is told of the training progress of jobs of `owner`."""
+        """Whether `user` may see the training progress of jobs of `owner`."""
         return user == owner or self.is_admin(user)
 
     def _admins(self) -> str:
@@ -97,7 +97,7 @@ class Keys:
         self._users: dict[str, str] = {}
 
     def user(self, key: str) -> str | None:
-        """The user whose Z85 key this is; None for a stranger. Never raises: it is asked inside a handshake."""
+        """The user whose Z85 key this is; None for an unknown key. Never raises: it is asked inside a handshake."""
         try:
             info = self.path.stat()
             stamp = (info.st_mtime_ns, info.st_size)
@@ -113,10 +113,10 @@ def parse_keys(text: str, where: str = "the table of keys") -> dict[str, str]:
     """Key to user. BadRequest names a line that isn't `key user`."""
     users: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0] == "#":  # a key may begin with `#` itself, but never stands alone
+        fields = line.split()
+        if not fields or fields[0] == "#":  # a key may begin with `#` itself, but never stands alone
             continue
-        if len(words) != 2 or len(words[0]) != 40:
+        if len(fields) != 2 or len(fields[0]) != 40:
             raise BadRequest(f"{where}, line {number}: expected a public key of 40 characters, a space and a user name")
-        users[words[0]] = words[1]
+        users[fields[0]] = fields[1]
     return users

@@ -1,8 +1,8 @@
 """Where slots come from: NVML (one slot a GPU), CPU cores, or a file that the administrator wrote.
 
-A source is asked at the start and every few seconds in a thread of its own. It is told which slots are held, so that it
-can tell a stranger's process from one of ours: on a slot that nobody holds, every process is a stranger's, and the slot
-is out until it has gone. Knows NVML and files; must not know the books. Other sources come by entry point
+A source is asked at the start and every few seconds in a thread of its own. It is given the slots that are held, so
+that it can tell a foreign process from one of ours: on a slot that nobody holds, every process is foreign, and the slot
+is out until it has gone. Knows NVML and files; must not know the core's state. Other sources come by entry point
 (`jupyter_elastic.hosts`): a class whose instances have `hosts(held)`.
 """
 
@@ -23,7 +23,7 @@ from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.types import Host, Slot, SlotId
 
 SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
-STRANGER = "in use outside the pool"
+FOREIGN = "in use outside the pool"
 
 
 class Source(Protocol):
@@ -66,7 +66,7 @@ class Nvml:
             for device in self._instances(gpu):
                 index = len(slots)
                 ours = f"{self._name}:{index}" in held
-                out = "" if ours else self._stranger(device)
+                out = "" if ours else self._foreign(device)
                 slots.append(Slot(index=index, device=_text(self._nvml.nvmlDeviceGetUUID(device)), out=out))
         return (Host(name=self._name, kind="gpu", slots=tuple(slots)),)
 
@@ -87,13 +87,13 @@ class Nvml:
                 continue
         return found
 
-    def _stranger(self, device: Any) -> str:
+    def _foreign(self, device: Any) -> str:
         """Whose process uses a device that nobody has leased; empty when there is none, or none that we may see."""
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         except self._nvml.NVMLError:
             return ""
-        return f"{STRANGER} by {', '.join(_who(p.pid) for p in processes[:3])}" if processes else ""
+        return f"{FOREIGN} by {', '.join(_who(p.pid) for p in processes[:3])}" if processes else ""
 
 
 class Static:
@@ -189,13 +189,13 @@ def _text(value: str | bytes) -> str:
 def without_own(hosts: tuple[Host, ...], held: frozenset[SlotId]) -> tuple[Host, ...]:
     """The hosts as seen, but no slot out for a process on it that is held now.
 
-    A job may have come while the source was looking: its process is no stranger's.
+    A job may have come while the source was looking: its process is not foreign.
     """
     return tuple(
         replace(
             host,
             slots=tuple(
-                replace(slot, out="") if slot.out.startswith(STRANGER) and host.slot_id(slot.index) in held else slot
+                replace(slot, out="") if slot.out.startswith(FOREIGN) and host.slot_id(slot.index) in held else slot
                 for slot in host.slots
             ),
         )

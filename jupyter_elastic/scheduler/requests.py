@@ -178,13 +178,13 @@ def _list_jobs(api: DaemonApi, context: Context, ask: wire.ListJobs) -> Answer:
         active = [info for info in found if info.phase in ACTIVE][:limit]
         others = [info for info in found if info.phase not in ACTIVE]
         found = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
-    shown = tuple(_for_eyes_of(api, context.peer.user, info) for info in found)
+    shown = tuple(_visible_to(api, context.peer.user, info) for info in found)
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
     return wire.Jobs(jobs=shown, seq=api.store.core.state.seq)
 
 
-def _for_eyes_of(api: DaemonApi, user: str, info: JobInfo) -> JobInfo:
+def _visible_to(api: DaemonApi, user: str, info: JobInfo) -> JobInfo:
     if info.progress is None or api.rights.sees_progress(user, info.owner):
         return info
     return replace(info, progress=None)
@@ -253,13 +253,13 @@ def _unfollow(api: DaemonApi, context: Context, ask: wire.Unfollow) -> Answer:
 @_case(wire.ReportArrived)
 def _report(api: DaemonApi, context: Context, ask: wire.ReportArrived) -> Answer:
     """Who and when are ours to say: the clock of somebody else in the state would stop it for ever."""
-    seen = ask.seen
-    api.rights.report(context.peer.user, api.store.core.state.owner_of(seen.job), seen.job)
+    report = ask.report
+    api.rights.report(context.peer.user, api.store.core.state.owner_of(report.job), report.job)
     if context.peer.role != "agent":
         raise NotAllowed("only the user's agent reports; say Hello with role agent first")
-    if isinstance(seen, ProgressReported) and len(seen.progress.metrics) > METRICS:
+    if isinstance(report, ProgressReported) and len(report.progress.metrics) > METRICS:
         raise BadRequest(f"a report may hold {METRICS} metrics at most")
-    stimulus = replace(seen, **api.store.stamp(context.peer.user))
+    stimulus = replace(report, **api.store.stamp(context.peer.user))
     return wire.Done() if api.store.report(stimulus, context) else None
 
 

@@ -1,4 +1,4 @@
-"""From the journal to the books and back: replay, and the snapshot that shortens it.
+"""From the journal to the state and back: replay, and the snapshot that shortens it.
 
 Knows journal and core; must not know sockets or time.
 """
@@ -24,7 +24,7 @@ _decoder = msgspec.msgpack.Decoder(State)
 
 
 def restore(journal: Journal, shares: Shares = EQUAL) -> tuple[Core, int]:
-    """The books as the journal tells them, and how many events had to be read for it.
+    """The core with the state of the journal, and how many events had to be read for it.
 
     JournalError where the journal is damaged. A snapshot that this version did not write is passed over.
     """
@@ -37,7 +37,7 @@ def restore(journal: Journal, shares: Shares = EQUAL) -> tuple[Core, int]:
 
 
 def save_snapshot(journal: Journal, core: Core) -> bool:
-    """Write the present books beside the events; False if that failed, which harms nothing."""
+    """Write the present state beside the events; False if that failed, which harms nothing."""
     if core.state.seq != journal.last_seq:
         return False
     return journal.save_snapshot(core.state.seq, layout(), msgspec.msgpack.encode(core.state))
@@ -45,7 +45,7 @@ def save_snapshot(journal: Journal, core: Core) -> bool:
 
 @cache
 def layout() -> str:
-    """What a snapshot must have been written by to be read: this very version of the books' source."""
+    """What a snapshot must have been written by to be read: this very version of the core's source."""
     folder = Path(core_package.__file__).parent
     sum_ = 0
     for path in sorted(folder.glob("*.py")):

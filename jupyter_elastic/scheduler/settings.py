@@ -1,4 +1,4 @@
-"""What a daemon is started with. Knows words, no behaviour."""
+"""What a daemon is started with. Data only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ AGENT_SILENCE_S = 12.0
 SCAN_S = 10.0
 """How often the hosts are looked at."""
 KEEP_S = 30 * 86_400.0
-"""How long the books know a job after its end."""
+"""How long the state holds a job after its end."""
 KEEP_JOBS = 10_000
-"""How many ended jobs they know at most, but for those of the last hour."""
+"""How many ended jobs it holds at most, but for those of the last hour."""
 FORGET_S = 600.0
 """How often they are gone through for it."""
 

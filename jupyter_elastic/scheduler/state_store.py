@@ -1,6 +1,6 @@
 """Steps stimuli in memory and puts what follows on disk, batch by batch: one transaction for all that came together.
 
-Nobody hears of an event before it is on disk: a commit hands the answers, the events and the orders on. When a commit
+No event leaves the daemon before it is on disk: a commit hands the answers, the events and the orders on. When a commit
 fails the state is read again from the journal, so that memory never knows more than the disk; reports are then held
 back until the disk takes writes again, and commands are refused.
 

@@ -131,7 +131,7 @@ class Subscriptions:
                 self._send(stream, *self._frame(stream, page))
             if stream.cursor >= self._journal.last_seq:
                 self._lagging.discard(stream)
-                if stream.sent < stream.cursor:  # the last ones were not for its eyes: say that there are no more
+                if stream.sent < stream.cursor:  # it may not see the last ones: say that there are no more
                     self._send(stream, self._message(stream, (), stream.cursor), stream.cursor)
 
         if not self._draining and (self._lagging or self._transport.lagging):
@@ -150,7 +150,7 @@ class Subscriptions:
         return self._journal.events(after, PAGE)
 
     def _frame(self, stream: _Subscription, events: Sequence[Event]) -> tuple[bytes | None, int]:
-        """The message for a follower (None: nothing of it is for its eyes), and up to which event it reaches."""
+        """The message for a follower (None: it may see nothing of it), and up to which event it reaches."""
         last = events[-1].seq
         seen = tuple(event for event in events if self._sees(stream, event))
         if not seen:

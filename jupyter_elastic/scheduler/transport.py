@@ -1,7 +1,7 @@
 """The daemon's sockets: who is speaking, what did they send, and how an answer gets back. Nothing here is believed.
 
 A UNIX socket (`ipc://`), where the kernel says which user is at the other end, and, when asked for, a TCP socket with
-CURVE, where a table of public keys says it. What comes in is handed on frame by frame, with a word when there is no
+CURVE, where a table of public keys says it. What comes in is handed on frame by frame, with a call when there is no
 more at the moment, so that one fdatasync serves all that came. A peer that does not read gets a bounded queue and holds
 nobody up.
 
@@ -183,7 +183,7 @@ class Transport:
     def _socket(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.maxmsgsize = MAX_FRAME  # libzmq ends the connection of whoever sends more
-        socket.router_mandatory = True  # a full or lost peer is told to us instead of losing frames silently
+        socket.router_mandatory = True  # a full or lost peer is an error instead of frames lost silently
         socket.rcvhwm = socket.sndhwm = 1000
         socket.backlog = 1000
         socket.handshake_ivl = 10_000
@@ -232,7 +232,7 @@ class Transport:
         self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float
     ) -> Received | None:
         self.counts["received"] += 1
-        # Names that peers give themselves are refused: who took the name of one who just left would get their mail.
+        # Names that peers give themselves are refused: who took the name of one who just left would get their frames.
         identity = parts[0].bytes
         if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:
             self.counts["malformed"] += 1
@@ -287,7 +287,7 @@ class Transport:
             except Exception:
                 log.exception("a CURVE handshake could not be judged")
             if user is None:
-                self.counts["strangers"] += 1
+                self.counts["unknown keys"] += 1
                 reply = [version, request, b"400", b"this key is not in the table", b"", b""]
             else:
                 reply = [version, request, b"200", b"welcome", user.encode(), b""]

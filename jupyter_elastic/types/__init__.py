@@ -1,6 +1,6 @@
-"""The vocabulary: every word that two parts of the house say to each other.
+"""The vocabulary: every message and record that two parts of the system exchange.
 
-Knows the words of ARCHITECTURE.md and nothing else: no clock, no socket, no framework. Times are seconds since the
+Knows nothing else: no clock, no socket, no framework. Times are seconds since the
 epoch (`*_at`) or durations in seconds (`*_s`). All structs are frozen; what changes is a new struct.
 """
 

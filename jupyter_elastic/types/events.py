@@ -99,15 +99,15 @@ class WorkerDied(EventData, frozen=True, kw_only=True):
     job: JobId
     attempt: Count
     count: Count
-    """Deaths of the attempt until then; of very many not each is told."""
+    """Deaths of the attempt until then; of very many not each is reported."""
     rank: Count
     slot: SlotId
     cause: Text
     step: Step | None = None
 
     @property
-    def words(self) -> str:
-        """In words: `rank 1 was killed by SIGKILL at step 120`."""
+    def text(self) -> str:
+        """For people: `rank 1 was killed by SIGKILL at step 120`."""
         return f"rank {self.rank} {self.cause}" + ("" if self.step is None else f" at step {self.step}")
 
 
@@ -123,8 +123,8 @@ class WorkerReplaced(EventData, frozen=True, kw_only=True):
     after_s: float
 
     @property
-    def words(self) -> str:
-        """In words: `rank 1 was replaced after 0.4 s`."""
+    def text(self) -> str:
+        """For people: `rank 1 was replaced after 0.4 s`."""
         return f"rank {self.rank} was replaced after {self.after_s:.1f} s"
 
 
@@ -153,8 +153,8 @@ class JobResized(EventData, frozen=True, kw_only=True):
     def applied(self, spec: JobSpec) -> JobSpec:
         """What the job asks for from now on."""
         others = {name: getattr(self, name) for name in ("sizes", "preemptible", "deadline_at")}
-        told = {name: value for name, value in others.items() if value is not UNSET}
-        return replace(spec, min_slots=self.min_slots, max_slots=self.max_slots, **told)
+        changed = {name: value for name, value in others.items() if value is not UNSET}
+        return replace(spec, min_slots=self.min_slots, max_slots=self.max_slots, **changed)
 
 
 class JobEnded(EventData, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ class JobEnded(EventData, frozen=True, kw_only=True):
 
 
 class JobsForgotten(EventData, frozen=True, kw_only=True):
-    """The books no longer know these ended jobs, nor the keys they were submitted with."""
+    """The state no longer holds these ended jobs, nor the keys they were submitted with."""
 
     jobs: tuple[JobId, ...]
 

@@ -1,4 +1,4 @@
-"""What the core is told: commands of people and reports of the world."""
+"""What the core acts on: commands of people and reports of agents and hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jupyter_elastic.types.vocabulary import (
 
 
 class Stimulus(Record, tag=True, frozen=True, kw_only=True):
-    """Something that the core is told. `at` when, `by` whom (a user name or `daemon`), `id` what its events name."""
+    """Something that the core acts on. `at` when, `by` whom (a user name or `daemon`), `id` what its events name."""
 
     at: float
     by: str
@@ -68,7 +68,7 @@ class UsePolicy(Stimulus, frozen=True, kw_only=True):
 
 
 class Propose(Stimulus, frozen=True, kw_only=True):
-    """A policy's plan comes back. It is checked as if a stranger had sent it."""
+    """A policy's plan comes back. It is checked as an untrusted one."""
 
     plan: Plan
     policy: Name

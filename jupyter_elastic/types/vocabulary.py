@@ -1,10 +1,10 @@
-"""The words that all messages are made of: numbers and names with their limits, and what a pool consists of."""
+"""What all messages are made of: numbers and names with their limits, and what a pool consists of."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 JobId: TypeAlias = int
 SlotId: TypeAlias = str
@@ -97,8 +97,8 @@ class AgentPlace(Record, frozen=True, kw_only=True):
     place: Annotated[str, Meta(max_length=200)]
     home: Annotated[str, Meta(max_length=200)] = ""
     """Names the state folder: whoever has the same one sees the jobs' folders, and whether a driver holds its lock."""
-    words: Annotated[str, Meta(max_length=500)] = ""
-    """For people."""
+    description: Annotated[str, Meta(max_length=500)] = field(default="", name="words")
+    """For people. Journals call it `words`."""
 
 
 class Progress(Record, frozen=True, kw_only=True):

@@ -28,11 +28,11 @@ class TestReference:
     def test_one_job_takes_its_restart_and_its_iterations(self, tmp_path: Path, models: dict[str, Model]) -> None:
         run = simulator.simulate(jobs(tmp_path, models, ("a", 10, 1, 32)), reference.Tiresias(), name="las")
         # allocated at 60 s, 30 s of restart, then 300 iterations of 0.42 s, each epoch's end rounded to a second
-        (course,) = run.courses
-        assert course.started == 60
-        assert course.ended == 60 + 30 + 3 * round(100 * 0.42)
-        assert course.restarts == 0
-        assert course.spans == [(60, course.ended, 1)]
+        (timeline,) = run.timelines
+        assert timeline.started == 60
+        assert timeline.ended == 60 + 30 + 3 * round(100 * 0.42)
+        assert timeline.restarts == 0
+        assert timeline.spans == [(60, timeline.ended, 1)]
 
     def test_tiresias_demotes_what_had_16_gpu_hours(self, tmp_path: Path, models: dict[str, Model]) -> None:
         anchor = reference.Tiresias()
@@ -82,7 +82,7 @@ class TestReference:
         run = simulator.simulate(
             jobs(tmp_path, models, ("a", 0, 1, 32), ("b", 1_000_001, 1, 32)), reference.Tiresias(), name="las"
         )
-        assert run.courses[1].started == 1_000_020  # the next whole minute
+        assert run.timelines[1].started == 1_000_020  # the next whole minute
         assert len(run.decisions) < 20
 
 
@@ -115,7 +115,7 @@ class TestOurs:
 
         ours = Advised(Greedy())  # type: ignore[arg-type]
         run = simulator.simulate(jobs(tmp_path, models, ("a", 0, 1, 32)), ours, name="greedy", nodes=1, gpus=2)
-        assert run.courses[0].restarts == 0
+        assert run.timelines[0].restarts == 0
         assert ours.rejected[0].startswith("at 120 s: job 1: 99 workers are not allowed")
 
     def test_adapting_the_batch_is_faster(self, tmp_path: Path, models: dict[str, Model]) -> None:

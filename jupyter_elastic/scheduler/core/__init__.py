@@ -1,7 +1,7 @@
 """The core: a ledger of slots, a queue, and a judge of plans. Pure: no clock, no chance, no socket, no disk.
 
 `Core.step(stimulus)` is decide (what follows?), evolve (write it down) and react (what must be ordered?). Its state
-follows from the events alone, so folding a journal gives the same books again.
+follows from the events alone, so folding a journal gives the same state again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Core:
         quotas: Mapping[str, int] | None = None,
         seed: int = 0,
     ) -> None:
-        """Begin with empty books, or with those of a snapshot. Weights, quotas and seed only go into views."""
+        """Begin with an empty state, or with that of a snapshot. Weights, quotas and seed only go into views."""
         self.state = state if state is not None else State()
         self._views = Views(weights=weights or {}, quotas=quotas or {}, seed=seed)
         self._limits: dict[JobId, float] = {}
@@ -79,7 +79,7 @@ class Core:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def step(self, stimulus: Stimulus) -> tuple[tuple[Event, ...], tuple[AnyEffect, ...]]:
-        """What follows from a stimulus, already written into the books.
+        """What follows from a stimulus, already folded into the state.
 
         BadRequest or NotFound for a command that can't be granted, which then changes nothing. A report never
         raises; a stale one yields nothing.
@@ -98,7 +98,7 @@ class Core:
         return events, tuple(react(self.state, decided))
 
     def fold(self, event: Event) -> None:
-        """Write an event into the books: what a replay does with each line of the journal."""
+        """Fold an event into the state: what a replay does with each line of the journal."""
         data = event.data
         sizes = self._measured(data.job) if isinstance(data, JobProgressed) else 0
         evolve(self.state, event)

@@ -1,6 +1,6 @@
 """Which of a user's agents the orders belong to, when there is more than one.
 
-Knows the books and where agents are. What was launched in one place can only be seen from there: an agent elsewhere
+Knows the state and where agents are. What was launched in one place can only be seen from there: an agent elsewhere
 would take it for ended, and its slots for free.
 """
 
@@ -35,4 +35,4 @@ def objection(state: State, user: str, place: AgentPlace | None, *, alone: bool,
         remedy = "if nothing of it runs any more, start this one with `jupyter elastic agent --take-over`"
     there = "it is connected" if connected else "it is not connected"
     runs = f", and only it can see what runs of job {', '.join(jobs[:10])}" if jobs else ""
-    return f"the agent of {user} is another one ({known.words or known.place}); {there}{runs}: {remedy}"
+    return f"the agent of {user} is another one ({known.description or known.place}); {there}{runs}: {remedy}"

@@ -1,4 +1,4 @@
-"""The invariants of the books, as code. Run after every step in tests, and by a daemon started with --paranoid.
+"""The invariants of the state, as code. Run after every step in tests, and by a daemon started with --paranoid.
 
 Knows what must be true at any time, and nothing of how it came to be: it counts everything anew from both sides.
 """
@@ -13,11 +13,11 @@ from jupyter_elastic.types import ACTIVE, ENDED
 
 
 class InvariantBroken(AssertionError):
-    """The books contradict themselves: a bug of the core. The message names the page."""
+    """The state contradicts itself: a bug of the core. The message names the entry."""
 
 
 def check(state: State) -> None:
-    """InvariantBroken if the books are wrong."""
+    """InvariantBroken if the state is wrong."""
     _check_index(state)
     for job in state.jobs.values():
         _check_job(job)
@@ -71,17 +71,17 @@ def _check_job(job: Job) -> None:
 
 def _check_slots(state: State) -> None:
     present = {host.slot_id(slot.index) for host in state.hosts for slot in host.slots}
-    _that(present <= state.slots.keys(), "a slot of a host has no page")
+    _that(present <= state.slots.keys(), "a slot of a host has no entry")
     leased = Counter(slot for job in state.jobs.values() for slot in job.slots)
     draining = Counter(slot for job in state.jobs.values() for slot in job.draining)
     twice = [slot for slot, count in (leased + draining).items() if count > 1]
     _that(not twice, f"leased twice: {twice}")
     owners = {slot: job.job for job in state.jobs.values() for slot in (*job.slots, *job.draining)}
     _that(owners.keys() <= state.slots.keys(), "a job holds a slot that does not exist")
-    for slot_id, book in state.slots.items():
-        _that(book.job == owners.get(slot_id), f"{slot_id} says job {book.job}, the jobs say {owners.get(slot_id)}")
-        _that(book.draining == (slot_id in draining), f"{slot_id} drains in one book only")
-        _that(book.gone == (slot_id not in present), f"{slot_id} is gone in one book only")
-        _that(not book.gone or (book.job is not None and bool(book.out)), f"{slot_id} is gone and not given up")
-        _that(not (book.out and slot_id in leased), f"{slot_id} is out ({book.out}) but leased and not draining")
-        _that(book.job is not None or book.granted == 0, f"{slot_id} is free but granted")
+    for slot_id, entry in state.slots.items():
+        _that(entry.job == owners.get(slot_id), f"{slot_id} says job {entry.job}, the jobs say {owners.get(slot_id)}")
+        _that(entry.draining == (slot_id in draining), f"{slot_id} drains in one entry only")
+        _that(entry.gone == (slot_id not in present), f"{slot_id} is gone in one entry only")
+        _that(not entry.gone or (entry.job is not None and bool(entry.out)), f"{slot_id} is gone and not given up")
+        _that(not (entry.out and slot_id in leased), f"{slot_id} is out ({entry.out}) but leased and not draining")
+        _that(entry.job is not None or entry.granted == 0, f"{slot_id} is free but granted")

@@ -1,6 +1,6 @@
 """What follows from a stimulus: events, one case each. Judges, and changes nothing.
 
-Knows the books and the stimulus, whose `at` is the only time there is. A command that can't be granted raises with
+Knows the state and the stimulus, whose `at` is the only time there is. A command that can't be granted raises with
 advice; a report never raises: one of an old attempt, an old generation or a job long gone is simply nothing new.
 """
 
@@ -63,8 +63,8 @@ from jupyter_elastic.types import (
 
 MAX_LOSSES = 3
 """Attempts that may be lost in a row without new progress before the job is given up."""
-TOLD_DEATHS, FEWER = 20, 1.25
-"""So many deaths of workers in an attempt are told each, after that only when there are so many times more."""
+FIRST_DEATHS, FEWER = 20, 1.25
+"""So many deaths of workers in an attempt are journaled each, after that only when there are so many times more."""
 MAX_REJECTIONS = 3
 """Plans that may be refused in a row before the fallback policy takes over."""
 MIN_AGE_S = 3600.0
@@ -135,7 +135,7 @@ def _unfinished(state: State, job_id: int) -> Job:
 
 
 def unknown(state: State, job_id: int) -> str:
-    """What to say of a job that is not in the books."""
+    """What to say of a job that is not in the state."""
     if 1 <= job_id < state.next_job:
         return f"job {job_id} ended long ago and the pool has forgotten it; what it wrote is still in its folder"
     return f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
@@ -254,24 +254,24 @@ def _rejected(state: State, reason: str) -> EventList:
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-def _attempt(state: State, seen: Report) -> Job | None:
+def _attempt(state: State, report: Report) -> Job | None:
     """The job whose present attempt this is about."""
-    job = state.jobs.get(seen.job)
-    return job if job is not None and job.phase in ACTIVE and job.attempt == seen.attempt else None
+    job = state.jobs.get(report.job)
+    return job if job is not None and job.phase in ACTIVE and job.attempt == report.attempt else None
 
 
-def _running_seen(state: State, seen: RunningReported) -> EventList:
-    job = _attempt(state, seen)
-    if job is None or job.phase == "stopping" or seen.generation != job.generation:
+def _running_reported(state: State, report: RunningReported) -> EventList:
+    job = _attempt(state, report)
+    if job is None or job.phase == "stopping" or report.generation != job.generation:
         return []
-    there = set(seen.slots)
+    there = set(report.slots)
     members = tuple(slot for slot in job.slots if slot in there)
     known = job.settled == job.generation and members == job.members
     # What a worker has said stays so, whatever a report says that was sent before.
-    elastic = job.elastic if job.elastic or seen.elastic is None else seen.elastic
+    elastic = job.elastic if job.elastic or report.elastic is None else report.elastic
     if not members or (known and elastic == job.elastic):
         return []
-    pause_s = seen.pause_s if isfinite(seen.pause_s) and seen.pause_s > 0 and not known else 0.0
+    pause_s = report.pause_s if isfinite(report.pause_s) and report.pause_s > 0 and not known else 0.0
     return [
         JobRunning(
             job=job.job,
@@ -284,56 +284,63 @@ def _running_seen(state: State, seen: RunningReported) -> EventList:
     ]
 
 
-def _release_seen(state: State, seen: ReleaseReported) -> EventList:
+def _release_reported(state: State, report: ReleaseReported) -> EventList:
     """Only draining slots are freed. A leased one stays its job's even if the process on it is gone."""
-    job = _attempt(state, seen)
+    job = _attempt(state, report)
     if job is None:
         return []
-    gone = set(seen.slots)
-    freed = tuple(slot for slot in job.draining if slot in gone and not _late(state, slot, seen))
+    gone = set(report.slots)
+    freed = tuple(slot for slot in job.draining if slot in gone and not _late(state, slot, report))
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
 
 
-def _late(state: State, slot: SlotId, seen: ReleaseReported) -> bool:
+def _late(state: State, slot: SlotId, report: ReleaseReported) -> bool:
     """Whether the report is of an earlier time when the same attempt had the slot."""
-    return seen.generation is not None and seen.generation < state.slots[slot].granted
+    return report.generation is not None and report.generation < state.slots[slot].granted
 
 
-def _progress_seen(state: State, seen: ProgressReported) -> EventList:
-    job = _attempt(state, seen)
-    progress = _finite(seen.progress)
+def _progress_reported(state: State, report: ProgressReported) -> EventList:
+    job = _attempt(state, report)
+    progress = _finite(report.progress)
     if job is None or progress == job.progress:
         return []
     return [JobProgressed(job=job.job, attempt=job.attempt, progress=progress)]
 
 
-def _death_seen(state: State, seen: DeathReported) -> EventList:
+def _death_reported(state: State, report: DeathReported) -> EventList:
     """The first of them each, then ever fewer: what dies a thousand times is some forty events."""
-    job = _attempt(state, seen)
-    if job is None or job.phase == "stopping" or seen.count <= job.deaths:
+    job = _attempt(state, report)
+    if job is None or job.phase == "stopping" or report.count <= job.deaths:
         return []
-    if job.deaths >= TOLD_DEATHS and seen.count < FEWER * job.deaths:
+    if job.deaths >= FIRST_DEATHS and report.count < FEWER * job.deaths:
         return []
-    cause = plan.plain(seen.cause)
+    cause = plan.plain(report.cause)
     return [
-        WorkerDied(job=job.job, attempt=job.attempt, count=seen.count, rank=seen.rank, slot=seen.slot, cause=cause,
-                   step=seen.step)
-    ]  # fmt: skip
+        WorkerDied(
+            job=job.job,
+            attempt=job.attempt,
+            count=report.count,
+            rank=report.rank,
+            slot=report.slot,
+            cause=cause,
+            step=report.step,
+        )
+    ]
 
 
-def _replacement_seen(state: State, seen: ReplacementReported) -> EventList:
-    job = _attempt(state, seen)
-    if job is None or job.phase == "stopping" or job.died.get(seen.slot) != seen.count:
+def _replacement_reported(state: State, report: ReplacementReported) -> EventList:
+    job = _attempt(state, report)
+    if job is None or job.phase == "stopping" or job.died.get(report.slot) != report.count:
         return []
-    after_s = seen.after_s if isfinite(seen.after_s) and seen.after_s > 0 else 0.0
+    after_s = report.after_s if isfinite(report.after_s) and report.after_s > 0 else 0.0
     return [
-        WorkerReplaced(job=job.job, attempt=job.attempt, count=seen.count, rank=seen.rank, slot=seen.slot,
+        WorkerReplaced(job=job.job, attempt=job.attempt, count=report.count, rank=report.rank, slot=report.slot,
                        after_s=after_s)
     ]  # fmt: skip
 
 
 def _finite(progress: Progress) -> Progress:
-    """The report without what is no number or can't be: the journal's JSON has no word for NaN, so it is named."""
+    """The report without what is no number or can't be: JSON can't write NaN, so it is named."""
     changes: dict[str, Any] = {}
     for name in Progress.__struct_fields__:
         value = getattr(progress, name)
@@ -348,18 +355,18 @@ def _finite(progress: Progress) -> Progress:
     return replace(progress, **changes) if changes else progress
 
 
-def _exit_seen(state: State, seen: ExitReported) -> EventList:
-    job = _attempt(state, seen)
+def _exit_reported(state: State, report: ExitReported) -> EventList:
+    job = _attempt(state, report)
     if job is None:
         return []
     held = (*job.slots, *job.draining)
     events: EventList = [SlotsReleased(job=job.job, attempt=job.attempt, slots=held)] if held else []
-    return [*events, _outcome(job, seen)]
+    return [*events, _outcome(job, report)]
 
 
-def _outcome(job: Job, seen: ExitReported) -> AnyEventData:
+def _outcome(job: Job, report: ExitReported) -> AnyEventData:
     """What becomes of a job whose attempt is over."""
-    outcome, reason = seen.outcome, plan.plain(seen.reason)
+    outcome, reason = report.outcome, plan.plain(report.reason)
     if outcome == "completed":
         return JobEnded(job=job.job, outcome="completed", reason=reason)
     if job.stop == "cancel":
@@ -377,11 +384,11 @@ def _outcome(job: Job, seen: ExitReported) -> AnyEventData:
     return JobRequeued(job=job.job, attempt=job.attempt, cause="lost", reason=reason)
 
 
-def _agent_seen(state: State, seen: AgentReported) -> EventList:
-    place = seen.place if seen.place != state.places.get(seen.by) else None
-    if state.agents.get(seen.by) == seen.connected and place is None:
+def _agent_reported(state: State, report: AgentReported) -> EventList:
+    place = report.place if report.place != state.places.get(report.by) else None
+    if state.agents.get(report.by) == report.connected and place is None:
         return []
-    return [AgentChanged(user=seen.by, connected=seen.connected, place=place)]
+    return [AgentChanged(user=report.by, connected=report.connected, place=place)]
 
 
 def _tick(state: State, tick: Tick) -> EventList:
@@ -406,8 +413,8 @@ def _forget(state: State, command: Forget) -> EventList:
         if not old or ended_at > command.at - MIN_AGE_S:
             break
         gone.append(job.job)
-    pages = range(0, len(gone), FORGOTTEN_AT_ONCE)
-    return [JobsForgotten(jobs=tuple(gone[at : at + FORGOTTEN_AT_ONCE])) for at in pages]
+    starts = range(0, len(gone), FORGOTTEN_AT_ONCE)
+    return [JobsForgotten(jobs=tuple(gone[at : at + FORGOTTEN_AT_ONCE])) for at in starts]
 
 
 def limit_at(job: Job) -> float | None:
@@ -420,8 +427,8 @@ def limit_at(job: Job) -> float | None:
 # --- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def _hosts_seen(state: State, seen: HostsReported) -> EventList:
-    hosts = _distinct(seen.hosts)
+def _hosts_reported(state: State, report: HostsReported) -> EventList:
+    hosts = _distinct(report.hosts)
     if hosts == state.hosts:
         return []
     usable = {host.slot_id(slot.index) for host in hosts for slot in host.slots if not slot.out}
@@ -435,7 +442,7 @@ def _hosts_seen(state: State, seen: HostsReported) -> EventList:
 
 
 def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    """Hosts by name and slots by index, each once: the last word counts."""
+    """Hosts by name and slots by index, each once: the last one counts."""
     by_name = {host.name: host for host in hosts}
     found = []
     for host in by_name.values():
@@ -462,14 +469,14 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     UsePolicy: _use_policy,
     Propose: _propose,
     PolicyFailed: _policy_failed,
-    HostsReported: _hosts_seen,
-    AgentReported: _agent_seen,
-    RunningReported: _running_seen,
-    ReleaseReported: _release_seen,
-    ProgressReported: _progress_seen,
-    DeathReported: _death_seen,
-    ReplacementReported: _replacement_seen,
-    ExitReported: _exit_seen,
+    HostsReported: _hosts_reported,
+    AgentReported: _agent_reported,
+    RunningReported: _running_reported,
+    ReleaseReported: _release_reported,
+    ProgressReported: _progress_reported,
+    DeathReported: _death_reported,
+    ReplacementReported: _replacement_reported,
+    ExitReported: _exit_reported,
     Forget: _forget,
     Tick: _tick,
 }

@@ -1,6 +1,6 @@
-"""Why does this job wait, or hold what it holds, and until about when: in words for its owner.
+"""Why does this job wait, or hold what it holds, and until about when: for its owner.
 
-Knows the books. Guesses nothing that it can't tell from them, and says "about" where it guesses.
+Knows the state. Guesses nothing that it can't tell from it, and says "about" where it guesses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def explain(state: State, job: Job, now: float) -> str:
 def until(state: State, job: Job, now: float) -> str:
     """The last sentence of `explain`: about when a queued job can start. Empty where waiting alone does not help.
 
-    It is told apart because whoever has foreseen the wait says that instead.
+    It is apart because whoever has a forecast of the wait shows that instead.
     """
     need = _needs(job)
     if job.phase != "queued" or state.absent(job.owner) or need > state.capacity:
@@ -185,7 +185,7 @@ def finish(job: Job, now: float) -> float | None:
 
 def expected(state: State, need: int, now: float) -> float | None:
     """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
-    have = sum((book.job is None and not book.out) or (book.draining and not book.out) for book in state.slots.values())
+    have = sum(not slot.out and (slot.job is None or slot.draining) for slot in state.slots.values())
     ends = []
     for job_id in state.active:
         job = state.jobs[job_id]

@@ -16,7 +16,7 @@ class Free:
     """Free slots by host, hosts in the pool's order. `take` removes what it gives."""
 
     def __init__(self, slots: Iterable[tuple[str, SlotId]]) -> None:
-        """Open the book with (host, slot) pairs in the pool's order."""
+        """Begin with (host, slot) pairs in the pool's order."""
         self._slots: dict[str, list[SlotId]] = {}
         for host, slot in slots:
             self._slots.setdefault(host, []).append(slot)

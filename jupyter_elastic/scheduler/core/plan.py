@@ -1,6 +1,6 @@
 """A policy's plan: is it legal, and what has to happen for it to come true.
 
-Knows the books and a plan. The plan comes from a stranger: nothing in it is believed before it is checked. Must not
+Knows the state and a plan. The plan is untrusted: nothing in it is believed before it is checked. Must not
 know which policy sent it. Growth is granted only from slots that are free now; what still drains is waited for, and
 kept from jobs that come later in the order.
 """
@@ -125,7 +125,7 @@ def memo(plan: Plan) -> tuple[Any, str | None]:
 
 
 def journaled(value: Any) -> tuple[Any, int]:
-    """A stranger's value as it comes back from the journal, and its bytes there; ValueError if it can't be kept."""
+    """An untrusted value as it comes back from the journal, and its bytes there; ValueError if it can't be kept."""
     try:
         text = msgspec.json.encode(value)
         kept = msgspec.json.decode(text)
@@ -142,10 +142,10 @@ def reasons(state: State, plan: Plan) -> dict[JobId, str]:
         if type(job) is int and job in state.jobs and isinstance(reason, str) and reason:
             found[job] = plain(reason)
     for number, size in plan.sizes.items():
-        book = state.jobs.get(number)
-        if book is not None and _follows_its_range(book, size.workers):
-            low, high = book.spec.min_slots, book.spec.max_slots
-            by = f" by {book.resized_by}" if book.resized_by else ""
+        known = state.jobs.get(number)
+        if known is not None and _follows_its_range(known, size.workers):
+            low, high = known.spec.min_slots, known.spec.max_slots
+            by = f" by {known.resized_by}" if known.resized_by else ""
             found[number] = f"resized to {low if low == high else f'{low}:{high}'}{by}"
     return found
 

@@ -55,7 +55,7 @@ class Learned(Struct):
         self.warm = False
         self.last_samples = None
 
-    def told(self, at: float, progress: Progress, workers: int, servers: int) -> None:
+    def add(self, at: float, progress: Progress, workers: int, servers: int) -> None:
         """A report came from a settled generation of this size."""
         if progress.noise_scale is not None:
             self.noise_scale = progress.noise_scale
@@ -83,7 +83,7 @@ class Learned(Struct):
         return self.paused_s / self.pauses if self.pauses else _NOTHING.rescale_cost_s
 
     def profile(self, progress: Progress | None) -> Profile:
-        """What a policy is told."""
+        """What a policy sees."""
         if progress is None and not self.pauses:
             return _NOTHING
         speeds = tuple(

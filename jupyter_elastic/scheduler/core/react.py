@@ -1,6 +1,6 @@
-"""EventList to orders: what the owner's agent is told to do.
+"""From events to orders: what the owner's agent has to do.
 
-Knows the books after the event. Decides nothing: an order follows from its event, and can be sent again at any time,
+Knows the state after the event. Decides nothing: an order follows from its event, and can be sent again at any time,
 because an agent tells orders apart by (job, attempt, generation) and does each once.
 """
 
@@ -91,4 +91,4 @@ def _stop(job: Job) -> Stop:
 
 
 def _devices(state: State, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:
-    return {slot: book.device for slot in slots if (book := state.slots.get(slot)) is not None and book.device}
+    return {slot: entry.device for slot in slots if (entry := state.slots.get(slot)) is not None and entry.device}

@@ -51,7 +51,7 @@ FALLBACK = "fifo"
 """The policy that a pool begins with, and falls back to."""
 
 
-class SlotBook(Struct):
+class SlotState(Struct):
     """One slot. Free: no job and not out."""
 
     host: str
@@ -60,7 +60,7 @@ class SlotBook(Struct):
     out: str = ""
     """Why it can't be leased; empty when it can."""
     gone: bool = False
-    """Its host is lost; the page is kept until the last lease is released."""
+    """Its host is lost; its entry is kept until the last lease is released."""
     job: JobId | None = None
     draining: bool = False
     granted: int = 0
@@ -115,11 +115,11 @@ class Job(Struct, kw_only=True):
     progress: Progress | None = None
     learned: Learned = field(default_factory=Learned)
     deaths: int = 0
-    """Workers that died unasked in the present attempt, as far as they are told."""
+    """Workers that died unasked in the present attempt, as far as they were reported."""
     died: dict[SlotId, int] = field(default_factory=dict)
     """Slots whose worker died and has no successor yet, and the number of that death."""
     mishap: str = ""
-    """The last death in words, and what came of it."""
+    """The last death, for people, and what came of it."""
     mishap_at: float = 0.0
     resized_by: str = ""
     """Who changed its range last; empty when nobody has."""
@@ -133,7 +133,7 @@ class Job(Struct, kw_only=True):
     def rigid(self) -> bool:
         """Whether its size stays: it runs, and its cell has not come to an elastic loop, in which alone it can regroup.
 
-        Until a worker says so nobody can know, and a cell that is no such loop would lose what it has done.
+        Until a worker reports that it is unknown, and a cell that is no such loop would lose what it has done.
         """
         return self.phase in HOLDING and not self.elastic
 
@@ -165,7 +165,7 @@ class Job(Struct, kw_only=True):
 
 
 class State(Struct, kw_only=True):
-    """The books of the pool."""
+    """The state of the pool."""
 
     seq: int = 0
     at: float = 0.0
@@ -182,7 +182,7 @@ class State(Struct, kw_only=True):
     keys: dict[str, JobId] = field(default_factory=dict)
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
-    slots: dict[SlotId, SlotBook] = field(default_factory=dict)
+    slots: dict[SlotId, SlotState] = field(default_factory=dict)
     agents: dict[str, bool] = field(default_factory=dict)
     """Users whose agent was ever seen, and whether it is connected."""
     places: dict[str, AgentPlace] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class State(Struct, kw_only=True):
 
 
 def evolve(state: State, event: Event) -> None:
-    """Write one event into the books."""
+    """Fold one event into the state."""
     state.seq = event.seq
     state.at = max(state.at, event.at)
     data = event.data
@@ -292,18 +292,18 @@ def _hold(state: State, job: Job, at: float, data: JobStarted | RescaleRequested
     wanted = set(data.slots)
     _drain(state, job, tuple(slot for slot in job.slots if slot not in wanted))
     for slot in data.slots:
-        book = state.slots.get(slot)
-        if book is not None and book.job is None:
-            book.job, book.draining, book.granted = job.job, False, data.generation
+        entry = state.slots.get(slot)
+        if entry is not None and entry.job is None:
+            entry.job, entry.draining, entry.granted = job.job, False, data.generation
     job.slots, job.servers = data.slots, data.servers
     job.changed_at, job.reason = at, data.reason
 
 
 def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
     for slot in slots:
-        book = state.slots.get(slot)
-        if book is not None:
-            book.draining = True
+        entry = state.slots.get(slot)
+        if entry is not None:
+            entry.draining = True
     job.draining += slots
 
 
@@ -327,11 +327,11 @@ def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
     job.account(at)
     gone = set(data.slots)
     for slot in data.slots:
-        book = state.slots.get(slot)
-        if book is None or book.job != job.job:
+        entry = state.slots.get(slot)
+        if entry is None or entry.job != job.job:
             continue
-        book.job, book.draining, book.granted = None, False, 0
-        if book.gone:
+        entry.job, entry.draining, entry.granted = None, False, 0
+        if entry.gone:
             del state.slots[slot]
     if gone.intersection(job.slots):
         servers = job.slots[len(job.slots) - job.servers :]
@@ -346,18 +346,18 @@ def _progressed(_state: State, job: Job, at: float, data: JobProgressed) -> None
     if mark is not None and (job.furthest is None or mark > job.furthest):
         job.furthest, job.losses = mark, 0
     if job.phase == "running":
-        job.learned.told(at, progress, len(job.members) - job.servers, job.servers)
+        job.learned.add(at, progress, len(job.members) - job.servers, job.servers)
 
 
 def _died(_state: State, job: Job, at: float, data: WorkerDied) -> None:
     job.deaths = data.count
     job.died[data.slot] = data.count
-    job.mishap, job.mishap_at = data.words, at
+    job.mishap, job.mishap_at = data.text, at
 
 
 def _replaced(_state: State, job: Job, _at: float, data: WorkerReplaced) -> None:
     job.died.pop(data.slot, None)
-    job.mishap += f"; {data.words}"
+    job.mishap += f"; {data.text}"
 
 
 def _requeued(state: State, job: Job, at: float, data: JobRequeued) -> None:
@@ -407,17 +407,17 @@ def _forgotten(state: State, data: JobsForgotten) -> None:
 
 def _hosts_changed(state: State, data: HostsChanged) -> None:
     state.hosts = data.hosts
-    present: dict[SlotId, SlotBook] = {}
+    present: dict[SlotId, SlotState] = {}
     for host in data.hosts:
         for slot in host.slots:
             slot_id = host.slot_id(slot.index)
-            book = state.slots.get(slot_id) or SlotBook(host=host.name, index=slot.index)
-            book.device, book.out, book.gone = slot.device, slot.out, False
-            present[slot_id] = book
-    for slot_id, book in state.slots.items():
-        if slot_id not in present and book.job is not None:
-            book.out, book.gone = "host lost", True
-            present[slot_id] = book
+            entry = state.slots.get(slot_id) or SlotState(host=host.name, index=slot.index)
+            entry.device, entry.out, entry.gone = slot.device, slot.out, False
+            present[slot_id] = entry
+    for slot_id, entry in state.slots.items():
+        if slot_id not in present and entry.job is not None:
+            entry.out, entry.gone = "host lost", True
+            present[slot_id] = entry
     state.slots = present
 
 

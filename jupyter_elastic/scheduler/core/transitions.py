@@ -1,7 +1,7 @@
 """The phases of a job as one table, and the picture drawn from it.
 
 Knows phases and the names of events. Must not know slots, times or who asks: whether an event may happen is `decide`'s
-question, what it does to the books is `state`'s.
+question, what it does to the state is `state`'s.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core.state import Job, SlotBook, State
+from jupyter_elastic.scheduler.core.state import Job, SlotState, State
 from jupyter_elastic.types import (
     AnyEventData,
     HostsChanged,
@@ -140,12 +140,12 @@ def job_view(job: Job) -> JobView:
 
 def _host_views(state: State) -> Iterable[HostView]:
     for host in state.hosts:
-        books = [state.slots[host.slot_id(slot.index)] for slot in host.slots]
+        found = [state.slots[host.slot_id(slot.index)] for slot in host.slots]
         yield HostView(
             name=host.name,
-            capacity=sum(not book.out for book in books),
-            free=sum(book.free for book in books),
-            draining=sum(book.draining for book in books),
+            capacity=sum(not entry.out for entry in found),
+            free=sum(entry.free for entry in found),
+            draining=sum(entry.draining for entry in found),
         )
 
 
@@ -174,15 +174,15 @@ def job_info(state: State, job: Job) -> JobInfo:
 def slot_infos(state: State) -> list[SlotInfo]:
     """Every slot in the pool's order, then those that a lost host still owes us."""
     present = [host.slot_id(slot.index) for host in state.hosts for slot in host.slots]
-    owed = sorted(slot for slot, book in state.slots.items() if book.gone)
+    owed = sorted(slot for slot, entry in state.slots.items() if entry.gone)
     return [_slot_info(state, slot, state.slots[slot]) for slot in (*present, *owed)]
 
 
-def _slot_info(state: State, slot: SlotId, book: SlotBook) -> SlotInfo:
+def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
     kind: Literal["free", "leased", "draining", "out"] = "free"
-    if book.out:
+    if entry.out:
         kind = "out"
-    elif book.job is not None:
-        kind = "draining" if book.draining else "leased"
-    owner = "" if book.job is None else state.owner_of(book.job) or ""
-    return SlotInfo(slot=slot, state=kind, job=book.job, owner=owner, device=book.device, reason=book.out)
+    elif entry.job is not None:
+        kind = "draining" if entry.draining else "leased"
+    owner = "" if entry.job is None else state.owner_of(entry.job) or ""
+    return SlotInfo(slot=slot, state=kind, job=entry.job, owner=owner, device=entry.device, reason=entry.out)

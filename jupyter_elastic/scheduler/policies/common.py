@@ -1,6 +1,6 @@
 """What the policies share: the draft of a plan, who stands where, and human reasons.
 
-Knows the words of `types` only. No clock, no chance: time is `view.now`, ties go by (submitted_at, job).
+Knows `types` only. No clock, no chance: time is `view.now`, ties go by (submitted_at, job).
 Counts of workers are bare ints here; a server takes a slot like a worker, so `slots(job, n)` is what `n` workers cost.
 """
 

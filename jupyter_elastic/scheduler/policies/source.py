@@ -1,7 +1,7 @@
 """A policy given as source text: a cell of some ten lines becomes what every other policy is.
 
 The text defines `plan(view)`, which gives back a Plan or a dictionary of workers by job, or a class with such a method.
-The words of `jupyter_elastic.types` that a policy needs are there without an import. Runs the text: only to be called
+The classes of `jupyter_elastic.types` that a policy needs are there without an import. Runs the text: only to be called
 where that is wanted (the limited child of the daemon, or the author's own kernel).
 """
 
@@ -24,7 +24,7 @@ def from_source(name: str, source: str, options: dict[str, Any] | None = None) -
     """The policy that the text defines; BadRequest says what is wrong with it, with the cell's own line number."""
     space: dict[str, Any] = {
         "__name__": f"policy_{name}",
-        **{word.__name__: word for word in (HostView, JobView, Plan, Profile, Size, Speed, View)},
+        **{kind.__name__: kind for kind in (HostView, JobView, Plan, Profile, Size, Speed, View)},
     }
     try:
         exec(compile(source, f"<policy {name}>", "exec", dont_inherit=True), space)  # noqa: S102 - what this module is for

@@ -1,6 +1,6 @@
 """`jupyter elastic sim`: read a trace, run policies over it, print or draw the comparison.
 
-Knows the command line; decides nothing. Bad input is told on stderr and ends with exit code 2.
+Knows the command line; decides nothing. Bad input is named on stderr and ends with exit code 2.
 """
 
 from __future__ import annotations

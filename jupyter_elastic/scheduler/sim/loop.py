@@ -99,7 +99,7 @@ class _Life:
         return self.task.speed(len(self.slots)) if self.steps else 0.0
 
     def account(self, now: float) -> None:
-        """Book the work done until now."""
+        """Count the work done until now."""
         self.done = min(self.task.work, self.done + (now - self.since) * self.speed())
         self.since = now
 
@@ -129,7 +129,7 @@ class Simulation:
             raise BadRequest("a pool without slots can't run anything; give at least one node with one GPU")
         self.core = Core()
         self.now = 0.0
-        self.run_ = Run(policy=self.name, capacity=capacity, courses=[])
+        self.run_ = Run(policy=self.name, capacity=capacity, timelines=[])
         self._fold = Fold()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -361,12 +361,12 @@ class Simulation:
             self.tick(self._ended, len(self.tasks))
 
     def _finish(self) -> None:
-        """Complete the courses with what only the trace knows."""
+        """Complete the timelines with what only the trace knows."""
         tasks = sorted(self.tasks, key=lambda task: task.submitted)
-        for task, course in zip(tasks, self._fold.courses.values(), strict=True):
-            course.model, course.deadline = task.model, task.deadline
-            course.alone = fluid_alone(task.speed, task.work, task.allowed())
-            self.run_.courses.append(course)
+        for task, timeline in zip(tasks, self._fold.timelines.values(), strict=True):
+            timeline.model, timeline.deadline = task.model, task.deadline
+            timeline.alone = fluid_alone(task.speed, task.work, task.allowed())
+            self.run_.timelines.append(timeline)
 
 
 def simulate(

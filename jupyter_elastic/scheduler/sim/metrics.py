@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 @dataclass
-class Course:
+class JobTimeline:
     """What became of one job. Times in seconds since the start of the trace."""
 
     name: str
@@ -52,7 +52,7 @@ class Run:
 
     policy: str
     capacity: int
-    courses: list[Course]
+    timelines: list[JobTimeline]
     decisions: list[float] = field(default_factory=list)
     """Seconds that each decision took."""
     wall: float = 0.0
@@ -63,12 +63,12 @@ class Run:
     @property
     def start(self) -> float:
         """First submission."""
-        return min((course.submitted for course in self.courses), default=0.0)
+        return min((timeline.submitted for timeline in self.timelines), default=0.0)
 
     @property
     def end(self) -> float:
         """Last completion."""
-        return max((course.ended for course in self.courses if course.ended is not None), default=self.start)
+        return max((timeline.ended for timeline in self.timelines if timeline.ended is not None), default=self.start)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -89,14 +89,18 @@ def mean(values: Sequence[float]) -> float:
 
 def summary(run: Run) -> dict[str, Any]:
     """The row of a run, by `KEYS`; a figure that can't be given is None."""
-    done = [course for course in run.courses if course.ended is not None]
-    jcts = [course.ended - course.submitted for course in done if course.ended is not None]
+    done = [timeline for timeline in run.timelines if timeline.ended is not None]
+    jcts = [timeline.ended - timeline.submitted for timeline in done if timeline.ended is not None]
     makespan = run.end - run.start
-    used = sum((span.end - span.start) * span.slots for course in run.courses for span in course.spans)
+    used = sum((span.end - span.start) * span.slots for timeline in run.timelines for span in timeline.spans)
     fairness = [value for value in rho(run) if value is not None]
-    due = [course for course in run.courses if course.deadline is not None]
-    met = [course for course in due if course.ended is not None and course.ended <= (course.deadline or 0.0) + 1e-9]
-    waits = [course.started - course.submitted for course in run.courses if course.started is not None]
+    due = [timeline for timeline in run.timelines if timeline.deadline is not None]
+    met = [
+        timeline
+        for timeline in due
+        if timeline.ended is not None and timeline.ended <= (timeline.deadline or 0.0) + 1e-9
+    ]
+    waits = [timeline.started - timeline.submitted for timeline in run.timelines if timeline.started is not None]
     row = {
         "policy": run.policy,
         "avg_jct_s": mean(jcts),
@@ -105,7 +109,7 @@ def summary(run: Run) -> dict[str, Any]:
         "makespan_s": makespan,
         "avg_wait_s": mean(waits),
         "utilisation": used / (run.capacity * makespan) if makespan > 0 else math.nan,
-        "restarts_per_job": mean([float(course.restarts) for course in run.courses]),
+        "restarts_per_job": mean([float(timeline.restarts) for timeline in run.timelines]),
         "rho_worst": max(fairness, default=math.nan),
         "rho_over_105": mean([float(value > 1.05) for value in fairness]),
         "deadlines_met": len(met) / len(due) if due else math.nan,
@@ -122,27 +126,27 @@ def rho(run: Run) -> list[float | None]:
     N is the mean number of unfinished jobs while it was there (Themis, NSDI 2020, as Shockwave, NSDI 2023, reports it).
     Above 1: a fixed share would have been better for the job. None where its time alone is unknown.
     """
-    crowd = _Crowd(run.courses)
+    crowd = _Crowd(run.timelines)
     found: list[float | None] = []
-    for course in run.courses:
-        if course.ended is None or course.alone is None or course.ended <= course.submitted:
+    for timeline in run.timelines:
+        if timeline.ended is None or timeline.alone is None or timeline.ended <= timeline.submitted:
             found.append(None)
             continue
-        others = max(1.0, crowd.mean(course.submitted, course.ended))
-        alone = course.alone(run.capacity / others)
-        found.append((course.ended - course.submitted) / alone if alone > 0 else None)
+        others = max(1.0, crowd.mean(timeline.submitted, timeline.ended))
+        alone = timeline.alone(run.capacity / others)
+        found.append((timeline.ended - timeline.submitted) / alone if alone > 0 else None)
     return found
 
 
 class _Crowd:
     """How many jobs were there: the integral of a step function, asked for many intervals."""
 
-    def __init__(self, courses: Sequence[Course]) -> None:
+    def __init__(self, timelines: Sequence[JobTimeline]) -> None:
         steps: dict[float, int] = {}
-        for course in courses:
-            steps[course.submitted] = steps.get(course.submitted, 0) + 1
-            if course.ended is not None:
-                steps[course.ended] = steps.get(course.ended, 0) - 1
+        for timeline in timelines:
+            steps[timeline.submitted] = steps.get(timeline.submitted, 0) + 1
+            if timeline.ended is not None:
+                steps[timeline.ended] = steps.get(timeline.ended, 0) - 1
         self._times = sorted(steps)
         self._counts = list(accumulate(steps[at] for at in self._times))
         widths = [b - a for a, b in zip(self._times, self._times[1:], strict=False)]

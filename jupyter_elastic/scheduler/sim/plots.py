@@ -36,7 +36,7 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
     figure = Figure(figsize=(11, height), layout="constrained", facecolor="white")
     grid = figure.add_gridspec(len(runs) + 1, 1, height_ratios=[1.0] * len(runs) + [1.6])
     unit, name = _unit(max(run.end - run.start for run in runs))
-    models = sorted({course.model for run in runs for course in run.courses})
+    models = sorted({timeline.model for run in runs for timeline in run.timelines})
     colour = {model: COLOURS[index % len(COLOURS)] for index, model in enumerate(models)}
     first = None
     for index, run in enumerate(runs):
@@ -60,12 +60,12 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
 def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
     from matplotlib.collections import PolyCollection
 
-    boxes, shades = _rows(run, unit, colour) if len(run.courses) <= ROWS else _lanes(run, unit, colour)
+    boxes, shades = _rows(run, unit, colour) if len(run.timelines) <= ROWS else _lanes(run, unit, colour)
     axes.add_collection(PolyCollection(boxes, facecolors=shades, edgecolors="white", linewidths=0.25))
     axes.set_ylim(max(top for box in boxes for _, top in box) if boxes else 1.0, 0)
     axes.set_yticks([])
     axes.set_ylabel(run.policy, rotation=0, ha="right", va="center", fontweight="bold", color=INK)
-    done = [c.ended - c.submitted for c in run.courses if c.ended is not None]
+    done = [c.ended - c.submitted for c in run.timelines if c.ended is not None]
     if done:
         note = f"mean turnaround {_span(sum(done) / len(done))},  makespan {_span(run.end - run.start)}"
         axes.set_title(note, loc="right", fontsize=9, color=INK, pad=3)
@@ -74,26 +74,26 @@ def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
 
 def _rows(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], list[_Shade]]:
     """A row for each job, in order of submission: thin and grey while it waits, stronger with more slots."""
-    courses = sorted(run.courses, key=lambda course: (course.submitted, course.name))
-    most = max((span.slots for course in courses for span in course.spans), default=1)
+    timelines = sorted(run.timelines, key=lambda timeline: (timeline.submitted, timeline.name))
+    most = max((span.slots for timeline in timelines for span in timeline.spans), default=1)
     boxes: list[_Box] = []
     shades: list[_Shade] = []
-    for row, course in enumerate(courses):
-        waits = [course.submitted, *(time for span in course.spans for time in (span.start, span.end))]
-        waits.append(course.ended if course.ended is not None else run.end)
+    for row, timeline in enumerate(timelines):
+        waits = [timeline.submitted, *(time for span in timeline.spans for time in (span.start, span.end))]
+        waits.append(timeline.ended if timeline.ended is not None else run.end)
         for left, right in zip(waits[::2], waits[1::2], strict=True):
             if right > left:
                 boxes.append(_box(left - run.start, right - run.start, row + 0.42, row + 0.58, unit))
                 shades.append(_shade(PALE, 1.0))
-        for span in course.spans:
+        for span in timeline.spans:
             boxes.append(_box(span.start - run.start, span.end - run.start, row + 0.06, row + 0.94, unit))
-            shades.append(_shade(colour[course.model], 0.35 + 0.65 * (span.slots / most) ** 0.5))
+            shades.append(_shade(colour[timeline.model], 0.35 + 0.65 * (span.slots / most) ** 0.5))
     return boxes, shades
 
 
 def _lanes(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], list[_Shade]]:
     """A lane for each slot: who holds it. Which of equal slots is made up, so that a job's own stay together."""
-    spans = sorted((span, index) for index, course in enumerate(run.courses) for span in course.spans)
+    spans = sorted((span, index) for index, timeline in enumerate(run.timelines) for span in timeline.spans)
     free, before = set(range(run.capacity)), dict[int, list[int]]()
     ends: list[tuple[float, int, list[int]]] = []
     boxes: list[_Box] = []
@@ -106,8 +106,8 @@ def _lanes(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], l
         free.difference_update(mine)
         before[index] = mine
         heapq.heappush(ends, (span.end, index, mine))
-        course = run.courses[index]
-        shade = _shade(colour[course.model], (1.0, 0.72, 0.5)[index % 3])
+        timeline = run.timelines[index]
+        shade = _shade(colour[timeline.model], (1.0, 0.72, 0.5)[index % 3])
         for low, high in _blocks(sorted(mine)):
             boxes.append(_box(span.start - run.start, span.end - run.start, low, high + 1, unit))
             shades.append(shade)
@@ -128,7 +128,7 @@ def _blocks(lanes: list[int]) -> list[tuple[int, int]]:
 def _cdf(axes: Any, runs: Sequence[Run]) -> None:
     slowest, fastest = 1.0, 1e9
     for index, run in enumerate(runs):
-        jcts = sorted(c.ended - c.submitted for c in run.courses if c.ended is not None)
+        jcts = sorted(c.ended - c.submitted for c in run.timelines if c.ended is not None)
         if not jcts:
             continue
         shares = [(place + 1) / len(jcts) for place in range(len(jcts))]

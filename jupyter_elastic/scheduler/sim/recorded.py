@@ -163,8 +163,8 @@ def capacity_of(events: Iterable[Event]) -> dict[str, int]:
     return widest
 
 
-def courses_of(events: Iterable[Event]) -> Fold:
-    """The courses as they really were, to hold against a simulation."""
+def timelines_of(events: Iterable[Event]) -> Fold:
+    """The timelines as they really were, to hold against a simulation."""
     fold = Fold()
     fold.see(events)
     return fold

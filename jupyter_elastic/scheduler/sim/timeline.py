@@ -1,4 +1,4 @@
-"""Courses of jobs out of the one event stream: the same fold for a simulated run and for a pool's own journal.
+"""Timelines of jobs out of the one event stream: the same fold for a simulated run and for a pool's own journal.
 
 Knows the events of `types`; must not know who wrote them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jupyter_elastic.scheduler.sim.metrics import Course, Span
+from jupyter_elastic.scheduler.sim.metrics import JobTimeline, Span
 from jupyter_elastic.types import (
     Event,
     JobEnded,
@@ -19,10 +19,10 @@ from jupyter_elastic.types import (
 
 
 class Fold:
-    """Follows events and keeps a course for each job; slots count until they are released."""
+    """Follows events and keeps a timeline for each job; slots count until they are released."""
 
     def __init__(self) -> None:
-        self.courses: dict[int, Course] = {}
+        self.timelines: dict[int, JobTimeline] = {}
         self._held: dict[int, set[str]] = {}
         self._since: dict[int, float] = {}
 
@@ -34,30 +34,30 @@ class Fold:
     def _one(self, event: Event) -> None:
         data, at = event.data, event.at
         if isinstance(data, JobSubmitted):
-            self.courses[data.job] = Course(data.spec.name, at, deadline=data.spec.deadline_at, outcome="")
+            self.timelines[data.job] = JobTimeline(data.spec.name, at, deadline=data.spec.deadline_at, outcome="")
             self._held[data.job] = set()
         elif isinstance(data, JobStarted):
-            course = self.courses[data.job]
-            if course.started is None:
-                course.started = at
+            timeline = self.timelines[data.job]
+            if timeline.started is None:
+                timeline.started = at
             else:
-                course.restarts += 1
+                timeline.restarts += 1
             self._hold(data.job, at, set(data.slots))
         elif isinstance(data, RescaleRequested):
-            self.courses[data.job].restarts += 1
+            self.timelines[data.job].restarts += 1
             self._hold(data.job, at, self._held[data.job] | set(data.slots))
         elif isinstance(data, SlotsReleased):
             self._hold(data.job, at, self._held[data.job] - set(data.slots))
         elif isinstance(data, JobEnded):
             self._hold(data.job, at, set())
-            course = self.courses[data.job]
-            course.outcome = data.outcome
-            course.ended = at
+            timeline = self.timelines[data.job]
+            timeline.outcome = data.outcome
+            timeline.ended = at
 
     def _hold(self, job: int, at: float, slots: set[str]) -> None:
         held = self._held[job]
         if len(held) != len(slots):
             if held and at > self._since[job]:
-                self.courses[job].spans.append(Span(self._since[job], at, len(held)))
+                self.timelines[job].spans.append(Span(self._since[job], at, len(held)))
             self._since[job] = at
         self._held[job] = slots

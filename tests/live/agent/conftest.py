@@ -31,7 +31,7 @@ class World:
         self.tasks = []
 
     async def ask(self, report):
-        self.seen.append(report.seen)
+        self.seen.append(report.report)
         self.changed.set()
 
     async def start_driver(self, folder, launch):

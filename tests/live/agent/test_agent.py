@@ -45,7 +45,7 @@ class Daemon:
 
     async def ask(self, ask, timeout_s=None):
         if hasattr(ask, "seen"):
-            self.seen.append(ask.seen)
+            self.seen.append(ask.report)
             self.news.set()
 
     async def until(self, condition):

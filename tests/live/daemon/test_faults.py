@@ -49,7 +49,7 @@ def test_a_full_disk_refuses_submits_and_loses_nothing(pool, spec) -> None:
             shown = {info.job for info in await mine.jobs(limit=3000)}
             assert shown == {job, *accepted.values()}, "a refused submit is in the queue, or an accepted one is not"
             seen = ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="completed")
-            report = asyncio.create_task(mine.ask(wire.ReportArrived(seen=seen)))
+            report = asyncio.create_task(mine.ask(wire.ReportArrived(report=seen)))
             await asyncio.sleep(1.5)
             assert not report.done(), "a report that is not on disk must not be acknowledged"
             with pytest.raises(JournalError):

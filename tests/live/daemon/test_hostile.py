@@ -296,7 +296,7 @@ asks = [
     wire.Hello(version=wire.VERSION, role="agent"),
     wire.CancelJob(job=job),
     wire.ResizeJob(job=job, min_slots=1, max_slots=1),
-    wire.ReportArrived(seen=ExitReported(**said, outcome="failed")),
+    wire.ReportArrived(report=ExitReported(**said, outcome="failed")),
     wire.SwitchPolicy(name="fifo", options={"size": "max"}),
     wire.Shutdown(),
     wire.SubmitJob(spec=JobSpec(name="mine", folder="/tmp/x", python="/p", min_slots=1, max_slots=1), key="stolen"),

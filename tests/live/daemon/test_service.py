@@ -145,7 +145,7 @@ def test_an_agent_elsewhere_is_not_heard(pool, spec) -> None:
 
     async def agents() -> None:
         first, second = AsyncClient(role="agent"), AsyncClient(role="agent")
-        first.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", words="here"))
+        first.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", description="here"))
         second.hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="there"))
         async with first:
             job = await first.submit(spec)
@@ -154,11 +154,11 @@ def test_an_agent_elsewhere_is_not_heard(pool, spec) -> None:
             with pytest.raises(
                 NotAllowed, match=r"another one \(here\); it is connected, and only it can see what runs"
             ):
-                await second.ask(wire.ReportArrived(seen=_failed(job)))
+                await second.ask(wire.ReportArrived(report=_failed(job)))
             with pytest.raises(NotAllowed, match="only the user's agent reports"):
-                await second.ask(wire.ReportArrived(seen=_failed(job)))
+                await second.ask(wire.ReportArrived(report=_failed(job)))
             assert client.jobs(job=job)[0].phase == "starting"
-            await first.ask(wire.ReportArrived(seen=_failed(job)))
+            await first.ask(wire.ReportArrived(report=_failed(job)))
             assert client.jobs(all=True, job=job)[0].phase == "failed"
             await second.close()
 
@@ -276,14 +276,14 @@ def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) ->
             assert await asyncio.wait_for(anext(orders), 60) == launch
             slots = launch.slots
             said = {"at": 1e300, "by": "mallory", "id": "x", "job": job, "attempt": 1}
-            await mine.ask(wire.ReportArrived(seen=RunningReported(**said, generation=1, slots=slots)))
+            await mine.ask(wire.ReportArrived(report=RunningReported(**said, generation=1, slots=slots)))
             await mine.ask(
-                wire.ReportArrived(seen=ProgressReported(**said, progress=Progress(step=3, metrics={"loss": 0.5})))
+                wire.ReportArrived(report=ProgressReported(**said, progress=Progress(step=3, metrics={"loss": 0.5})))
             )
             await mine.ask(wire.CancelJob(job=job))
             stop = await asyncio.wait_for(anext(orders), 60)
             assert isinstance(stop, Stop)
-            await mine.ask(wire.ReportArrived(seen=ExitReported(**said, outcome="cancelled")))
+            await mine.ask(wire.ReportArrived(report=ExitReported(**said, outcome="cancelled")))
 
     asyncio.run(agent())
     running = until(client, job, JobRunning)
@@ -292,4 +292,4 @@ def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) ->
     assert until(client, job, JobEnded).data.outcome == "cancelled"
     assert client.jobs(job=job)[0].progress == Progress(step=3, metrics={"loss": 0.5})
     with pytest.raises(Exception, match="role agent"):
-        client.ask(wire.ReportArrived(seen=ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="failed")))
+        client.ask(wire.ReportArrived(report=ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="failed")))

@@ -45,7 +45,7 @@ def test_every_report_is_tried_until_the_daemon_has_it():
     async def ask(report):
         if failures:
             raise failures.pop(0)
-        taken.append(report.seen)
+        taken.append(report.report)
 
     asyncio.run(deliver(ask, RUNNING, RELEASED, EXIT))
     assert taken == [RUNNING, RELEASED, EXIT]
@@ -55,9 +55,9 @@ def test_a_report_that_the_daemon_does_not_want_does_not_block_the_next():
     taken = []
 
     async def ask(report):
-        if report.seen is RUNNING:
+        if report.report is RUNNING:
             raise NotFound("no such job")
-        taken.append(report.seen)
+        taken.append(report.report)
 
     asyncio.run(deliver(ask, RUNNING, EXIT))
     assert taken == [EXIT]
@@ -67,7 +67,7 @@ def test_progress_that_waits_is_replaced_and_keeps_its_place():
     taken = []
 
     async def ask(report):
-        taken.append(report.seen)
+        taken.append(report.report)
 
     asyncio.run(deliver(ask, RUNNING, progress(1), progress(2), progress(3), RELEASED, progress(4), EXIT))
     assert taken == [RUNNING, progress(3), RELEASED, progress(4), EXIT]
@@ -82,7 +82,7 @@ def test_progress_that_is_on_its_way_is_not_changed():
         async def ask(report):
             on_the_way.set()
             await go_on.wait()
-            taken.append(report.seen)
+            taken.append(report.report)
 
         box = Outbox(ask)
         task = asyncio.create_task(box.run())

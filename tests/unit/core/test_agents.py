@@ -8,7 +8,7 @@ from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.types import AgentChanged, AgentPlace, AgentReported
 from tests.support.books import Books, host
 
-FIRST = AgentPlace(place="first", home="a", words="host lab, pid:[1]")
+FIRST = AgentPlace(place="first", home="a", description="host lab, pid:[1]")
 RESTARTED = AgentPlace(place="another container of the same folder", home="a")
 STRANGER = AgentPlace(place="elsewhere", home="b")
 

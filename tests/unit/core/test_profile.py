@@ -11,18 +11,18 @@ from jupyter_elastic.scheduler.core.profile import Learned, fit, remaining
 from jupyter_elastic.types import Profile, Progress
 
 
-def told(learned: Learned, at: float, **what: float) -> None:
-    learned.told(at, Progress(**what), 2, 0)  # type: ignore[arg-type]
+def add(learned: Learned, at: float, **what: float) -> None:
+    learned.add(at, Progress(**what), 2, 0)  # type: ignore[arg-type]
 
 
 def test_the_first_report_after_a_rescale_is_no_measurement() -> None:
     learned = Learned()
     learned.settled(rescaled=False, pause_s=9.0)
-    told(learned, 1.0, samples_per_s=10.0)
+    add(learned, 1.0, samples_per_s=10.0)
     assert learned.profile(Progress()).speeds == ()
-    told(learned, 2.0, samples_per_s=100.0)
+    add(learned, 2.0, samples_per_s=100.0)
     learned.settled(rescaled=True, pause_s=0.5)
-    told(learned, 3.0, samples_per_s=10.0)
+    add(learned, 3.0, samples_per_s=10.0)
     profile = learned.profile(Progress())
     assert [speed.samples_per_s for speed in profile.speeds] == [100.0]
     assert profile.rescale_cost_s == 0.5
@@ -40,27 +40,27 @@ def test_the_price_of_a_rescale_is_the_mean_of_the_pauses_and_a_start_is_none() 
 def test_speed_is_the_median_of_the_last_and_one_slow_step_does_not_show() -> None:
     learned = Learned(warm=True)
     for rate in (100.0, 101.0, 1.0, 99.0, 100.0):
-        told(learned, 1.0, samples_per_s=rate)
+        add(learned, 1.0, samples_per_s=rate)
     assert learned.profile(Progress()).rate(2) == 100.0
     for _ in range(20):
-        told(learned, 1.0, samples_per_s=50.0)
+        add(learned, 1.0, samples_per_s=50.0)
     assert learned.profile(Progress()).rate(2) == 50.0
     assert len(learned.points[0].recent) < 20
 
 
 def test_speed_from_two_counts_of_samples() -> None:
     learned = Learned()
-    told(learned, 10.0, samples=100.0)
-    told(learned, 12.0, samples=300.0)
+    add(learned, 10.0, samples=100.0)
+    add(learned, 12.0, samples=300.0)
     assert learned.profile(Progress()).rate(2) == 100.0
-    told(learned, 12.0, samples=900.0)  # no time has passed
-    told(learned, 14.0, samples=500.0)  # rolled back to a commit
+    add(learned, 12.0, samples=900.0)  # no time has passed
+    add(learned, 14.0, samples=500.0)  # rolled back to a commit
     assert learned.profile(Progress()).rate(2) == 100.0
 
 
 def test_a_report_of_another_size_measures_nothing() -> None:
     learned = Learned(warm=True)
-    told(learned, 1.0, samples_per_s=100.0, world_size=4)
+    add(learned, 1.0, samples_per_s=100.0, world_size=4)
     assert not learned.points
 
 

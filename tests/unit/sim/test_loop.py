@@ -30,13 +30,13 @@ def simulate(tasks: list[Task], policy: str, slots: int, **options: object) -> S
 
 
 def test_one_job_takes_its_start_and_its_work() -> None:
-    (course,) = simulate([task("a", 7, 100)], "fifo", 1).run_.courses
-    assert (course.started, course.ended) == (7, 117)
-    assert course.spans == [(7, 117, 1)]
+    (timeline,) = simulate([task("a", 7, 100)], "fifo", 1).run_.timelines
+    assert (timeline.started, timeline.ended) == (7, 117)
+    assert timeline.spans == [(7, 117, 1)]
 
 
 def test_fifo_waits_for_the_slots() -> None:
-    first, second = simulate([task("a", 0, 100), task("b", 0, 100)], "fifo", 1).run_.courses
+    first, second = simulate([task("a", 0, 100), task("b", 0, 100)], "fifo", 1).run_.timelines
     assert first.ended == 110
     assert second.started == 110
     assert second.ended == 220
@@ -44,7 +44,7 @@ def test_fifo_waits_for_the_slots() -> None:
 
 def test_a_job_grows_when_another_ends_and_loses_only_the_rescale() -> None:
     run = simulate([task("a", 0, 100), task("b", 0, 1000, 1, 4)], "elastic_fifo", 4).run_
-    long = run.courses[1]
+    long = run.timelines[1]
     assert long.restarts == 1
     # 3 slots from 10 s on; a ends at 110 s; 5 s pause; the rest on 4
     assert long.ended == pytest.approx(115 + (1000 - 3 * 100) / 4)
@@ -52,7 +52,7 @@ def test_a_job_grows_when_another_ends_and_loses_only_the_rescale() -> None:
 
 def test_a_preempted_job_resumes_where_it_was() -> None:
     tasks = [task("low", 0, 1000), task("high", 500, 100, priority=5)]
-    low, high = simulate(tasks, "srtf", 1).run_.courses
+    low, high = simulate(tasks, "srtf", 1).run_.timelines
     assert high.ended is not None
     assert low.ended is not None
     assert high.ended < low.ended
@@ -78,8 +78,8 @@ def test_books_balance_and_no_slot_is_leased_twice() -> None:
 
 
 def test_a_silent_job_ends_as_well() -> None:
-    (course,) = simulate([task("a", 0, 100, reports=False)], "elastic_fifo", 2).run_.courses
-    assert course.ended == 110
+    (timeline,) = simulate([task("a", 0, 100, reports=False)], "elastic_fifo", 2).run_.timelines
+    assert timeline.ended == 110
 
 
 def test_deadlines_and_rows() -> None:
@@ -128,7 +128,7 @@ def test_an_oracle_shows_the_true_speed_and_length() -> None:
 @pytest.mark.parametrize("oddity", ["raises", "too many", "unknown job"])
 def test_a_policy_that_fails_is_replaced_as_in_the_daemon(oddity: str) -> None:
     run = Simulation([task("a", 0, 100)], Odd(oddity), "odd", pool(1, 1), costs=COSTS).run()  # type: ignore[arg-type]
-    assert run.courses[0].ended == 110
+    assert run.timelines[0].ended == 110
     assert run.rejected >= 1
 
 
@@ -157,8 +157,8 @@ def test_any_workload_comes_to_its_end(seed: int, jobs: int, slots: int, policy:
     tasks = [replace(one, max_slots=min(one.max_slots, slots), min_slots=min(one.min_slots, slots)) for one in tasks]
     run = simulate(tasks, policy, slots)
     check(run.core.state)
-    for one, course in zip(tasks, run.run_.courses, strict=True):
-        assert course.ended is not None
+    for one, timeline in zip(tasks, run.run_.timelines, strict=True):
+        assert timeline.ended is not None
         fastest = min(one.alone(size) for size in one.allowed())
-        assert course.ended >= one.submitted + fastest + COSTS.start - 1e-6
-        assert sum(span.end - span.start for span in course.spans) <= course.ended - one.submitted + 1e-6
+        assert timeline.ended >= one.submitted + fastest + COSTS.start - 1e-6
+        assert sum(span.end - span.start for span in timeline.spans) <= timeline.ended - one.submitted + 1e-6

@@ -7,19 +7,19 @@ import math
 import pytest
 
 from jupyter_elastic.scheduler.sim import metrics
-from jupyter_elastic.scheduler.sim.metrics import Course, Run, Span
+from jupyter_elastic.scheduler.sim.metrics import JobTimeline, Run, Span
 
 
-def course(name: str, submitted: float, started: float, ended: float, slots: int = 1, **more: object) -> Course:
-    made = Course(name, submitted, started=started, ended=ended, spans=[Span(started, ended, slots)])
+def timeline(name: str, submitted: float, started: float, ended: float, slots: int = 1, **more: object) -> JobTimeline:
+    made = JobTimeline(name, submitted, started=started, ended=ended, spans=[Span(started, ended, slots)])
     for key, value in more.items():
         setattr(made, key, value)
     return made
 
 
 def test_every_figure_of_a_small_run() -> None:
-    first = course("a", 0, 0, 100, 2, alone=lambda share: 100 / min(share, 2), deadline=100.0, restarts=1)
-    second = course("b", 0, 50, 150, 2, alone=lambda share: 100 / min(share, 2), deadline=120.0)
+    first = timeline("a", 0, 0, 100, 2, alone=lambda share: 100 / min(share, 2), deadline=100.0, restarts=1)
+    second = timeline("b", 0, 50, 150, 2, alone=lambda share: 100 / min(share, 2), deadline=120.0)
     run = Run("p", 4, [first, second], decisions=[0.001, 0.003], wall=1.5)
     row = metrics.summary(run)
     assert list(row) == list(metrics.KEYS)
@@ -40,7 +40,7 @@ def test_every_figure_of_a_small_run() -> None:
 
 
 def test_what_cannot_be_given_is_none() -> None:
-    row = metrics.summary(Run("p", 4, [Course("a", 5)]))
+    row = metrics.summary(Run("p", 4, [JobTimeline("a", 5)]))
     assert row["avg_jct_s"] is None
     assert row["deadlines_met"] is None
     assert row["rho_worst"] is None

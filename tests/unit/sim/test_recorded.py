@@ -39,9 +39,9 @@ def test_a_journal_predicts_its_own_makespan(tmp_path: Path) -> None:
     assert len(tasks) == 30
     again = Simulation(tasks, registry.create("elastic_fifo"), "elastic_fifo", pool(2, 4), costs=costs).run()
     assert again.end - again.start == pytest.approx(real.run_.end - real.run_.start, rel=0.02)
-    courses = recorded.courses_of(events).courses
-    assert {course.name: course.ended for course in courses.values()} == {
-        course.name: course.ended for course in real.run_.courses
+    timelines = recorded.timelines_of(events).timelines
+    assert {timeline.name: timeline.ended for timeline in timelines.values()} == {
+        timeline.name: timeline.ended for timeline in real.run_.timelines
     }
 
 
