@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _PrivateLog(logging.handlers.RotatingFileHandler):
-    """Its files are for their owner's eyes only."""
+    """A rotating log whose files only their owner can read."""
 
     def _open(self) -> TextIOWrapper:
         private_files.open_private(Path(self.baseFilename), append=True).close()
@@ -62,7 +62,7 @@ def _log(*, foreground: bool) -> None:
 
 
 async def _until_signal(endpoint: str | None, *, take_over: bool) -> None:
-    """TERM and INT end the agent, never its jobs."""
+    """Run the agent until TERM or INT, which end it and never its jobs."""
     work = asyncio.ensure_future(agent.serve(endpoint, take_over=take_over))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)

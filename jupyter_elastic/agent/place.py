@@ -1,4 +1,4 @@
-"""Where this agent is, and whether anything of an earlier one lives.
+"""Identifies the place where this agent runs, and whether a driver of an earlier agent lives.
 
 Knows namespaces, the boot and the pool's two folders. What an agent has launched can be seen, reached and ended only
 from its own place: the same boot, process namespace, sockets' folder and state folder.
@@ -20,10 +20,10 @@ PROCESSES = Path("/proc/self/ns/pid")
 
 
 def here() -> AgentPlace:
-    """This place. The folders get names of their own at the first need, which a copy of the path does not have."""
+    """This agent's place. Each folder gets a random id, which another folder at the same path does not have."""
     boot, processes = BOOT.read_text(encoding="ascii").strip(), str(PROCESSES.readlink())
-    home = _name_of(paths.state_dir())
-    parts = (boot, processes, home, _name_of(paths.runtime_dir()))
+    home = _id_of(paths.state_dir())
+    parts = (boot, processes, home, _id_of(paths.runtime_dir()))
     return AgentPlace(
         place=hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32],
         home=home,
@@ -36,7 +36,7 @@ def nobody_drives() -> bool:
     return not any(folder.exit() is None and folder.lock.holder() is not None for folder in attempts(paths.jobs_dir()))
 
 
-def _name_of(folder: Path) -> str:
+def _id_of(folder: Path) -> str:
     file = folder / "agent.id"
     try:
         return file.read_text(encoding="ascii")[:64]

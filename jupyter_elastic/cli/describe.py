@@ -1,4 +1,4 @@
-"""A policy's options in words, out of the JSON schema that the pool tells: type and range, default, meaning.
+"""Describes a policy's options by the JSON schema that the daemon sends: type and range, default, meaning.
 
 Pure. Knows JSON schemas as msgspec writes them; must not know policies.
 """

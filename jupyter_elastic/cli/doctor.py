@@ -1,4 +1,4 @@
-"""`jupyter elastic doctor`: looks at everything a job needs on this machine and says for each what to do.
+"""`jupyter elastic doctor`: checks everything that a job needs on this machine and says what to do about each.
 
 Each check is a small function that returns a `Finding`. Frameworks are imported in fresh interpreters, never here.
 """

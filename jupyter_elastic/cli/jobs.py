@@ -61,7 +61,7 @@ def _job_row(info: JobInfo) -> list[str]:
 
 
 def _job(client: Client, word: str) -> Job:
-    """The job of this number or name; a name that several have is said."""
+    """The job of this number or name; prints a note when several have the name."""
     job, said = find(client, word)
     if said:
         print(f"note: {said}", file=sys.stderr)
@@ -69,7 +69,7 @@ def _job(client: Client, word: str) -> Job:
 
 
 def _attach(*_: Any) -> None:
-    """The magic does it, which has a page to draw on; here is what it does not understand."""
+    """Refuse what the magic `%elastic attach JOB` has not taken."""
     raise BadRequest("write %elastic attach JOB, in a cell of a notebook")
 
 

@@ -1,6 +1,6 @@
 """`jupyter elastic run FILE`: a script as a job, followed in the terminal as torchrun's is.
 
-Packages as `%%distribute` does, but captures nothing. Knows the client, the magic's words and a job's files.
+Packages as `%%distribute` does, but captures no names. Knows the client, the cell's options and a job's files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _package(file: str, arguments: Sequence[str], options: Options) -> capture.Package:
-    """The script under its own name and lines, as Python would start it: with its folder to import from."""
+    """Package the script with its name and lines, and its folder to import from, as Python would start it."""
     path = Path(file).absolute()
     try:
         with tokenize.open(path) as script:
@@ -76,7 +76,7 @@ def _follow(job: Job) -> None:
 
 
 def _end(job: Job) -> int:
-    """Say how it ended, unless rank 0 has just said so."""
+    """Print how it ended, unless rank 0 has just printed the same failure; returns the exit code."""
     try:
         job.check()
     except JobFailed as problem:

@@ -1,7 +1,7 @@
-"""`jupyter elastic stop`: ends the processes of a pool, each known by pid and start time.
+"""`jupyter elastic stop`: ends the processes of a pool, each identified by pid and start time.
 
-Daemon, agent and warm parents end by themselves when they have been idle for a while; this is for who wants that now.
-Knows the files in which they say that they live; must not import the daemon.
+Daemon, agent and forkservers end by themselves when they have been idle for a while; this command ends them now. Knows
+the files in which they record their pids; must not import the daemon.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ HELP = (
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """What became of a pool's processes."""
+    """The outcome for one pool, as `--json` prints it."""
 
     pool: str
-    """Its folder, as far as it is known."""
+    """Its state folder, or its runtime folder where that is not known."""
     jobs: tuple[str, ...] = ()
-    """Those that were not over: ended, or the reason for which nothing was."""
+    """The jobs that had not ended: they were cancelled, or they are why nothing was stopped."""
     refused: bool = False
     ended: tuple[str, ...] = ()
     """`daemon`, `agent`, `driver` or `warm parent`, with its pid."""
@@ -58,7 +58,7 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
     agent = _agent(runtime)
     pool = _name(runtime, daemon, agent)
-    # In this order: the agent would start drivers again and takes its parents along, drivers have the daemon to tell.
+    # In this order: the agent would start drivers again, and drivers report to the daemon.
     steps: tuple[tuple[str, Callable[[], list[processes.ProcessId]], float], ...] = (
         ("agent", lambda: [agent], GRACE_S),
         ("driver", lambda: _drivers(runtime), DRIVER_S),
@@ -100,13 +100,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         for result in results:
             if result.ended or result.refused or not options.all:
-                print(_said(result))
+                print(_as_text(result))
         if options.all and not any(result.ended or result.refused for result in results):
             print("nothing runs")
     return int(any(result.refused for result in results))
 
 
-def _said(result: Stopped) -> str:
+def _as_text(result: Stopped) -> str:
     if result.refused:
         return (
             f"{result.pool}: left alone, {len(result.jobs)} job(s) are not over: {', '.join(result.jobs)}. Let them "
@@ -124,7 +124,7 @@ def _agent(runtime: Path) -> processes.ProcessId:
 
 
 def _name(runtime: Path, *known: processes.ProcessId) -> str:
-    """The pool's folder, which its processes have in their environment."""
+    """The pool's state folder, from the environment of its processes."""
     for pid, _ in processes.living(known):
         with contextlib.suppress(psutil.Error):
             if folder := psutil.Process(pid).environ().get(paths.DIR_VARIABLE):
@@ -136,7 +136,7 @@ def _name(runtime: Path, *known: processes.ProcessId) -> str:
 
 
 def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
-    """A connection to the pool's daemon, this user's own or somebody else's; None when none can be had."""
+    """A client of the pool's daemon, this user's own or another's; None without a daemon."""
     if processes.living([daemon]):
         return Client(str(runtime / "daemon.json"))
     if os.environ.get(endpoints.ENDPOINT_VARIABLE) and paths.runtime_dir() == runtime:
@@ -145,7 +145,7 @@ def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
 
 
 def _jobs(client: Client | None, *, theirs: bool) -> dict[int, str]:
-    """The jobs that are not over, `theirs` too: number -> words."""
+    """The jobs that have not ended, of other users too with `theirs`: number -> text."""
     if client is None:
         return {}
     try:
@@ -157,7 +157,7 @@ def _jobs(client: Client | None, *, theirs: bool) -> dict[int, str]:
 
 
 def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
-    """Cancel them and wait until they are over; whoever is not by then is ended by its processes."""
+    """Cancel them and wait until they have ended, at most `JOBS_S`; the processes of the others are ended later."""
     with contextlib.suppress(ElasticError):
         for job in jobs:
             client.ask(wire.CancelJob(job=job, reason="jupyter elastic stop"))
@@ -165,7 +165,7 @@ def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
 
 
 def _drivers(runtime: Path) -> list[processes.ProcessId]:
-    """The drivers that listen in this folder; the kernel says which process that is."""
+    """The drivers that listen in this folder, as the sockets' peer credentials say."""
     found = []
     for path in runtime.glob(f"a-*/{SOCKET_NAME}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ def _drivers(runtime: Path) -> list[processes.ProcessId]:
 
 
 async def _end(known: Sequence[processes.ProcessId], grace_s: float) -> None:
-    """TERM, and KILL for who has not left in time."""
+    """Send TERM, and KILL to those that have not ended in time."""
     for process in known:
         processes.send(process, signal.SIGTERM)
     with contextlib.suppress(TimeoutError):

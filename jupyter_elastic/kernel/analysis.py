@@ -1,4 +1,4 @@
-"""What a cell says, from its text alone: is it Python, which names does it need, which does it set.
+"""Analyses a cell's text without running it: is it Python, which names does it read, which does it set.
 
 Knows syntax trees and symbol tables; runs nothing, and must not know values, files or the daemon.
 
@@ -25,9 +25,9 @@ from jupyter_elastic.jobfiles.framework_variables import set_before_loading, set
 GIVEN = frozenset({"rank", "world_size", "local_rank", "device"})
 """Names that the worker defines; the notebook's own are not shipped over them."""
 _HARMLESS = frozenset({"matplotlib", "config", "load_ext", "reload_ext", "autoreload", "precision", "pprint", "xmode"})
-"""Line magics that only set up the notebook's own display or editing; a worker does without."""
+"""Line magics that only set up the notebook's own display or editing; they are left out in a worker."""
 _SETTING = re.compile(r"([A-Za-z_]\w*)\s*[=\s]\s*([^{}$]+)")
-"""What `%env` sets, where nothing of the notebook is to be filled in."""
+"""An `%env` line without `{name}` or `$name` of the notebook."""
 _COMMAND_NAMES = re.compile(r"\{[^{}]*\}|\$\w+")
 _WORD = re.compile(r"[^\W\d]\w*")
 _SHELL = "__import__('jupyter_elastic.worker.shell', fromlist=['_'])"
@@ -35,7 +35,7 @@ _SHELL = "__import__('jupyter_elastic.worker.shell', fromlist=['_'])"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that is sure to be Python."""
+    """A cell that was parsed."""
 
     source: str
     needs: tuple[str, ...]
@@ -46,7 +46,7 @@ class Cell:
     """Whether it may set names that its text does not show (`from x import *`, `exec`)."""
     notes: tuple[str, ...] = ()
     variables: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
-    """Environment variables to be set before the frameworks are loaded (`variables.set_before_loading`)."""
+    """Environment variables to be set before the frameworks are loaded (`framework_variables.set_before_loading`)."""
 
 
 def read(source: str, *, filename: str, first_line: int) -> Cell:
@@ -136,7 +136,7 @@ def _is_shell(node: ast.AST) -> TypeGuard[ast.Call]:
 def _shell_call(
     node: ast.Call, func: ast.Attribute, first_line: int, notes: list[str]
 ) -> Iterator[tuple[ast.expr, str]]:
-    """What is to be written in place of a call on the IPython shell; PackagingError when nothing can be."""
+    """The text that replaces a call on the IPython shell; PackagingError when there is none."""
     line = node.lineno + first_line - 1
     said = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     if func.attr in {"system", "getoutput"}:
@@ -168,7 +168,7 @@ def _shell_call(
 
 
 def _replace(lines: list[str], node: ast.expr, text: str) -> None:
-    """Put `text` where `node` stands; ast counts columns in UTF-8 bytes."""
+    """Replace the text of `node`; ast counts columns in UTF-8 bytes."""
     first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
     head = lines[first].encode()[: node.col_offset].decode()
     tail = lines[last].encode()[node.end_col_offset or 0 :].decode()
@@ -239,7 +239,7 @@ def _body_reads(node: ast.AST) -> list[str]:
 
 @dataclass
 class _Flow:
-    """Walks statements in the order they run and remembers what is certainly set."""
+    """Walks statements in the order they run and records the names that are certainly set."""
 
     bound: set[str] = field(default_factory=set)
     needs: dict[str, None] = field(default_factory=dict)
@@ -263,7 +263,7 @@ class _Flow:
                 self.read(_expression_reads(node))
 
     def bind(self, target: ast.expr) -> None:
-        """A target is set; what it is set *in* is read (`a.b = 1` reads `a`)."""
+        """Record an assignment's target as set; its object is read (`a.b = 1` reads `a`)."""
         if isinstance(target, ast.Name):
             self.set(target.id)
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -286,7 +286,7 @@ class _Flow:
                     self.bind(part.target)
 
     def branches(self, *bodies: Iterable[ast.stmt]) -> None:
-        """Only what every branch sets is certain afterwards."""
+        """Record the branches; only names that all of them set are certainly set afterwards."""
         before, ends = set(self.bound), []
         for body in bodies:
             self.bound = set(before)

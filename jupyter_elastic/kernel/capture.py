@@ -1,4 +1,4 @@
-"""From a cell to a job folder: what travels to the workers, found out without running anything.
+"""Captures a cell for its workers: its source, the names that it reads, the environment. Runs nothing.
 
 Knows cloudpickle; must not know IPython, sockets or the daemon. Which names a cell needs is `analysis`'s business; here
 they become bytes, with a size for each.
@@ -27,7 +27,7 @@ HUGE = 1024**3
 LARGE = 100 * 1000**2
 """Bytes; a name above is warned of."""
 SOURCES = 200_000
-"""Characters of earlier cells that travel for the lines of their functions."""
+"""Characters of earlier cells that are sent, for the lines of their functions in tracebacks."""
 TOTAL = 2 * 1024**3
 """Bytes; all names together above are refused."""
 
@@ -51,26 +51,26 @@ _ENV_MISSED = (
     "KAGGLE_", "COMET_", "NEPTUNE_", "CLEARML_", "HUGGINGFACE", "HUGGING_FACE_", "OPENAI_", "DATASETS_", "DIFFUSERS_",
     "ACCELERATE_", "LIGHTNING_", "JAX_", "ALL_PROXY", "all_proxy",
 )  # fmt: skip
-"""Likely to be wanted in the workers, and not sent unasked."""
+"""Variables that workers may need and that are not sent unasked."""
 _PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
 _READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
-"""A variable that a cell reads, and does not set."""
+"""Finds variables that a cell reads and does not set."""
 _ENV_OURS = frozenset({
     "CUDA_VISIBLE_DEVICES", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
     "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
 })  # fmt: skip
-"""Set by the engine for each worker; the kernel's own would mislead it."""
+"""Set by the engine for each worker; the kernel's own values would be wrong there."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
-    """A name that travels, as the capture report shows it."""
+    """A captured name, as the report shows it."""
 
     name: str
     kind: str
     """`value`, `code` (a function or class of the notebook) or `import` (a module: imported again, not sent)."""
     type: str
     size: int
-    """Bytes when sent alone; what two names share travels once but counts for both."""
+    """Bytes when sent alone; what two names share is sent once but counts for both."""
 
 
 class Package(Struct, frozen=True, kw_only=True):
@@ -79,11 +79,11 @@ class Package(Struct, frozen=True, kw_only=True):
     payload: Payload
     captured: tuple[Captured, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a person should know before it is queued."""
+    """Notes for the person, shown before it is queued."""
 
     @property
     def size(self) -> int:
-        """Bytes of captured names that travel."""
+        """Bytes of the captured names."""
         return len(self.payload.names)
 
 
@@ -144,7 +144,7 @@ def package(
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the kernel that its workers get too: what changes how libraries are found or behave."""
+    """The kernel's variables that are sent to its workers: those that change how libraries are found or behave."""
     return {
         name: value
         for name, value in environ.items()
@@ -153,12 +153,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def telling(env: Mapping[str, str]) -> list[str]:
-    """Of the variables that travel those that people ask about: of libraries and services, not of the system."""
+    """The sent variables that a report names: those of libraries and services, not of the system."""
     return sorted(name for name in env if name.startswith(_ENV_STARTS) or name.lower() in _PROXIES)
 
 
 def staying(payload: Payload, environ: Mapping[str, str]) -> list[str]:
-    """Variables that are set here, do not travel and may be missed: those that the cell reads, and well-known ones."""
+    """Variables that are set here, are not sent and may be needed: those that the cell reads, and well-known ones."""
     read = [first or second for first, second in _READS.findall(payload.source)]
     known = [name for name in environ if name.startswith(_ENV_MISSED)]
     gone = _ENV_OURS | payload.env.keys()
@@ -268,7 +268,7 @@ class _TooBig(Exception):
 
 
 class _Counter:
-    """A file that only counts, and gives up early."""
+    """A file object that only counts bytes, and raises beyond a limit."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -370,4 +370,4 @@ def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
 
 
 def _nothing() -> None:
-    """The anchor's code: reads no name, so that it brings none along."""
+    """The anchor's code, which reads no name, so that none is captured with it."""

@@ -1,4 +1,4 @@
-"""The options of `%%distribute` and `jupyter elastic run`: their help, their parsing, what is wrong with them.
+"""Parses the options of `%%distribute` and `jupyter elastic run`, and says what is wrong with them.
 
 Knows IPython's magic_arguments; decides nothing about jobs.
 """
@@ -142,7 +142,7 @@ def script_line(words: Sequence[str], environ: Mapping[str, str] | None = None) 
 
 
 def _script_parser() -> argparse.ArgumentParser:
-    """A cell's options, but for those that speak of a notebook."""
+    """The parser of a cell's options without those of notebooks."""
     parser = argparse.ArgumentParser(
         prog="jupyter elastic run",
         usage="jupyter elastic run FILE [OPTIONS] [-- ARGUMENTS]",
@@ -159,7 +159,7 @@ def _script_parser() -> argparse.ArgumentParser:
 
 
 def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
-    """The options from their words."""
+    """The parsed options, checked; BadRequest says what to change."""
     sizes = sizes_from(_plain(given.sizes))
     gpus = _plain(given.gpus) or (f"{sizes[0]}:{sizes[-1]}" if sizes else "1")
     low, high = slot_range(gpus)
@@ -251,7 +251,7 @@ def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
 
 
 def _plain(value: Any) -> str:
-    """A word without the quotes that IPython leaves around it."""
+    """The argument without the quotes that IPython leaves around it."""
     text = str(value)
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
 
