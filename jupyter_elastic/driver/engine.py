@@ -36,18 +36,19 @@ class Task(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """One attempt's ring. Every method returns soon; what comes of it is reported.
+    """One attempt's workers. Every method returns soon; what comes of it is reported.
 
     Reports, in this order for a normal life: `RunningReported(generation, slots, elastic)` each time a generation has
     settled, and again when the cell has come to an elastic loop (a job that hasn't is not asked to rescale);
     `ReleaseReported(slots)` as soon as a slot's process is gone; `ProgressReported`; where workers die and the attempt
     goes on, `DeathReported` and `ReplacementReported`; at the very end, when no process of the attempt lives any more,
     exactly one `ExitReported`.
+
+    An engine whose workers form process groups has `worker` too: its other half, a `worker.plugin.WorkerPlugin`, as
+    `module:class`.
     """
 
     name: ClassVar[str]
-    worker: ClassVar[str]
-    """Its worker half (`worker.plugin.WorkerPlugin`) as `module:class`; empty where a worker needs none."""
 
     @classmethod
     def missing(cls) -> str:
@@ -61,7 +62,7 @@ class Engine(Protocol):
         ...
 
     async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
-        """A wish: go on with exactly these slots. A later wish replaces an unfinished one."""
+        """Go on with exactly these slots. A later command replaces an unfinished one."""
         ...
 
     async def stop(self, how: str) -> None:

@@ -6,7 +6,8 @@ The driver says which group is next (`rendezvous`); how its members then find ea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from jupyter_elastic.protocol.worker import Bye, Entered, Go, Joined, Private, Removed, RendezvousPoint
 from jupyter_elastic.worker.plugin import Host
@@ -14,6 +15,8 @@ from jupyter_elastic.worker.plugin import Host
 
 class GroupWorker:
     """The base of a `worker.plugin.WorkerPlugin`."""
+
+    preimports: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, host: Host) -> None:
         self.host = host

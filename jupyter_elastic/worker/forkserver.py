@@ -8,13 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from jupyter_elastic.forkserver import server
-from jupyter_elastic.worker import worker
+from jupyter_elastic.worker import plugin, worker
 
-MODULES = {
-    "torch": ("torch", "horovod.torch", "horovod.torch.elastic"),
-    "tensorflow": ("tensorflow", "horovod.tensorflow", "horovod.tensorflow.elastic", "horovod.tensorflow.keras"),
-}
-"""What is imported for each of `forkserver.workers.FRAMEWORKS`; what is not installed is left out."""
 ALWAYS = ("numpy", "jupyter_elastic.training")
 
 log = logging.getLogger(__name__)
@@ -22,7 +17,9 @@ log = logging.getLogger(__name__)
 
 def import_ahead(frameworks: Sequence[str]) -> None:
     """Import what workers will need, and do once what the first of each kind is slow at."""
-    for name in (*ALWAYS, *(module for framework in frameworks for module in MODULES[framework])):
+    plugins = plugin.installed()
+    ahead = [name for framework in frameworks for kind in plugins for name in kind.preimports.get(framework, ())]
+    for name in (*ALWAYS, *frameworks, *ahead):  # what is not installed is left out
         try:
             importlib.import_module(name)
         except ImportError as problem:

@@ -5,12 +5,14 @@ An engine whose workers don't know each other needs none.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from jupyter_elastic.errors import EngineError
+from jupyter_elastic.platform import plugins
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 
@@ -36,12 +38,25 @@ class WorkerPlugin(Protocol):
 
     groups: Groups
     """What the engine offers to `training`."""
+    preimports: ClassVar[Mapping[str, Sequence[str]]]
+    """Modules that workers need beside a framework (`torch`, `tensorflow`), imported once, before they are forked."""
 
     def __init__(self, host: Host) -> None: ...
 
     def install(self) -> None:
         """Make this process ready, before the cell runs; frameworks are loaded already or will be by the cell."""
         ...
+
+
+def installed() -> list[type[WorkerPlugin]]:
+    """The worker halves of all engines that can be loaded here; what is wrong with another is said where it is used."""
+    found = []
+    for entries in plugins.installed(plugins.ENGINES).values():
+        with contextlib.suppress(EngineError):
+            engine = plugins.load(entries)
+            if reference := getattr(engine, "worker", ""):
+                found.append(load(engine.name, reference))
+    return found
 
 
 def load(engine: str, reference: str) -> type[WorkerPlugin]:

@@ -19,9 +19,9 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.engines.horovod import keras
@@ -47,6 +47,16 @@ ALONE = (
 
 class HorovodWorker(GroupWorker):
     """One worker's way into Horovod's groups and out of them."""
+
+    preimports: ClassVar[Mapping[str, Sequence[str]]] = {
+        "torch": ("horovod.torch", "horovod.torch.elastic", "jupyter_elastic.engines.horovod.torch"),
+        "tensorflow": (
+            "horovod.tensorflow",
+            "horovod.tensorflow.elastic",
+            "horovod.tensorflow.keras",
+            "jupyter_elastic.engines.horovod.tensorflow",
+        ),
+    }
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
