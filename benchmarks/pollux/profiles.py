@@ -11,8 +11,9 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
@@ -221,22 +222,43 @@ def read_models(folder: Path) -> dict[str, Model]:
     return models
 
 
+class _Time(msgspec.Struct):
+    local_bsz: tables.Count
+    step_time: tables.Positive
+    sync_time: tables.NotNegative
+
+
+class _Placed(_Time, kw_only=True):
+    placement: Annotated[str, msgspec.Meta(pattern="^[1-9]+$")]
+    """One digit for each node: the GPUs there."""
+
+
+class _Scaled(_Time, kw_only=True):
+    num_nodes: tables.Count
+    num_replicas: tables.Count
+
+
+class _Epoch(msgspec.Struct):
+    progress: tables.NotNegative
+    iteration: tables.NotNegative
+    grad_sqr: tables.Number
+    grad_var: tables.Number
+
+
 def read_model(folder: Path) -> Model:
     """One model's tables."""
-    times = [("local_bsz", tables.count), ("step_time", tables.positive), ("sync_time", tables.not_negative)]
     lines: dict[Placement, list[tuple[float, float, float]]] = {}
     groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
-    for row in tables.rows(folder / "placements.csv", [("placement", _placement), *times]):
-        placement, local, both = row["placement"], row["local_bsz"], (row["step_time"], row["sync_time"])
-        lines.setdefault(placement, []).append((local, *both))
-        groups.setdefault((len(placement), sum(placement), local), []).append(both)
+    for _, row in tables.rows(folder / "placements.csv", _Placed):
+        placement = tuple(map(int, row.placement))
+        lines.setdefault(placement, []).append((row.local_bsz, row.step_time, row.sync_time))
+        groups.setdefault((len(placement), sum(placement), row.local_bsz), []).append((row.step_time, row.sync_time))
     locals_ = [int(point[0]) for line in lines.values() for point in line]
     points: list[tuple[int, int, int]] = sorted(groups)
     values = [tuple(np.mean(np.array(groups[point]), axis=0)) for point in points]
-    shape = [("num_nodes", tables.count), ("num_replicas", tables.count), *times]
-    for row in tables.rows(folder / "scalability.csv", shape):
-        points.append((row["num_nodes"], row["num_replicas"], row["local_bsz"]))
-        values.append((row["step_time"], row["sync_time"]))
+    for _, scaled in tables.rows(folder / "scalability.csv", _Scaled):
+        points.append((scaled.num_nodes, scaled.num_replicas, scaled.local_bsz))
+        values.append((scaled.step_time, scaled.sync_time))
     epochs = _validations(folder)
     if not locals_:
         raise TraceError(f"{folder / 'placements.csv'}: line 2: expected at least one measurement")
@@ -254,22 +276,14 @@ def read_model(folder: Path) -> Model:
 
 def _validations(folder: Path) -> dict[int, Epochs]:
     found = {}
-    names = ("progress", "iteration", "grad_sqr", "grad_var")
-    kinds = (tables.not_negative, tables.not_negative, tables.number, tables.number)
     for path in folder.glob("validation-*.csv"):
         batch = path.stem.partition("-")[2]
         if not batch.isdigit() or int(batch) < 1:
             raise TraceError(f"{path}: expected a name of the form validation-<batch size>.csv")
-        table = tables.rows(path, list(zip(names, kinds, strict=True)))
+        table = [msgspec.structs.astuple(row) for _, row in tables.rows(path, _Epoch)]
         if not table:
             tables.complain(path, 2, 1, "one row for each epoch; the table is empty")
-        found[int(batch)] = Epochs(*(tuple(row[name] for row in table) for name in names))
+        found[int(batch)] = Epochs(*zip(*table, strict=True))
     if not found:
         raise TraceError(f"{folder}: no validation-<batch size>.csv in it; is this a folder of Pollux profiles?")
     return dict(sorted(found.items()))
-
-
-def _placement(cell: str) -> Placement:
-    if not cell.isdigit() or "0" in cell:
-        raise ValueError("a placement: one digit from 1 to 9 for each node")
-    return tuple(int(digit) for digit in cell)

@@ -96,7 +96,7 @@ def test_a_batch_outside_of_the_measured_is_refused(model: Model) -> None:
     ("file", "text", "message"),
     [
         ("placements.csv", "placement,local_bsz,step_time,sync_time\n", "line 2: expected at least one measurement"),
-        ("placements.csv", "placement,local_bsz,step_time,sync_time\n10,8,1,0\n", "expected a placement: one digit"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n10,8,1,0\n", "text matching regex '^[1-9]+$'"),
         (
             "placements.csv",
             "placement,local_bsz,step_time,sync_time\n1,8,-1,0\n",

@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from jupyter_elastic.scheduler.sim import tables
-from jupyter_elastic.scheduler.sim.tables import TraceError, complain, convert
+from jupyter_elastic.scheduler.sim.tables import Count, NotNegative, Number, Positive, Row, Text, TraceError, complain
 from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
 
 FORMATS = ("gavel", "shockwave", "elasticflow", "tiresias", "journal")
@@ -28,6 +29,40 @@ SHOCKWAVE = (
     "priority", "SLO", "duration", "arrival_time",
 )  # fmt: skip
 _LAYOUTS = {len(layout): layout for layout in (GAVEL, GAVEL_PHYSICAL, SHOCKWAVE)}
+
+
+class _Gavel(msgspec.Struct):
+    job_type: Text
+    total_steps: Positive
+    arrival_time: NotNegative
+    scale_factor: Count
+    slo: Number = msgspec.field(default=-1.0, name="SLO")
+
+
+class _Shockwave(_Gavel, kw_only=True):
+    duration: Positive
+
+
+class _ElasticFlow(msgspec.Struct):
+    job_id: Text
+    submission_time: NotNegative
+    num_iteration: Positive
+    model_name: Text
+    deadline: Number
+    batch_size: Count
+    num_gpu: Count
+
+
+_ELASTICFLOW_ALIASES = {"submit_time": "submission_time", "ddl": "deadline", "iteration": "num_iteration"}
+
+
+class _Tiresias(msgspec.Struct):
+    job_id: Text
+    num_gpu: Count
+    submit_time: NotNegative
+    iterations: Positive
+    model_name: Text
+    duration: Positive
 
 
 def detect(path: Path) -> str:
@@ -65,15 +100,15 @@ def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Ta
         raise TraceError(f"{path}: a Gavel trace needs --profiles with Gavel's simulation_throughputs.json")
     speeds = gavel_speeds(throughputs, gpu)
     tasks = []
-    for line, row in _tabbed(path, (GAVEL, GAVEL_PHYSICAL)):
-        speed, work = _gavel_speed(speeds, row["job_type"], row["scale_factor"]), float(row["total_steps"])
+    for line, row in _tabbed(path, (GAVEL, GAVEL_PHYSICAL), _Gavel):
+        speed, work = _gavel_speed(speeds, row.job_type, row.scale_factor), row.total_steps
         if speed is None:
             expected = f"a job type with a measured speed on {gpu} in {throughputs}"
-            complain(path, line, "job_type", expected, row["job_type"])
+            complain(path, line, "job_type", expected, row.job_type)
         deadline = None
-        if row.get("SLO", -1.0) > 0:  # times the job's own duration
-            deadline = row["arrival_time"] + row["SLO"] * work / speed
-        tasks.append(_rigid(line, row["job_type"], row["arrival_time"], row["scale_factor"], work, speed, deadline))
+        if row.slo > 0:  # times the job's own duration
+            deadline = row.arrival_time + row.slo * work / speed
+        tasks.append(_rigid(line, row.job_type, row.arrival_time, row.scale_factor, work, speed, deadline))
     return _some(path, tasks)
 
 
@@ -113,10 +148,10 @@ def shockwave(path: Path) -> list[Task]:
     Changes of the batch size in mid-run (accordion, gns) are part of the published duration and not followed further.
     """
     tasks = []
-    for line, row in _tabbed(path, (SHOCKWAVE,)):
-        work = float(row["total_steps"])
-        speed = work / row["duration"]
-        tasks.append(_rigid(line, row["job_type"], row["arrival_time"], row["scale_factor"], work, speed, None))
+    for line, row in _tabbed(path, (SHOCKWAVE,), _Shockwave):
+        work = row.total_steps
+        speed = work / row.duration
+        tasks.append(_rigid(line, row.job_type, row.arrival_time, row.scale_factor, work, speed, None))
     return _some(path, tasks)
 
 
@@ -127,33 +162,24 @@ def elasticflow(path: Path, folder: Path | None) -> list[Task]:
     """
     if folder is None:
         raise TraceError(f"{path}: an ElasticFlow trace needs --profiles with a folder of <model>.csv throughputs")
-    header = tables.read_text(path).partition("\n")[0]
-    names = {cell.strip() for cell in header.split(",")}
-    submit = "submit_time" if "submit_time" in names else "submission_time"
-    due = "ddl" if "ddl" in names else "deadline"
-    steps = "iteration" if "iteration" in names else "num_iteration"
-    columns = [
-        ("job_id", tables.text), (submit, tables.not_negative), (steps, tables.positive), ("model_name", tables.text),
-        (due, tables.number), ("batch_size", tables.count), ("num_gpu", tables.count),
-    ]  # fmt: skip
     found: dict[str, dict[int, dict[int, float]]] = {}
     tasks = []
-    for index, row in enumerate(tables.rows(path, columns)):
-        model = row["model_name"]
+    for line, row in tables.rows(path, _ElasticFlow, aliases=_ELASTICFLOW_ALIASES):
+        model = row.model_name
         if model not in found:
             if not (folder / f"{model}.csv").is_file():
-                complain(path, index + 2, "model_name", f"a model with a {folder}/<model>.csv", model)
+                complain(path, line, "model_name", f"a model with a {folder}/<model>.csv", model)
             found[model] = elasticflow_speeds(folder / f"{model}.csv")
-        points = found[model].get(row["batch_size"])
+        points = found[model].get(row.batch_size)
         if not points:
             known = ", ".join(map(str, found[model]))
-            complain(path, index + 2, "batch_size", f"one of {model}'s measured {known}", str(row["batch_size"]))
+            complain(path, line, "batch_size", f"one of {model}'s measured {known}", str(row.batch_size))
         best = max(points, key=lambda gpus: (points[gpus], -gpus))
         sizes = tuple(gpus for gpus in sorted(points) if gpus <= best)
         tasks.append(
             Task(
-                name=row["job_id"], submitted=row[submit], work=row[steps], speed=Measured.of(points),
-                min_slots=sizes[0], max_slots=sizes[-1], sizes=sizes, model=model, deadline=row[due],
+                name=row.job_id, submitted=row.submission_time, work=row.num_iteration, speed=Measured.of(points),
+                min_slots=sizes[0], max_slots=sizes[-1], sizes=sizes, model=model, deadline=row.deadline,
             )
         )  # fmt: skip
     return _some(path, tasks)
@@ -161,35 +187,25 @@ def elasticflow(path: Path, folder: Path | None) -> list[Task]:
 
 def elasticflow_speeds(path: Path) -> dict[int, dict[int, float]]:
     """Iterations per second by global batch and GPUs; sizes that didn't run (empty, nan, 0) are left out."""
-    header = tables.read_text(path).partition("\n")[0].strip().split(",")
-    gpus = [convert(path, 1, column + 2, tables.count, cell.strip()) for column, cell in enumerate(header[1:])]
-
-    def speed(cell: str) -> float:
-        if cell in ("", "nan", "NaN"):
-            return 0.0
-        return tables.not_negative(cell)
-
-    columns = [("global_batch_size", tables.count), *((cell.strip(), speed) for cell in header[1:])]
-    rows = tables.rows(path, columns)
-    return {
-        row["global_batch_size"]: {n: row[str(n)] for n in gpus if row[str(n)] > 0 and math.isfinite(row[str(n)])}
-        for row in rows
-    }
+    found: dict[int, dict[int, float]] = {}
+    for line, cells in tables.named(path, ["global_batch_size"], {}):
+        batch: int = tables.value(path, line, "global_batch_size", cells.pop("global_batch_size"), Count)
+        speeds = {
+            tables.value(path, 1, gpus, gpus, Count): tables.value(path, line, gpus, cell, NotNegative)
+            for gpus, cell in cells.items()
+            if cell.lower() not in ("", "nan")
+        }
+        found[batch] = {gpus: speed for gpus, speed in speeds.items() if speed > 0}
+    return found
 
 
 def tiresias(path: Path) -> list[Task]:
     """Tiresias (NSDI 2019): CSV with `job_id,num_gpu,submit_time,iterations,model_name,duration,interval`."""
-    columns = [
-        ("job_id", tables.text), ("num_gpu", tables.count), ("submit_time", tables.not_negative),
-        ("iterations", tables.positive), ("model_name", tables.text), ("duration", tables.positive),
-    ]  # fmt: skip
     tasks = []
-    for row in tables.rows(path, columns):
-        speed = row["iterations"] / row["duration"]
-        name = f"{row['model_name']}-{row['job_id']}"
-        tasks.append(
-            _rigid(name, row["model_name"], row["submit_time"], row["num_gpu"], row["iterations"], speed, None)
-        )
+    for _, row in tables.rows(path, _Tiresias):
+        speed = row.iterations / row.duration
+        name = f"{row.model_name}-{row.job_id}"
+        tasks.append(_rigid(name, row.model_name, row.submit_time, row.num_gpu, row.iterations, speed, None))
     return _some(path, tasks)
 
 
@@ -217,30 +233,17 @@ def _rigid(
     )  # fmt: skip
 
 
-_KINDS: dict[str, tables.Cell] = {
-    "job_type": tables.text,
-    "total_steps": tables.positive,
-    "arrival_time": tables.not_negative,
-    "scale_factor": tables.count,
-    "duration": tables.positive,
-    "SLO": tables.number,
-    "priority": tables.number,
-}
-
-
-def _tabbed(path: Path, layouts: tuple[tuple[str, ...], ...]) -> list[tuple[int, dict[str, Any]]]:
+def _tabbed(path: Path, layouts: tuple[tuple[str, ...], ...], kind: type[Row]) -> list[tuple[int, Row]]:
     known = {len(layout): layout for layout in layouts}
     found, first = [], 0
-    for line, cells in tables.tabbed(path):
+    for line, cells in tables.records(path, "\t"):
         layout = known.get(len(cells))
         if layout is None or (first and len(cells) != first):
             wanted = str(first) if first else " or ".join(str(count) for count in known)
             complain(path, line, len(cells), f"{wanted} tab-separated columns", f"{len(cells)} columns")
         first = len(cells)
-        row = {}
-        for column, (name, cell) in enumerate(zip(layout, cells, strict=True)):
-            row[name] = convert(path, line, f"{column + 1} ({name})", _KINDS.get(name, tables.anything), cell.strip())
-        found.append((line, row))
+        stripped = {name: cell.strip() for name, cell in zip(layout, cells, strict=True)}
+        found.append((line, tables.convert(path, line, stripped, kind)))
     return found
 
 

@@ -1,84 +1,42 @@
 """Text tables read strictly: every complaint names file, line, column, and what was expected there.
 
-Knows CSV and tab-separated text; must not know what the columns mean. Used by the readers of traces and profiles.
+Knows CSV and tab-separated text; must not know what the columns mean. A row is a msgspec struct, whose field types say
+what a cell may hold. Used by the readers of traces and profiles.
 """
 
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from jupyter_elastic.errors import BadRequest
 
 MAX_BYTES = 512 * 1024 * 1024
 """A larger file is refused unread."""
+_LARGEST = 1e300  # shuts out infinity, and with it NaN
+Text = Annotated[str, Meta(min_length=1)]
+Number = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+Positive = Annotated[float, Meta(gt=0, le=_LARGEST)]
+NotNegative = Annotated[float, Meta(ge=0, le=_LARGEST)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[int, Meta(ge=0)]
+Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 class TraceError(BadRequest):
     """A trace or profile can't be read; the message names the place and what was expected there."""
 
 
-Cell: TypeAlias = Callable[[str], Any]
-"""Turns the text of a cell into a value; raises ValueError whose text says what was expected."""
-
-
 def complain(path: Path, line: int, column: int | str, expected: str, found: str | None = None) -> NoReturn:
     """Raise the TraceError for one place of a file."""
     seen = "" if found is None else f", found {found[:80]!r}"
     raise TraceError(f"{path}: line {line}, column {column}: expected {expected}{seen}")
-
-
-def text(cell: str) -> str:
-    """A non-empty text."""
-    if not cell:
-        raise ValueError("a non-empty text")
-    return cell
-
-
-def anything(cell: str) -> str:
-    """Whatever stands there."""
-    return cell
-
-
-def number(cell: str) -> float:
-    """A finite number."""
-    try:
-        value = float(cell)
-    except ValueError:
-        raise ValueError("a number") from None
-    if not math.isfinite(value):
-        raise ValueError("a finite number")
-    return value
-
-
-def positive(cell: str) -> float:
-    """A number above zero."""
-    value = number(cell)
-    if value <= 0:
-        raise ValueError("a number above 0")
-    return value
-
-
-def not_negative(cell: str) -> float:
-    """A number of at least zero."""
-    value = number(cell)
-    if value < 0:
-        raise ValueError("a number of at least 0")
-    return value
-
-
-def count(cell: str) -> int:
-    """A whole number above zero."""
-    try:
-        value = int(cell)
-    except ValueError:
-        raise ValueError("a whole number above 0") from None
-    if value <= 0:
-        raise ValueError("a whole number above 0")
-    return value
 
 
 def read_text(path: Path) -> str:
@@ -93,64 +51,66 @@ def read_text(path: Path) -> str:
         raise TraceError(f"{path}: byte {problem.start}: expected UTF-8 text; is this the right file?") from problem
 
 
-def instant(cell: str) -> int:
-    """A whole number of seconds, at least zero."""
-    value = not_negative(cell)
-    if value != int(value):
-        raise ValueError("a whole number of seconds")
-    return int(value)
+def rows(path: Path, kind: type[Row], *, aliases: Mapping[str, str] | None = None) -> list[tuple[int, Row]]:
+    """Line number and row for each line of a CSV file whose header has at least the columns that `kind` requires.
 
-
-def rows(path: Path, columns: Sequence[tuple[str, Cell]], *, optional: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The rows of a CSV file with a header that has at least `columns`, each cell converted.
-
-    Further columns are ignored. A last line that is cut off shows as a row with too few columns.
+    `aliases` maps other names of a column to the one in `kind`. Further columns are ignored. A last line that is cut
+    off shows as a row with too few columns.
     """
-    reader = _records(path, read_text(path), ",")
-    first = next(reader, None)
-    if first is None:
-        complain(path, 1, 1, f"a header with {', '.join(name for name, _ in columns)}; the file is empty")
-    names = [cell.strip() for cell in first[1]]
-    where: dict[str, int] = {}
-    for name, _ in columns:
-        if name in names:
-            where[name] = names.index(name)
-        elif name not in optional:
-            complain(path, first[0], 1, f"a header with a column {name!r}", ",".join(names))
-    found = []
-    for line, record in reader:
-        if len(record) != len(names):
-            complain(path, line, len(record), f"{len(names)} columns ({', '.join(names)})", f"{len(record)} columns")
-        row = {}
-        for name, kind in columns:
-            if name in where:
-                row[name] = convert(path, line, name, kind, record[where[name]].strip())
-        found.append(row)
-    return found
+    required = [column.encode_name for column in msgspec.structs.fields(kind) if column.required]
+    return [(line, convert(path, line, cells, kind)) for line, cells in named(path, required, aliases or {})]
 
 
-def tabbed(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each line of a tab-separated file without a header."""
-    yield from _records(path, read_text(path), "\t")
+def named(path: Path, required: list[str], aliases: Mapping[str, str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and cells by column for each line of a CSV file with a header."""
+    lines = records(path, ",")
+    first, header = next(lines, (0, []))
+    if not first:
+        complain(path, 1, 1, f"a header with {', '.join(required)}; the file is empty")
+    names = [aliases.get(cell.strip(), cell.strip()) for cell in header]
+    for name in required:
+        if name not in names:
+            complain(path, first, 1, f"a header with a column {name!r}", ",".join(names))
+    for line, cells in lines:
+        if len(cells) != len(names):
+            complain(path, line, len(cells), f"{len(names)} columns ({', '.join(names)})", f"{len(cells)} columns")
+        yield line, {name: cell.strip() for name, cell in zip(names, cells, strict=True)}
 
 
-def convert(path: Path, line: int, column: int | str, kind: Cell, cell: str) -> Any:
-    """The value of one cell, or a TraceError that names its place."""
+def convert(path: Path, line: int, cells: Mapping[str, str], kind: type[Row]) -> Row:
+    """The cells of one line as a struct, or a TraceError that names the place."""
     try:
-        return kind(cell)
-    except ValueError as problem:
-        complain(path, line, column, str(problem), cell)
+        return msgspec.convert(cells, kind, strict=False)
+    except msgspec.ValidationError as problem:
+        expected, _, column = str(problem).rstrip("`").partition(" - at `$.")
+        return complain(path, line, column, _in_words(expected), cells[column])
 
 
-def _records(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    lines = content.splitlines()
+def value(path: Path, line: int, column: str, cell: str, kind: Any) -> Any:
+    """One cell as `kind`, or a TraceError that names the place."""
+    try:
+        return msgspec.convert(cell, kind, strict=False)
+    except msgspec.ValidationError as problem:
+        complain(path, line, column, _in_words(str(problem)), cell)
+
+
+def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of each line that is not empty."""
+    lines = read_text(path).splitlines()
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     else:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         for record in reader:
-            if record and any(cell.strip() for cell in record):
+            if any(cell.strip() for cell in record):
                 yield reader.line_num, record
     except csv.Error as problem:
         complain(path, reader.line_num, 1, f"a line of cells ({problem})")
+
+
+def _in_words(problem: str) -> str:
+    """What msgspec expected, for people: "Expected `int` >= 1" is "a whole number >= 1"."""
+    words = {"`float`": "a number", "`int`": "a whole number", "`str`": "text"}
+    expected = re.sub(r", got .*", "", problem.removeprefix("Expected "))
+    return re.sub(r"`\w+`", lambda name: words.get(name[0], name[0]), expected)

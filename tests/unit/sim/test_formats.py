@@ -100,7 +100,7 @@ def test_formats_are_recognised(write: Write, tmp_path: Path) -> None:
     ("text", "message"),
     [
         (GAVEL + "ResNet-18 (batch size 16)\tcmd\t-n\n", "line 3, column 3: expected 7 tab-separated columns"),
-        (GAVEL.replace("1000", "many"), "line 1, column 5 (total_steps): expected a number, found 'many'"),
+        (GAVEL.replace("1000", "many"), "line 1, column total_steps: expected a number, found 'many'"),
         (
             GAVEL.replace("ResNet", "ResNot"),
             "line 1, column job_type: expected a job type with a measured speed on v100",
