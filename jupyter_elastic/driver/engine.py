@@ -46,6 +46,10 @@ class Engine(Protocol):
 
     An engine whose workers form process groups has `worker` too: its other half, a `worker.plugin.WorkerPlugin`, as
     `module:class`.
+
+    Args:
+        task: The attempt.
+        report: Takes each report, from any thread.
     """
 
     name: ClassVar[str]
@@ -58,19 +62,40 @@ class Engine(Protocol):
     def __init__(self, task: Task, report: SendReport) -> None: ...
 
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
-        """Start one worker on each slot. `devices` names a slot's GPU; empty on CPU hosts."""
+        """Start one worker on each slot. Called once, first.
+
+        Args:
+            generation: Number of this set of slots, from 1 on; it comes back in `RunningReported`.
+            slots: The slots, as `host:index`.
+            devices: A slot's GPU (UUID, for `CUDA_VISIBLE_DEVICES`); empty on CPU hosts.
+        """
         ...
 
     async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
-        """Go on with exactly these slots. A later command replaces an unfinished one."""
+        """Go on with exactly these slots. A later command replaces an unfinished one; after the end it does nothing.
+
+        Args:
+            generation: As for `launch`, rising.
+            slots: The slots to hold from now on. Those that are given up are released as soon as their processes are
+                gone.
+            devices: As for `launch`; of the new slots at least.
+        """
         ...
 
     async def stop(self, how: str) -> None:
-        """End the attempt; idempotent. `preempt`: commit to disk first, within a grace time; `cancel`: at once."""
+        """End the attempt; may be called again at any time.
+
+        Args:
+            how: `preempt`: commit to disk first, within a grace time; `cancel`: at once.
+        """
         ...
 
     def pids(self) -> list[tuple[int, float]]:
-        """Every process of the attempt as (pid, start time), so that a successor can end what a dead driver left."""
+        """Every process of the attempt, so that a successor can end what a dead driver left.
+
+        Returns:
+            (pid, start time in seconds since the epoch, as psutil's `create_time`) of each; empty after the end.
+        """
         ...
 
 

@@ -278,7 +278,16 @@ ENGINE_CHECKS: dict[str, Callable[[Make, Path], Awaitable[None]]] = {
 
 
 def check_engine(make: Make, folder: Path, *checks: str) -> None:
-    """AssertionError unless the engine keeps every promise of `driver.engine.Engine` (or those named)."""
+    """Assert that an engine keeps every promise of `driver.engine.Engine`, with real cells in real processes.
+
+    Args:
+        make: The engine's class, or whatever makes one of (task, report).
+        folder: An empty folder; each check makes one of its own in it.
+        checks: Names of `ENGINE_CHECKS`; none: all of them.
+
+    Raises:
+        AssertionError: A promise is broken; the message holds the reports.
+    """
     for name in checks or ENGINE_CHECKS:
 
         async def run(name: str = name) -> None:

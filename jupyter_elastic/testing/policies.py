@@ -28,11 +28,20 @@ class PolicyBroken(AssertionError):
 
 
 def check_policy(policy: type[Policy] | Policy, *, rounds: int = 60, seed: int = 0, bound_s: float = 86_400.0) -> None:
-    """Assert that a policy, a class or an instance of it, may be let loose on a pool.
+    """Assert that a policy may be let loose on a pool, asked over many small seeded ones.
 
     Checked: its description and options; that plans are legal, deterministic and leave the view alone; that the memo is
     JSON of at most 64 KiB; that it is work conserving where it says so; that finite work ends; and that a job of any
-    size gets slots within `bound_s` seconds although short jobs never stop coming. Raises PolicyBroken.
+    size gets slots although short jobs never stop coming.
+
+    Args:
+        policy: The class, whose `Options` have defaults, or an instance.
+        rounds: Random views to ask about.
+        seed: Of those views.
+        bound_s: The longest that a job may wait in a pool that is never empty, in seconds.
+
+    Raises:
+        PolicyBroken: A rule is broken; the message says which, and holds the view.
     """
     kind = policy if isinstance(policy, type) else type(policy)
     check_description(kind)

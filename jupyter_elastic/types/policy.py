@@ -38,7 +38,15 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
     noise_scale: float | None = None
 
     def rate(self, workers: int, servers: int = 0) -> float | None:
-        """Samples per second at a size, or None when nothing is known."""
+        """Samples per second at a size: measured, else by the fit.
+
+        Args:
+            workers: How many workers; 0 gives 0.0.
+            servers: Parameter servers beside them.
+
+        Returns:
+            Samples per second; None when nothing is known of the job's speed.
+        """
         if workers <= 0:
             return 0.0
         for point in self.speeds:
@@ -84,10 +92,11 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     run_s: float = 0.0
     """Seconds with slots so far."""
     preemptions: int = 0
+    """Times that it was paused."""
     profile: Profile = Profile()
 
     def allows(self, workers: int) -> bool:
-        """Whether the job can run on this many workers."""
+        """Whether the job can run on this many workers: within its range and, where it has some, one of its `sizes`."""
         return self.min_slots <= workers <= self.max_slots and (not self.sizes or workers in self.sizes)
 
 
@@ -105,7 +114,9 @@ class View(Record, frozen=True, kw_only=True):
     """All that a policy may know. Jobs are the unfinished ones in order of (submitted_at, job)."""
 
     now: float
+    """Seconds since the epoch, as all times that end in `_at`."""
     seed: int = 0
+    """The only source of chance."""
     hosts: tuple[HostView, ...]
     jobs: tuple[JobView, ...]
     memo: Any = None
@@ -125,16 +136,22 @@ class Plan(Record, frozen=True, kw_only=True):
     """A policy's proposal: the size of every job that is to hold slots. An absent job holds none.
 
     A plan must be legal: known unfinished jobs, allowed sizes, in all at most the capacity. A job in phase `stopping`
-    is left out. `memo` (JSON values, 64 KiB) comes back in the next view.
+    is left out.
     """
 
     sizes: dict[JobId, Size]
     memo: Any = None
+    """JSON values, at most 64 KiB; they come back in the next view."""
     reasons: dict[JobId, Text] = {}
+    """What people read, by job: why it waits, grows, shrinks or pauses."""
 
 
 class Policy(Protocol):
-    """Decides who gets how many slots. Pure: no clock, no chance, no memory but the memo."""
+    """Decides who gets how many slots. Pure: no clock, no chance, no memory but the memo.
+
+    Args:
+        options: An instance of the class's `Options`.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -154,5 +171,13 @@ class Policy(Protocol):
     def __init__(self, options: Any) -> None: ...
 
     def plan(self, view: View) -> Plan:
-        """The plan for this view."""
+        """The plan for this view, the same each time it is asked.
+
+        Args:
+            view: The pool as it is; it is not to be changed.
+
+        Returns:
+            Who is to hold how many slots. A plan that is not legal, an exception or a missed deadline (5 s) leaves all
+            as it is.
+        """
         ...
