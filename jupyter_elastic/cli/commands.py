@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
@@ -22,6 +21,7 @@ from rich.table import Table
 from jupyter_elastic._version import __version__
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.platform import plugins
 
 GROUP = "jupyter_elastic.commands"
 Connect: TypeAlias = Callable[[], Client]
@@ -44,7 +44,7 @@ class Command(NamedTuple):
 
 def names() -> list[str]:
     """The names of all installed commands, sorted. BadRequest when the package was not installed as one."""
-    found = sorted({entry.name for entry in entry_points(group=GROUP)})
+    found = sorted(plugins.installed(GROUP))
     if not found:
         raise BadRequest("no command is installed; install the package again: pip install jupyter-elastic")
     return found
@@ -52,16 +52,7 @@ def names() -> list[str]:
 
 def load(name: str) -> Command | Main:
     """The command of this name. BadRequest when its package is broken, or two packages bring one of this name."""
-    (first, *others) = {entry.value: entry for entry in entry_points(group=GROUP, name=name)}.values()
-    if others:
-        both = " and ".join(entry.value for entry in (first, *others))
-        raise BadRequest(f"two packages bring a command {name!r} ({both}); remove one of them")
-    try:
-        command: Command | Main = first.load()
-    except Exception as problem:
-        raise BadRequest(
-            f"the command {name} ({first.value}) can't be loaded: {problem}; repair or remove its package"
-        ) from problem
+    command: Command | Main = plugins.load(plugins.installed(GROUP)[name], BadRequest)
     return command
 
 

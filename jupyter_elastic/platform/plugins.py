@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from jupyter_elastic.errors import EngineError
+from jupyter_elastic.errors import ElasticError, EngineError
 
 ENGINES = "jupyter_elastic.engines"
 
@@ -20,13 +20,16 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
     return found
 
 
-def load(entries: list[EntryPoint]) -> Any:
-    """What the one entry point of a name names. EngineError when there are several or it can't be imported."""
+def load(entries: list[EntryPoint], error: type[ElasticError] = EngineError) -> Any:
+    """What the one entry point of a name names; `error` when there are several or it can't be imported."""
     first, *others = entries
     if others:
         offers = " and ".join(f"{entry.value} (of {entry.dist.name if entry.dist else '?'})" for entry in entries)
-        raise EngineError(f"{len(entries)} installed packages offer {first.name!r}: {offers}. Uninstall all but one")
+        raise error(f"{len(entries)} installed packages offer {first.name!r}: {offers}. Uninstall all but one")
     try:
         return first.load()
     except Exception as problem:
-        raise EngineError(f"{first.name!r} can't be loaded: {type(problem).__name__}: {problem}") from problem
+        raise error(
+            f"{first.name!r} ({first.value}) can't be loaded: {type(problem).__name__}: {problem}; "
+            "repair or remove its package"
+        ) from problem

@@ -7,39 +7,33 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import msgspec
 
 from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import Policy, PolicyInfo
 
 POLICIES = "jupyter_elastic.policies"
-ENGINES = "jupyter_elastic.engines"
 HOSTS = "jupyter_elastic.hosts"
-_WORDS = {POLICIES: "policy", ENGINES: "engine", HOSTS: "source of hosts"}
+_WORDS = {POLICIES: "policy", HOSTS: "source of hosts"}
 
 
 def names(group: str) -> list[str]:
     """What is installed in a group, sorted; empty in a source checkout that is not installed."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+    return sorted(plugins.installed(group))
 
 
 def load(group: str, name: str) -> Any:
     """The object that is installed under this name.
 
-    NotFound with the names there are; BadRequest when it is there but can't be imported.
+    NotFound with the names there are; BadRequest when it can't be imported, or two packages bring one of this name.
     """
-    entry = _entry(group, name)
-    if entry is None:
-        raise NotFound(unknown(_WORDS.get(group, group), name, names(group)))
-    try:
-        return entry.load()
-    except Exception as problem:
-        raise BadRequest(
-            f"{name} ({entry.value}) can't be loaded: {type(problem).__name__}: {problem}; repair or remove its package"
-        ) from problem
+    found = plugins.installed(group)
+    if name not in found:
+        raise NotFound(unknown(_WORDS.get(group, group), name, sorted(found)))
+    return plugins.load(found[name], BadRequest)
 
 
 def make_policy(name: str, options: dict[str, Any]) -> Policy:
@@ -60,8 +54,8 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
 
 def untrusted(name: str) -> bool:
     """Whether the policy that is installed under this name is not one of this package's own."""
-    entry = _entry(POLICIES, name)
-    return entry is not None and not entry.value.startswith("jupyter_elastic.scheduler.policies.")
+    own = "jupyter_elastic.scheduler.policies."
+    return any(not entry.value.startswith(own) for entry in plugins.installed(POLICIES).get(name, ()))
 
 
 def describe_options(kind: Any) -> str:
@@ -101,7 +95,3 @@ def unknown(what: str, name: str, there_are: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return f"there is no {what} {name!r}; there are {', '.join(known) or 'none'}{hint}"
-
-
-def _entry(group: str, name: str) -> EntryPoint | None:
-    return next(iter(entry_points(group=group, name=name)), None)

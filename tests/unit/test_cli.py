@@ -13,6 +13,7 @@ from jupyter_elastic.cli import commands, jobs, main
 from jupyter_elastic.client import Client
 from jupyter_elastic.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.kernel.options import option_values
+from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
 
 COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
@@ -140,7 +141,7 @@ def test_a_broken_command_is_said_when_it_is_given_and_hides_no_other(
 ) -> None:
     extra.write_text("[jupyter_elastic.commands]\nbroken = elastic_extra:NOTHING\n")
     assert main.main(["broken"]) == 1
-    assert "the command broken (elastic_extra:NOTHING) can't be loaded" in capsys.readouterr().err.replace("\n", " ")
+    assert "'broken' (elastic_extra:NOTHING) can't be loaded" in capsys.readouterr().err.replace("\n", " ")
     with pytest.raises(SystemExit):
         main.main(["--help"])
     assert "list the jobs of the pool" in capsys.readouterr().out
@@ -149,12 +150,12 @@ def test_a_broken_command_is_said_when_it_is_given_and_hides_no_other(
 def test_two_commands_of_one_name_are_refused(extra: Path, capsys: pytest.CaptureFixture[str]) -> None:
     extra.write_text("[jupyter_elastic.commands]\njobs = elastic_extra:HELLO\n")
     assert main.main(["jobs"]) == 1
-    assert "two packages bring a command 'jobs'" in capsys.readouterr().err
+    assert "2 installed packages offer 'jobs'" in capsys.readouterr().err
 
 
 def test_a_package_without_its_metadata_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "entry_points", lambda **_: ())
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
     assert main.main(["jobs"]) == 1
     assert "install the package again" in capsys.readouterr().err
