@@ -1,23 +1,24 @@
-"""Who is wanted, who lives, who stands at the door: the pure machine that settles each round of a ring.
+"""Decides who is in the process group: the pure machine that settles each round of it.
 
-Told what happened, it answers with what is to be done; it knows no clock, no process and no framework. A *round* is one
-membership of the ring (the rank order of its members is fixed by it); the `generation` is the number of the scheduler's
-wish that it serves. One wish can need several rounds, when workers die.
+Each method takes what happened and returns the actions that follow; it knows no clock, no process and no framework. A
+*round* is one membership of the group (the rank order of its members is fixed by it); the `generation` is the number of
+the scheduler's command that it serves. One command can need several rounds, when workers die. Where a worker can be is
+the table in `places`.
 
 The rules, measured in ARCHITECTURE.md:
 
-- A round starts when every living member of the last one stands at the door, and takes in whoever else is there.
-- Members are called to the door only when the round that would come of it differs from the present one, so nobody
+- A round starts when every living member of the last one waits at the rendezvous, and takes in whoever else is there.
+- Members are called to the rendezvous only when the round that would come of it differs from the present one, so nobody
   waits for a newcomer that is not ready. The first round, and one whose members all died, waits for all wanted workers.
 - Ranks go by age, those that hold state first: rank 0 always has it where anybody has.
 - A dead worker's slot gets a new one; the survivors go on at once when there are at least `min_slots` of them.
 - Once the cell has come to `elastic.run`, a newcomer is *promised* its rank and the size, starts in a private world,
-  and joins at its first collective or at `elastic.run`. The newcomers of a wish come in together, for only then the
+  and joins at its first collective or at `elastic.run`. The newcomers of a command come in together, for only then the
   promises hold. One whose promise can't be kept any more starts over: it has shown and done nothing yet.
 - Collectives before `elastic.run` are met by the members' reset callbacks. Where these make none, they would never be
   met: each newcomer then makes them alone.
-- Who comes back to the door after another member has come to the end of its cell was left behind by it, unless a member
-  died: the news of that may come later, so a few ticks pass before the attempt is given up.
+- Who comes back to the rendezvous after another member has come to the end of its cell was left behind by it, unless a
+  member died: the news of that may come later, so a few ticks pass before the attempt is given up.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
 """
 
@@ -28,17 +29,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from jupyter_elastic.driver.places import OUT, WAITING, Place, after
+from jupyter_elastic.protocol.worker import RendezvousPoint
 from jupyter_elastic.types import SlotId
 
 DEATHS = 10
-"""So many deaths, plus two for each wanted slot, without a commit between them, and the ring gives up."""
+"""So many deaths, plus two for each wanted slot, without a commit between them, and the attempt gives up."""
 PATIENCE = 10
-"""Ticks that members of a broken join get to abort by themselves or to come back to the door."""
-
-Door: TypeAlias = Literal["init", "collective", "run"]
-"""`init`: the first `hvd.init()`, or one after a shutdown; newcomers wait at `collective`, their first one before
-`elastic.run`, or at `run`, the door of `elastic.run`."""
-Place: TypeAlias = Literal["working", "init", "collective", "run", "joining", "joined", "done", "leaving"]
+"""Ticks that members of a broken join get to abort by themselves or to come back to the rendezvous."""
 
 
 # --- what is to be done -----------------------------------------------------------------------------------------------
@@ -53,7 +51,7 @@ class Fork:
     rank: int
     size: int
     newcomer: bool = False
-    """There was a ring before it: what it prints is kept apart until it has joined."""
+    """There was a group before it: what it prints is kept apart until it has joined."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +80,16 @@ class Go:
 
 @dataclass(frozen=True)
 class Removed:
-    """This worker stands at the door and is to leave, with exit code 0."""
+    """This worker waits at the rendezvous and is to leave, with exit code 0."""
 
     name: str
     keep: bool = False
-    """It holds the ring's state and nobody goes on with it: save it first."""
+    """It holds the group's state and nobody goes on with it: save it first."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """Call this member to the door."""
+    """Call this member to the rendezvous."""
 
     name: str
 
@@ -118,7 +116,7 @@ class Settled:
     generation: int
     slots: tuple[SlotId, ...]
     complete: bool
-    """They are on exactly the slots of the wish."""
+    """They are on exactly the slots of the command."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class GiveUp:
     """The attempt can't go on.
 
     A worker of a cell that isn't elastic died, workers die again and again, or this one is through with its cell and
-    the ring still needed it.
+    the group still needed it.
     """
 
     name: str
@@ -144,28 +142,40 @@ class _Worker:
     name: str
     slot: SlotId
     age: int
-    place: Place = "working"
+    place: Place = Place.WORKING
     round: int = 0
     """The last round it was let into; 0: none yet."""
     has_state: bool = False
-    """It holds the state of the ring."""
+    """It holds the state of the training."""
     promise: tuple[int, int] | None = None
-    """Of a newcomer: the rank and size that it has been told."""
+    """Of a newcomer: the rank and size that it was promised."""
     early: bool = False
     """It joined by a collective before `elastic.run`, and has not come there yet."""
 
     @property
-    def at_door(self) -> bool:
-        return self.place in {"init", "collective", "run"}
+    def waits(self) -> bool:
+        """It is at a rendezvous."""
+        return self.place in WAITING
+
+    @property
+    def out(self) -> bool:
+        """It is through, or on its way out."""
+        return self.place in OUT
+
+    def move(self, cause: str) -> bool:
+        """Change its place by the table; whether this can happen where it is."""
+        target = after(self.place, cause)
+        self.place = target or self.place
+        return target is not None
 
 
 @dataclass
 class Membership:
-    """One attempt's ring. Every method tells what happened and returns what is to be done, in order."""
+    """One attempt's process group. Every method tells what happened and returns what is to be done, in order."""
 
     min_slots: int = 1
     elastic: bool = False
-    """Whether the cell can regroup: hinted by its text at first, known once a worker stood at the `run` door."""
+    """Whether the cell can regroup: hinted by its text at first, known once a worker waited at `run`."""
     wanted: tuple[SlotId, ...] = ()
     generation: int = 0
     round: int = 0
@@ -184,23 +194,23 @@ class Membership:
     _born: int = 0
     _called: set[str] = field(default_factory=set)
     _broken: int | None = None
-    """Ticks since a member of the present round died, or came back to the door, before all had joined."""
+    """Ticks since a member of the present round died, or came back to the rendezvous, before all had joined."""
     _first_done: str = ""
     """The first member of the present round that is through with its cell."""
     _member_died: bool = False
-    """A member of the present round has died: the others may come back to the door for that."""
+    """A member of the present round has died: the others may come back to the rendezvous for that."""
     _left_behind_ticks: int = 0
-    """Ticks since a member came back to the door and no reason is known but that another is through."""
+    """Ticks since a member came back to the rendezvous and no reason is known but that another is through."""
     _settled: int = 0
     """The last round that all its members have joined."""
-    _told: int = 0
+    _reported: int = 0
     """The last generation for which `Settled(complete=True)` was said."""
     _held: frozenset[SlotId] = frozenset()
 
     # what happened
 
     def want(self, generation: int, slots: Iterable[SlotId]) -> list[Action]:
-        """The scheduler's wish: exactly these slots. An older wish than the present one changes nothing."""
+        """Take the scheduler's command: exactly these slots. An older command than the present one changes nothing."""
         if self.ended or generation < self.generation:
             return []
         before = set(self.wanted)
@@ -209,16 +219,16 @@ class Membership:
         idle = before - set(self.wanted) - {w.slot for w in self._workers.values()}
         return [*(Release(slot) for slot in sorted(idle)), *self._decide()]
 
-    def ready(self, name: str, door: Door, *, has_state: bool = False) -> list[Action]:
-        """A worker stands at a door."""
+    def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False) -> list[Action]:
+        """A worker waits for its group."""
         worker = self._workers.get(name)
-        if worker is None or worker.place in {"done", "leaving"}:
+        if worker is None or not worker.move(f"Ready {point}"):
             return []
         if worker.round == self.round and self._settled < self.round and self._broken is None:
             self._broken = 0  # who still joins waits for this one, in vain
-        worker.place, worker.has_state = door, has_state
+        worker.has_state = has_state
         self._called.discard(name)
-        if door == "run":
+        if point == "run":
             self.elastic = self._entered = True
         return self._decide()
 
@@ -243,17 +253,15 @@ class Membership:
     def joined(self, name: str, round_: int) -> list[Action]:
         """A worker came out of `hvd.init()` of that round."""
         worker = self._workers.get(name)
-        if worker is None or worker.place != "joining" or worker.round != round_:
+        if worker is None or worker.round != round_ or not worker.move("Joined"):
             return []
-        worker.place = "joined"
         return self._decide()
 
     def done(self, name: str) -> list[Action]:
         """A worker's cell has come to its end."""
         worker = self._workers.get(name)
-        if worker is None or worker.place == "leaving":
+        if worker is None or not worker.move("Done"):
             return []
-        worker.place = "done"
         self.finishing = True
         if worker.round == self.round:
             self._first_done = self._first_done or name
@@ -265,7 +273,7 @@ class Membership:
         if worker is None:
             return []
         self._called.discard(name)
-        if worker.place in {"done", "leaving"} or self.ended:
+        if worker.out or self.ended:
             return self._decide()
         if worker.round == self.round and self._settled < self.round:
             self._broken = 0
@@ -281,7 +289,7 @@ class Membership:
         return self._decide()
 
     def committed(self) -> None:
-        """The ring has got somewhere."""
+        """The training has got somewhere."""
         self.deaths = 0
 
     def end(self) -> list[Action]:
@@ -300,7 +308,7 @@ class Membership:
         if self._broken is not None and self._settled < self.round:
             self._broken += 1
             if self._broken > PATIENCE:
-                actions += [Kill(w.name) for w in self._members() if w.place == "joining"]
+                actions += [Kill(w.name) for w in self._members() if w.place == Place.JOINING]
         return actions
 
     # what may be asked
@@ -323,7 +331,7 @@ class Membership:
     def needs(self, name: str) -> bool:
         """Whether this worker is to go on: its end would be a death."""
         worker = self._workers.get(name)
-        return worker is not None and worker.place not in {"done", "leaving"} and not self.ended
+        return worker is not None and not worker.out and not self.ended
 
     def rank_order(self) -> tuple[str, ...]:
         """The members that live, oldest first."""
@@ -335,7 +343,7 @@ class Membership:
         """Living members of the present round, except those that are through or on their way out."""
         if not self.round:
             return []
-        return [w for w in self._workers.values() if w.round == self.round and w.place not in {"done", "leaving"}]
+        return [w for w in self._workers.values() if w.round == self.round and not w.out]
 
     def _newcomers(self) -> list[_Worker]:
         return [w for w in self._workers.values() if not w.round]
@@ -353,19 +361,19 @@ class Membership:
         return actions
 
     def _settle(self) -> list[Action]:
-        """The ring stands: say so once for each round, and once for each wish that it fulfils."""
-        members = [w for w in self._workers.values() if w.round == self.round and w.place != "leaving"]
-        if not self.round or not members or any(w.at_door or w.place == "joining" for w in members):
+        """The group stands: report it once for each round, and once for each command that it fulfils."""
+        members = [w for w in self._workers.values() if w.round == self.round and w.place != Place.LEAVING]
+        if not self.round or not members or any(w.waits or w.place == Place.JOINING for w in members):
             return []
         if self._broken is not None:
-            return []  # a member died in the join: the round never was, those who got through come back to the door
+            return []  # a member died in the join: the round never was, those who got through come back
         slots = tuple(w.slot for w in sorted(members, key=_seniority))
         complete = set(slots) == set(self.wanted)
-        if self._settled == self.round and (not complete or self._told >= self.generation):
+        if self._settled == self.round and (not complete or self._reported >= self.generation):
             return []
         self._settled = self.round
         if complete:
-            self._told = self.generation
+            self._reported = self.generation
         return [Settled(self.round, self.generation, slots, complete)]
 
     def _fork(self) -> list[Action]:
@@ -378,7 +386,7 @@ class Membership:
                 worker = _Worker(f"w{self._born}", slot, self._born)
                 self._born += 1
                 self._workers[worker.name] = worker
-                rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != "leaving") - 1
+                rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != Place.LEAVING) - 1
                 if self._entered:
                     rank, _ = worker.promise = self._promise()
                 actions.append(Fork(worker.name, slot, rank, len(self.wanted), newcomer=self.round > 0))
@@ -389,8 +397,8 @@ class Membership:
         return [w for w in self._members() if w.slot in self.wanted or self.finishing]
 
     def _promise(self) -> tuple[int, int]:
-        """A newcomer's place in the ring in which all that is wanted has come together; members can be renumbered."""
-        taken = {w.promise[0] for w in self._newcomers() if w.promise is not None and w.place != "leaving"}
+        """A newcomer's place in the group in which all that is wanted has come together; members can be renumbered."""
+        taken = {w.promise[0] for w in self._newcomers() if w.promise is not None and w.place != Place.LEAVING}
         return next(rank for rank in itertools.count(len(self._kept())) if rank not in taken), len(self.wanted)
 
     def _holds(self, worker: _Worker) -> bool:
@@ -408,11 +416,12 @@ class Membership:
         actions: list[Action] = []
         for worker in self._newcomers():
             unwanted = worker.slot not in self.wanted or not self._holds(worker)
-            late = self.finishing and self.round and worker.place != "done"
-            if worker.place in {"leaving", "done"} or not (unwanted or late):
+            late = self.finishing and self.round and worker.place != Place.DONE
+            if worker.out or not (unwanted or late):
                 continue
-            actions.append(Removed(worker.name) if worker.at_door else Kill(worker.name))
-            worker.place = "leaving"
+            action = Removed(worker.name) if worker.waits else Kill(worker.name)
+            worker.move(type(action).__name__)
+            actions.append(action)
         return actions
 
     def _privates(self) -> list[Action]:
@@ -421,8 +430,8 @@ class Membership:
             return []
         actions: list[Action] = []
         for worker in self._newcomers():
-            if worker.place == "init" or (worker.place == "collective" and self.alone):
-                worker.place = "working"
+            if worker.place == Place.INIT or (worker.place == Place.COLLECTIVE and self.alone):
+                worker.move("Private")
                 worker.promise = worker.promise or self._promise()
                 actions.append(Private(worker.name, *worker.promise, alone=self.alone))
         return actions
@@ -430,7 +439,7 @@ class Membership:
     def _next(self) -> list[_Worker]:
         """Who would be in a round that starts now; newcomers that hold promises only all together."""
         kept = self._kept()
-        coming = kept + [w for w in self._newcomers() if w.at_door and w.slot in self.wanted]
+        coming = kept + [w for w in self._newcomers() if w.waits and w.slot in self.wanted]
         return coming if not self._entered or len(coming) == len(self.wanted) else kept
 
     def _enough(self, coming: list[_Worker]) -> bool:
@@ -442,7 +451,7 @@ class Membership:
 
     def _start(self) -> list[Action]:
         members, coming = self._members(), self._next()
-        if any(not w.at_door for w in members) or self._left_behind():
+        if any(not w.waits for w in members) or self._left_behind():
             return []
         if not self.wanted and not self.finishing:
             return self._remove(members, keep=True)
@@ -454,23 +463,24 @@ class Membership:
         self._broken = None
         self._first_done, self._member_died, self._left_behind_ticks = "", False, 0
         restore = not any(w.has_state for w in coming)
-        early = any(w.place == "collective" for w in coming)
+        early = any(w.place == Place.COLLECTIVE for w in coming)
         names = tuple(w.name for w in _in_order(coming))
         for worker in coming:
-            worker.early = worker.place == "collective"
-            worker.place, worker.round, worker.promise = "joining", self.round, None
+            worker.early = worker.place == Place.COLLECTIVE
+            worker.move("Go")
+            worker.round, worker.promise = self.round, None
         self._called.clear()
         return [*actions, Go(self.round, self.generation, names, restore, collective=early)]
 
     def _left_behind(self) -> bool:
-        """Whether a ring broke because a member is through with its cell: no death is known that broke it."""
-        return bool(self._first_done) and not self._member_died and any(w.at_door for w in self._members())
+        """Whether a group broke because a member is through with its cell: no death is known that broke it."""
+        return bool(self._first_done) and not self._member_died and any(w.waits for w in self._members())
 
     def _remove(self, workers: list[_Worker], *, keep: bool) -> list[Action]:
-        """Send workers away from the door; with `keep`, the first of them that has the state saves it."""
+        """Send workers away from the rendezvous; with `keep`, the first of them that has the state saves it."""
         actions: list[Action] = []
         for worker in sorted(workers, key=_seniority):
-            worker.place = "leaving"
+            worker.move("Removed")
             actions.append(Removed(worker.name, keep=keep and worker.has_state))
             keep = False
         return actions
@@ -481,7 +491,7 @@ class Membership:
             return []
         if self.wanted and not self._enough(coming):
             return []
-        called = [w for w in members if not w.at_door and w.name not in self._called]
+        called = [w for w in members if not w.waits and w.name not in self._called]
         self._called |= {w.name for w in called}
         return [Update(w.name) for w in called]
 

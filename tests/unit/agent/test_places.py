@@ -1,0 +1,42 @@
+"""The table of a worker's places and the pictures that are drawn from tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.driver import places
+from jupyter_elastic.driver.membership import Fork, Go, Membership
+from jupyter_elastic.driver.places import MOVES, OUT, Place, after
+from jupyter_elastic.scheduler.core import transitions
+
+
+def test_no_place_and_cause_lead_to_two_places() -> None:
+    pairs = [(move.origin, move.cause) for move in MOVES]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_every_place_is_reached_and_all_but_the_last_are_left() -> None:
+    assert {move.target for move in MOVES} == set(Place)
+    assert {move.origin for move in MOVES if move.origin != move.target} == {None, *Place} - set(OUT)
+
+
+def test_what_the_table_does_not_know_changes_nothing() -> None:
+    assert after(Place.WORKING, "Joined") is None
+    machine = Membership()
+    (fork,) = machine.want(1, ["h:0"])
+    assert isinstance(fork, Fork)
+    assert machine.joined(fork.name, 0) == []
+    (go,) = machine.ready(fork.name, "init")
+    assert isinstance(go, Go)
+    machine.joined(fork.name, go.round)
+    machine.done(fork.name)
+    assert machine.ready(fork.name, "init") == []
+    assert machine.living == (fork.name,)
+
+
+@pytest.mark.parametrize("drawn", [places.mermaid(), transitions.mermaid()], ids=["places", "phases"])
+def test_architecture_shows_what_is_drawn_from_the_table(drawn: str) -> None:
+    text = Path(__file__).parents[3].joinpath("ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{drawn}```\n" in text, f"put this there:\n{drawn}"
