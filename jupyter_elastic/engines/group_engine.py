@@ -56,14 +56,14 @@ class GroupEngine(WorkersEngine):
 
     async def _go(self, go: membership.Go) -> None:
         rendezvous = await self.rendezvous(go)
-        trained = [m.at_door for name in go.members if (m := self._members.get(name)) is not None and m.running_ring]
+        trained = [m.waiting_since for name in go.members if (m := self.members.get(name)) is not None and m.was_member]
         if trained:
             self._stopped_at[go.round] = min(trained)
         for rank, name in enumerate(go.members):
-            member = self._members.get(name)
+            member = self.members.get(name)
             if member is not None:
                 member.rank = rank
-                member.running_ring = True
+                member.was_member = True
                 self.send(
                     name,
                     messages.Go(
@@ -87,7 +87,7 @@ class GroupEngine(WorkersEngine):
     def _received(self, member: Member, message: messages.FromWorker) -> None:
         match message:
             case messages.Ready(point=point, has_state=has_state, at=at):
-                member.at_door = at
+                member.waiting_since = at
                 self._do(self.machine.ready(member.name, point, has_state=has_state))
             case messages.Entered(callbacks=callbacks):
                 self._do(self.machine.entered(member.name, callbacks=callbacks))
@@ -96,7 +96,7 @@ class GroupEngine(WorkersEngine):
             case messages.Joined(round=round_):
                 self._do(self.machine.joined(member.name, round_))
             case messages.Left():
-                for name in self._members.keys() - {member.name}:
+                for name in self.members.keys() - {member.name}:
                     self.send(name, msgspec.structs.replace(message, rank=member.rank))
             case messages.LeftBehind(rank=rank, step=step, own=own):
                 self._fail(Weight.RAISED, left_early(rank, member.rank, step=step, own=own))

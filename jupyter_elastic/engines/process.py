@@ -28,7 +28,7 @@ class Process(WorkersEngine):
         return ""
 
     def _preempt(self) -> None:
-        for name in self._members:
+        for name in self.members:
             self.send(name, messages.Update())
 
     def _perform(self, action: Action) -> None:
@@ -39,4 +39,4 @@ class Process(WorkersEngine):
             raise ProtocolError(f"a worker without a group has sent {message}")
 
     def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
-        return environment.smallest_free({member.rank for member in self._members.values()})
+        return environment.smallest_free({member.rank for member in self.members.values()})

@@ -43,9 +43,9 @@ class Member:
     done: bool = False
     doomed: bool = False
     """It is to be killed as soon as it is there."""
-    at_door: float = 0.0
+    waiting_since: float = 0.0
     """When it last came to a rendezvous."""
-    running_ring: bool = False
+    was_member: bool = False
     """It has been in a group."""
     newcomer: bool = False
     """What it prints is kept apart until it has joined."""

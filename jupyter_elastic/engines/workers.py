@@ -81,8 +81,8 @@ class WorkersEngine:
         self.watch = WaitWatch()
         self._report_to = report
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._workers = WorkerProcesses(self, self._spawn_task)
-        self._members = self._workers.members
+        self.workers = WorkerProcesses(self, self._spawn_task)
+        self.members = self.workers.members
         self._failures = Failures()
         self._commits = Commits(task.folder)
         self._flusher = CommitFlusher(self._commits)
@@ -160,7 +160,7 @@ class WorkersEngine:
 
     def pids(self) -> list[processes.ProcessId]:
         """Every worker's (pid, start time)."""
-        return self._workers.pids()
+        return self.workers.pids()
 
     def waits(self) -> str:
         """Which rank waits for which, in words; empty while nobody does."""
@@ -193,7 +193,7 @@ class WorkersEngine:
                 case membership.Fork():
                     self._fork(action)
                 case membership.Kill(name):
-                    self._workers.kill(name)
+                    self.workers.kill(name)
                 case membership.Release(slot):
                     self._releasing.add(self._spawn_task(self._release(slot)))
                 case membership.GiveUp(name, why):
@@ -206,15 +206,15 @@ class WorkersEngine:
 
     def send(self, name: str, message: messages.ToWorker) -> None:
         """Send a message to a worker, unless it is gone."""
-        self._workers.send(name, message)
+        self.workers.send(name, message)
 
     def _fork(self, fork: membership.Fork) -> None:
-        local_rank = environment.smallest_free({other.local_rank for other in self._members.values()})
+        local_rank = environment.smallest_free({other.local_rank for other in self.members.values()})
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
-        self._workers.start(member, self._launcher, lambda: self._order(member, fork.size))
+        self.workers.start(member, self._launcher, lambda: self._order(member, fork.size))
 
     def _order(self, member: Member, size: int) -> messages.Start:
-        devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._members.values()}
+        devices = {other.local_rank: self._devices.get(other.slot, "") for other in self.members.values()}
         visible, device = environment.visible(member.local_rank, devices, pins=self._cell.pins)
         return messages.Start(
             name=member.name,
@@ -241,7 +241,7 @@ class WorkersEngine:
         return {"TF_CONFIG": environment.tf_config(member.rank, ports)}
 
     async def _release(self, slot: SlotId) -> None:
-        await self._workers.all_cleared()
+        await self.workers.all_cleared()
         self.report(ReleaseReported(slots=(slot,), **self._stamp()))
 
     # --- what workers do (`worker_processes.Owner`)
@@ -310,7 +310,7 @@ class WorkersEngine:
 
     async def _kill_late(self, member: Member) -> None:
         await asyncio.sleep(END_GRACE_S)
-        if self._members.get(member.name) is member and member.process is not None:
+        if self.members.get(member.name) is member and member.process is not None:
             log.warning("worker %s is through and doesn't end: killed", member.name)
             processes.send(member.process.known, signal.SIGKILL)
 
@@ -337,7 +337,7 @@ class WorkersEngine:
 
     def _gave_up(self, name: str, why: str) -> None:
         if why == "left early":
-            other = next((m.rank for m in self._members.values() if not m.done), 0)
+            other = next((m.rank for m in self.members.values() if not m.done), 0)
             self._fail(Weight.GONE, ended_early(self._through[name], other))
             return
         weight, death = self._death(*(self._last_left or (Member(name, "", 0), None)))
@@ -371,10 +371,10 @@ class WorkersEngine:
     async def _end_workers(self, ladder: Ladder, *, after_s: float = 0.0) -> None:
         await asyncio.sleep(after_s)
         self._do(self.machine.end())
-        await self._workers.end(ladder)
+        await self.workers.end(ladder)
 
     def _maybe_over(self) -> None:
-        if not (self._over or self._workers.busy) and self.machine.over:
+        if not (self._over or self.workers.busy) and self.machine.over:
             self._over = True
             self._spawn_task(self._finish())
 
@@ -440,7 +440,7 @@ class WorkersEngine:
         groups = self.rings and (self._cell.rings or self.machine.regroups)
         if groups or self._stopping or (self._last is not None and self._last.generation >= generation):
             return
-        if wanted and {m.slot for m in self._members.values() if m.running and not m.doomed} >= set(wanted):
+        if wanted and {m.slot for m in self.members.values() if m.running and not m.doomed} >= set(wanted):
             self.running(generation, wanted)
 
     def _is_running(self) -> None:
@@ -479,7 +479,7 @@ class WorkersEngine:
 
     def _computing(self) -> list[Member]:
         """Members whose cell runs and is to go on."""
-        return [m for m in self._members.values() if m.running and not (m.done or m.doomed)]
+        return [m for m in self.members.values() if m.running and not (m.done or m.doomed)]
 
     def _read_payload(self) -> Payload:
         folder = self.task.folder

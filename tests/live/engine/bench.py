@@ -136,7 +136,7 @@ class Bench:
 
     def kill(self, index: int) -> None:
         """SIGKILL the worker of that rank."""
-        member = next(m for m in self.engine._members.values() if m.rank == index and m.process)
+        member = next(m for m in self.engine.members.values() if m.rank == index and m.process)
         processes.send(member.process.known, signal.SIGKILL)
 
     async def close(self) -> None:

@@ -246,7 +246,7 @@ async def test_workers_end_with_their_driver(folder: Path) -> None:
         await bench.launch("h:0", "h:1")
         await bench.running()
         workers = bench.engine.pids()
-        for member in bench.engine._members.values():
+        for member in bench.engine.members.values():
             member.writer.close()  # what the kernel does when a driver dies
         await bench.until(lambda: not processes.living(workers))
 

@@ -28,7 +28,7 @@ async def chaos(bench: Bench, seed: int, count: int) -> None:
         await asyncio.sleep(chance.choice(PAUSES_S))
         what = chance.choice(["grow", "grow", "shrink", "kill"])
         if what == "grow" and len(slots) < 4:
-            used = {*slots, *(member.slot for member in bench.engine._members.values())}
+            used = {*slots, *(member.slot for member in bench.engine.members.values())}
             slots.append(next(slot for slot in (f"h:{i}" for i in range(99)) if slot not in used))
             await bench.rescale(*slots)
         elif what == "shrink" and len(slots) > 1:

@@ -152,8 +152,8 @@ async def test_death_in_a_join_comes_back_from_the_commit(folder: Path, monkeypa
             perform(action)
             if isinstance(action, membership.Go) and len(action.members) == 3 and not killed:
                 killed.append(action.members[-1])
-                bench.engine._kill(action.members[-1])
-                bench.engine._members[action.members[-1]].doomed = False
+                bench.engine.workers.kill(action.members[-1])
+                bench.engine.members[action.members[-1]].doomed = False
 
         monkeypatch.setattr(bench.engine, "_perform", stab)
         await bench.rescale("h:0", "h:1", "h:2")

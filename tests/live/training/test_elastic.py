@@ -206,7 +206,7 @@ def test_the_curve_survives_random_kills_and_rescales(seed, static, tmp_path):
         await bench.launch("h:0")
         await bench.step_at(1)
         for _ in range(20):
-            ranks = [m.rank for m in bench.engine._members.values() if m.process and m.running_ring]
+            ranks = [m.rank for m in bench.engine.members.values() if m.process and m.was_member]
             if ranks and chance.random() < 0.3:
                 with contextlib.suppress(StopIteration):  # it was gone already
                     bench.kill(chance.choice(ranks))
