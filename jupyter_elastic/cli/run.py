@@ -58,7 +58,7 @@ def _package(file: str, arguments: Sequence[str], options: Options) -> capture.P
             source = script.read()
     except (OSError, SyntaxError, UnicodeDecodeError) as problem:
         raise BadRequest(f"{file} can't be read: {problem}") from None
-    package = capture.package(source, {}, filename=str(path), only=(), env=options.env, seed=options.seed)
+    package = capture.package(source, {}, filename=str(path), capture=(), env=options.env, seed=options.seed)
     folders = (str(path.resolve().parent), *package.payload.sys_path)
     return replace(package, payload=replace(package.payload, argv=(file, *arguments), sys_path=folders))
 

@@ -52,7 +52,7 @@ class Client:
 
     @property
     def welcome(self) -> wire.Welcome | None:
-        """What the daemon said to the last Hello; None before the first answer."""
+        """The daemon's answer to the last Hello; None before the first answer."""
         return self._client.welcome
 
     @property

@@ -50,12 +50,12 @@ class AsyncClient:
         self.role = role
         self.timeout_s = timeout_s
         self.welcome: wire.Welcome | None = None
-        """What the daemon said to the last Hello."""
+        """The daemon's answer to the last Hello."""
         self.welcomed = asyncio.Event()
         self.refusal = ""
         """Why the daemon refused the last Hello; empty when it didn't."""
         self.hello = wire.Hello(version=wire.VERSION, role=role)
-        """What we say of ourselves."""
+        """What this client says of itself."""
         self.connected = False
         self._where = endpoints.find(endpoint)
         self._requests = Requests()

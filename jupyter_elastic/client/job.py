@@ -266,7 +266,7 @@ class Job:
 
 
 def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
-    """The job of this number, else the newest of this name, and a word where several have it.
+    """The job of this number, else the newest of this name, and a note where several have it.
 
     Unfinished jobs go before ended ones, the user's own before others'. With `one` (for what can't be undone) a name
     that several unfinished jobs have is a BadRequest; NotFound when no job has it.
@@ -287,8 +287,8 @@ def find(client: Client, word: str, *, one: bool = False) -> tuple[Job, str]:
         numbers = ", ".join(str(info.job) for info in unfinished)
         raise BadRequest(f"{len(unfinished)} unfinished jobs are called {word}: give the number, one of {numbers}")
     others = ", ".join(str(info.job) for info in named[-2::-1][:5])
-    said = f"{len(named)} jobs are called {word}; this is job {chosen.job}, others: {others}" if others else ""
-    return Job(client, chosen.job), said
+    note = f"{len(named)} jobs are called {word}; this is job {chosen.job}, others: {others}" if others else ""
+    return Job(client, chosen.job), note
 
 
 def check_size(client: Client, least: int) -> None:

@@ -79,7 +79,7 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     state: str
     """In words: `running on 2 GPUs`."""
     detail: str
-    """A second line: why it waits, what the policy said, why it failed."""
+    """A second line: why it waits, the policy's reason, why it failed."""
     unit: str
     """`GPU` or `CPU slot`."""
     slots: list[SlotId]
@@ -116,7 +116,7 @@ class JobModel:
         self.explanation = ""
         """Why it waits, as the daemon explains it; `explain` takes that in."""
         self.until = ""
-        """About when it can start, by the same explanation; a forecast is said instead."""
+        """About when it can start, by the same explanation; a forecast is shown instead."""
         self.forecast: tuple[float, float] | None = None
         """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
         self.use: ResourceUsage | None = None
@@ -154,9 +154,9 @@ class JobModel:
     def explain(self, text: str, until: str) -> bool:
         """Take in what the daemon answers (`wire.Explanation`); whether that is new."""
         until = " ".join(until.split())
-        told = " ".join(text.split()).removesuffix(until).rstrip(), until
-        new = told != (self.explanation, self.until)
-        self.explanation, self.until = told
+        explained = " ".join(text.split()).removesuffix(until).rstrip(), until
+        new = explained != (self.explanation, self.until)
+        self.explanation, self.until = explained
         return new
 
     def fold(self, event: Event) -> None:
@@ -197,7 +197,7 @@ class JobModel:
     def screen(self, now: float) -> JobScreen:
         """The view model at `now`."""
         spec, progress = self.spec, self.progress or Progress()
-        tone, state, detail = self._words(now)
+        tone, state, detail = self._description(now)
         running = self.phase in {"running", "rescaling"}
         return JobScreen(
             job=self.job,
@@ -257,8 +257,8 @@ class JobModel:
         self.phase, self.slots, self._wanted, self.elastic = "running", data.slots, len(data.slots), data.elastic
         self._speed.clear()  # the old size's speed says nothing of the new one
         if len(data.slots) != (self.sizes[-1].slots if self.sizes else 0):
-            words = "grew" if len(data.slots) > before else "shrank"
-            self._size(at, len(data.slots), self._why or words, data.pause_s)
+            verb = "grew" if len(data.slots) > before else "shrank"
+            self._size(at, len(data.slots), self._why or verb, data.pause_s)
 
     def _size(self, at: float, slots: int, reason: str, pause_s: float = 0.0) -> None:
         if self.sizes and self.sizes[-1].slots == slots == 0:
@@ -298,7 +298,7 @@ class JobModel:
     def _count(self, number: int) -> str:
         return f"{number} {self.unit}" + ("" if number == 1 else "s")
 
-    def _words(self, now: float) -> tuple[Tone, str, str]:
+    def _description(self, now: float) -> tuple[Tone, str, str]:
         held, least = len(self.slots), self.spec.min_slots if self.spec else 1
         took = human_time((self.ended_at or now) - (self.started_at or self.submitted_at))
         match self.phase:
@@ -306,12 +306,12 @@ class JobModel:
                 paused = self.attempt > 0
                 state = f"{'paused' if paused else 'waiting'}: {self._count(least)} needed"
                 stuck = bool(self.explanation) and not self.until  # whatever a forecast says that does not know why
-                foreseen = None if stuck else self.forecast
-                if foreseen is not None:
-                    state += f"; starts in {human_range(foreseen[0] - now, foreseen[1] - now)}"
-                said = f"{self.reason}; goes on from its last commit. " if paused and self.reason else ""
-                why = self.explanation if foreseen is not None else f"{self.explanation} {self.until}".strip()
-                return "wait", state, said + why
+                forecast = None if stuck else self.forecast
+                if forecast is not None:
+                    state += f"; starts in {human_range(forecast[0] - now, forecast[1] - now)}"
+                resumes = f"{self.reason}; goes on from its last commit. " if paused and self.reason else ""
+                why = self.explanation if forecast is not None else f"{self.explanation} {self.until}".strip()
+                return "wait", state, resumes + why
             case "starting":
                 return "run", f"starting on {self._count(held)}", self._why
             case "running":

@@ -138,18 +138,18 @@ def _shell_call(
 ) -> Iterator[tuple[ast.expr, str]]:
     """The text that replaces a call on the IPython shell; PackagingError when there is none."""
     line = node.lineno + first_line - 1
-    said = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     if func.attr in {"system", "getoutput"}:
         yield func, f"{_SHELL}.{func.attr}"
         return
     if func.attr not in {"run_line_magic", "run_cell_magic"}:
         return
-    name = said[0] if said else func.attr
+    name = texts[0] if texts else func.attr
     if func.attr == "run_line_magic" and name in _HARMLESS:
         notes.append(f"line {line}: %{name} is left out, it only concerns the notebook")
         yield node, "None"
         return
-    if name in {"env", "set_env"} and (setting := _SETTING.fullmatch(said[-1].strip())) and len(said) == 2:
+    if name in {"env", "set_env"} and (setting := _SETTING.fullmatch(texts[-1].strip())) and len(texts) == 2:
         yield node, f"__import__('os').environ.__setitem__({setting[1]!r}, {setting[2]!r})"
         return
     sign = "%%" if func.attr == "run_cell_magic" else "%"

@@ -93,7 +93,7 @@ def package(
     *,
     filename: str,
     first_line: int = 1,
-    only: Iterable[str] | None = None,
+    capture: Iterable[str] | None = None,
     out: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
     workdir: str | None = None,
@@ -102,16 +102,16 @@ def package(
 ) -> Package:
     """Package a cell that was written against `namespace`.
 
-    `only` names what to capture instead of what the text reads (`()`: nothing). PackagingError names what can't travel,
-    or what the cell never sets although `out` asks for it, and says what to do. `labels` names the files in which
-    functions of the notebook say that they were written, as people know them.
+    `capture` names what to take along instead of what the text reads (`()`: nothing). PackagingError names what can't
+    travel, or what the cell never sets although `out` asks for it, and says what to do. `labels` names the files in
+    which functions of the notebook say that they were written, as people know them.
     """
     out = tuple(dict.fromkeys(out))
     cell = analysis.read(source, filename=filename, first_line=first_line)
     notes = list(cell.notes)
-    wanted = _asked_for(only, namespace) if only is not None else _needed(cell.needs, namespace)
+    wanted = _asked_for(capture, namespace) if capture is not None else _needed(cell.needs, namespace)
     # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
-    doubtful = cell.sets if only is None else frozenset()
+    doubtful = cell.sets if capture is None else frozenset()
     captured, values = _capture(wanted, namespace, doubtful, notes)
     missing = [name for name in out if name not in cell.sets and name not in values]
     if missing and not cell.open_ended:
@@ -125,8 +125,8 @@ def package(
         if name not in (env or {}) and not (default and name in given)
     }
     if early:
-        said = ", ".join(f"{name}={value}" for name, value in early.items())
-        notes.append(f"set before the workers load their frameworks, as in the cell: {said}")
+        settings = ", ".join(f"{name}={value}" for name, value in early.items())
+        notes.append(f"set before the workers load their frameworks, as in the cell: {settings}")
     payload = Payload(
         source=cell.source,
         filename=filename,
@@ -182,8 +182,8 @@ def _search_path() -> tuple[str, ...]:
 # --- which names ------------------------------------------------------------------------------------------------------
 
 
-def _asked_for(only: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
-    names = list(dict.fromkeys(only))
+def _asked_for(asked: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    names = list(dict.fromkeys(asked))
     missing = [name for name in names if name not in namespace]
     if missing:
         raise PackagingError(

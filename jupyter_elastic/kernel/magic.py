@@ -134,7 +134,7 @@ class ElasticMagics(Magics):
             self.shell.user_ns,
             filename=f"<In[{_number(self.shell)}]>",
             first_line=2,
-            only=options.only,
+            capture=options.capture,
             out=options.out,
             env=options.env,
             seed=options.seed,
@@ -183,9 +183,9 @@ class ElasticMagics(Magics):
         from jupyter_elastic.widgets.job_display import JobDisplay
 
         client = self.client()
-        job, said = find(client, word)
-        if said:
-            print(f"note: {said}")  # noqa: T201
+        job, note = find(client, word)
+        if note:
+            print(f"note: {note}")  # noqa: T201
         JobDisplay(self.shell, job, self._kind(client)).replay()
         return job
 

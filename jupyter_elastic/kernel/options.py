@@ -6,7 +6,6 @@ Knows IPython's magic_arguments; decides nothing about jobs.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import keyword
 import re
@@ -28,7 +27,7 @@ from jupyter_elastic.errors import BadRequest
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
 MOST_SIZES = 1_000
 """As many as the daemon takes."""
-_OF_NOTEBOOKS = {"only": None, "out": None, "no_capture": True, "handle": "", "block": False}
+_OF_NOTEBOOKS = {"capture": None, "out": None, "no_capture": True, "handle": "", "block": False}
 """Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and the rank is added."""
@@ -42,7 +41,7 @@ class Options(Struct, frozen=True, kw_only=True):
     name: str = ""
     engine: str = ""
     """Empty: the best that is installed."""
-    only: tuple[str, ...] | None = None
+    capture: tuple[str, ...] | None = None
     """Names to capture instead of what the cell reads; None: what it reads."""
     out: tuple[str, ...] = ()
     detach: bool = False
@@ -74,7 +73,7 @@ class Options(Struct, frozen=True, kw_only=True):
 @argument("--engine", default="", help="What forms the ring: horovod or process. Default: horovod where it is built.")
 @argument(
     "--in",
-    dest="only",
+    dest="capture",
     action="append",
     metavar="NAMES",
     help="Capture only these names (comma-separated or repeated) instead of those that the cell reads.",
@@ -127,18 +126,18 @@ def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None
     return _checked(_given(line), environ or {}, time.time() if now is None else now)
 
 
-def script_line(words: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
+def script_line(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
     """The script, its arguments, and the options of `jupyter elastic run`; exits with 2 when they can't be read."""
-    own = list(words)
-    arguments: list[str] = []
+    own = list(argv)
+    behind: list[str] = []
     if "--" in own:
         cut = own.index("--")
-        own, arguments = own[:cut], own[cut + 1 :]
+        own, behind = own[:cut], own[cut + 1 :]
     parser = _script_parser()
-    given, strange = parser.parse_known_args(own)
-    if strange:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}; what the script is to get goes behind --")
-    return given.file, tuple(arguments), _checked(given, environ or {}, time.time())
+    given, unknown = parser.parse_known_args(own)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; what the script is to get goes behind --")
+    return given.file, tuple(behind), _checked(given, environ or {}, time.time())
 
 
 def _script_parser() -> argparse.ArgumentParser:
@@ -170,11 +169,11 @@ def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
             )
     if sizes:
         low, high = sizes[0], sizes[-1]
-    only = _names("--in", given.only) if given.only is not None else None
+    capture = _names("--in", given.capture) if given.capture is not None else None
     if given.no_capture:
-        if only:
+        if capture:
             raise BadRequest("--in and --no-capture contradict each other: give one of them")
-        only = ()
+        capture = ()
     if given.detach and given.block:
         raise BadRequest("--detach and --block contradict each other: give one of them")
     out = _names("--out", given.out or [])
@@ -190,7 +189,7 @@ def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
         max_slots=high,
         name=_name(_plain(given.name)),
         engine=_plain(given.engine),
-        only=only,
+        capture=capture,
         out=out,
         detach=given.detach,
         handle=handle,
@@ -206,7 +205,6 @@ def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
     )
 
 
-@functools.lru_cache(maxsize=64)  # a cell is run again and again
 def _given(line: str) -> Any:
     """The options as they are written."""
     try:
@@ -217,13 +215,13 @@ def _given(line: str) -> Any:
         raise BadRequest(f"%%distribute: {problem}; {hint}`%%distribute --help` lists the options") from None
 
 
-def option_values(words: Sequence[str]) -> dict[str, Any]:
+def option_values(arguments: Sequence[str]) -> dict[str, Any]:
     """`K=V` as JSON values where they are, else as text."""
     options: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
+    for given in arguments:
+        name, equals, value = given.partition("=")
         if not name or not equals:
-            raise BadRequest(f"--opt {word}: write NAME=VALUE")
+            raise BadRequest(f"--opt {given}: write NAME=VALUE")
         try:
             options[name] = json.loads(value)
         except ValueError:
@@ -233,21 +231,21 @@ def option_values(words: Sequence[str]) -> dict[str, Any]:
 
 def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
     """Name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
-    words = shlex.split(line)
-    if not words or not words[0].isidentifier():
+    arguments = shlex.split(line)
+    if not arguments or not arguments[0].isidentifier():
         raise BadRequest("write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`")
     given, flags = [], set()
-    rest = iter(words[1:])
-    for word in rest:
-        if word == "--opt":
+    rest = iter(arguments[1:])
+    for option in rest:
+        if option == "--opt":
             given.append(next(rest, ""))
-        elif word in {"--shadow", "--activate"}:
-            flags.add(word)
+        elif option in {"--shadow", "--activate"}:
+            flags.add(option)
         else:
-            raise BadRequest(f"%%policy: {word} is not understood; there are --shadow, --activate and --opt K=V")
+            raise BadRequest(f"%%policy: {option} is not understood; there are --shadow, --activate and --opt K=V")
     if len(flags) == 2:
         raise BadRequest("--shadow and --activate contradict each other: give one of them")
-    return words[0], "--activate" in flags, option_values(given)
+    return arguments[0], "--activate" in flags, option_values(given)
 
 
 def _plain(value: Any) -> str:
@@ -293,10 +291,10 @@ def sizes_from(text: str) -> tuple[int, ...]:
     """`4,1,2` -> (1, 2, 4); BadRequest says what is wrong."""
     if not text:
         return ()
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 1 <= int(word) <= 100_000 for word in words) or len(words) > MOST_SIZES:
+    sizes = [size.strip() for size in text.split(",")]
+    if not all(size.isdecimal() and 1 <= int(size) <= 100_000 for size in sizes) or len(sizes) > MOST_SIZES:
         raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(sorted({int(size) for size in sizes}))
 
 
 def deadline_from(text: str, now: float) -> float | None:

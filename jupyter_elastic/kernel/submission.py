@@ -1,4 +1,4 @@
-"""A package and its options become a job: the engine, what is said before, what is queued, and the end by an interrupt.
+"""A package and its options become a job: the engine, the report before, what is queued, and the end by an interrupt.
 
 For whoever submits, a notebook's cell or a terminal. Knows the client and a job's folder; must not know IPython.
 """

@@ -70,9 +70,8 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
         lines.append(f"  {screen.detail}")
     if screen.use and screen.use.waits:
         lines.append(f"  {screen.use.waits}")
-    said = figures(screen)
-    if said:
-        lines.append("  " + ", ".join(said))
+    if phrases := figures(screen):
+        lines.append("  " + ", ".join(phrases))
     held = [slots for slots, _ in itertools.groupby(point.slots for point in screen.sizes)]
     if len(held) > 1:
         lines.append(f"  {screen.unit}s over time: " + " → ".join(map(str, held)))
@@ -87,14 +86,14 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
 
 def _waits(screen: JobScreen) -> str:
     """Which rank waits for which, if one does."""
-    said = screen.use.waits if screen.use else ""
-    return f'<div role="status" style="color:{TONES["bad"]}">{escape(said)}</div>' if said else ""
+    waits = screen.use.waits if screen.use else ""
+    return f'<div role="status" style="color:{TONES["bad"]}">{escape(waits)}</div>' if waits else ""
 
 
 def bundle(screen: JobScreen, output: Output | None = None, *, error: str = "", rank: int = 0) -> dict[str, str]:
     """Both forms by their MIME types. `error` is the traceback of the first failing rank, `rank`."""
-    said = error and f"rank {rank}\n{error}"
-    return {"text/html": html(screen, output, error=said), "text/plain": text(screen, output, error=said)}
+    failure = error and f"rank {rank}\n{error}"
+    return {"text/html": html(screen, output, error=failure), "text/plain": text(screen, output, error=failure)}
 
 
 def _state(screen: JobScreen) -> str:
@@ -106,20 +105,20 @@ def _state(screen: JobScreen) -> str:
 
 def figures(screen: JobScreen) -> list[str]:
     """What is known in numbers, each as a short phrase."""
-    said = []
+    phrases = []
     if screen.fraction is not None and screen.phase != "completed":
-        said.append(f"{100 * screen.fraction:.0f} %")
+        phrases.append(f"{100 * screen.fraction:.0f} %")
     if screen.epoch is not None:
-        said.append(f"epoch {screen.epoch:.3g}" + (f" of {screen.epochs:.3g}" if screen.epochs is not None else ""))
+        phrases.append(f"epoch {screen.epoch:.3g}" + (f" of {screen.epochs:.3g}" if screen.epochs is not None else ""))
     if screen.step is not None:
-        said.append(f"step {screen.step:,}")
+        phrases.append(f"step {screen.step:,}")
     if screen.samples_per_s is not None:
-        said.append(f"{screen.samples_per_s:,.0f} samples/s")
+        phrases.append(f"{screen.samples_per_s:,.0f} samples/s")
     if screen.eta_s is not None:
-        said.append(f"about {human_time(screen.eta_s)} left")
+        phrases.append(f"about {human_time(screen.eta_s)} left")
     if screen.preemptions:
-        said.append(f"paused {screen.preemptions} time" + ("s" if screen.preemptions > 1 else ""))
-    return said
+        phrases.append(f"paused {screen.preemptions} time" + ("s" if screen.preemptions > 1 else ""))
+    return phrases
 
 
 def change(point: SizePoint, before: int) -> str:

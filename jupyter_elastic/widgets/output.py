@@ -207,26 +207,26 @@ class Outputs:
         return found
 
 
-def without(outputs: Output, told: str) -> Output:
-    """The lines of the ranks without a traceback that is `told` already: it is shown once."""
-    said = [_shown(line) for line in told.splitlines()]
-    return {rank: _without(lines, said) for rank, lines in outputs.items()} if said else outputs
+def without(outputs: Output, traceback: str) -> Output:
+    """The lines of the ranks without a `traceback` that is shown elsewhere."""
+    shown = [_shown(line) for line in traceback.splitlines()]
+    return {rank: _without(lines, shown) for rank, lines in outputs.items()} if shown else outputs
 
 
 _ONCE = ["note", "[its traceback is shown with the failure]"]
 
 
-def _without(lines: list[list[str]], said: list[str]) -> list[list[str]]:
+def _without(lines: list[list[str]], shown: list[str]) -> list[list[str]]:
     places = [index for index, line in enumerate(lines) if line[0] == "stderr"]
     printed = [lines[index][1] for index in places]
-    # What the fault handler says is longer than what is told of it: the lines of ours are left out there.
-    fatal = next((line for line in said if line.startswith("Fatal Python error")), "")
+    # The fault handler prints more than the failure has: lines of this package's own are left out there.
+    fatal = next((line for line in shown if line.startswith("Fatal Python error")), "")
     if fatal and fatal in printed:
         crash = places[printed.index(fatal) :]
         return [*[line for index, line in enumerate(lines) if index not in crash], _ONCE]
-    # What was printed ends with the traceback; what is told begins with it, and goes on with the other ranks.
-    for size in range(min(len(said), len(places)), 1, -1):
-        if printed[-size:] == said[:size] and said[0].startswith("Traceback"):
+    # What was printed ends with the traceback; the failure begins with it, and goes on with the other ranks.
+    for size in range(min(len(shown), len(places)), 1, -1):
+        if printed[-size:] == shown[:size] and shown[0].startswith("Traceback"):
             kept = [line for index, line in enumerate(lines) if index not in places[-size:]]
             return [*kept, _ONCE]
     return lines

@@ -45,7 +45,7 @@ class _Twin:
             raise AttributeError(name) from None
 
     def get_state(self, *_arguments: Any, **_options: Any) -> dict[str, Any]:
-        """What a page is told of it."""
+        """What a page is sent of it."""
         return dict(self._state)
 
     def _get_embed_state(self, *_arguments: Any, **_options: Any) -> dict[str, Any]:
@@ -108,12 +108,12 @@ class Relay:
                 if record.id in self._names:
                     self._publish(record, self._names[record.id], update=True)
             case "execute_result" if not self._again:
-                words = {"data": record.data, "metadata": record.metadata}
-                self._send("execute_result", {**words, "execution_count": self._shell.execution_count})
+                content = {"data": record.data, "metadata": record.metadata}
+                self._send("execute_result", {**content, "execution_count": self._shell.execution_count})
             case "display_data" | "execute_result":
                 self._show(record)
             case _:
-                self._speak(record)
+                self._relay_comm(record)
 
     def _show(self, record: Display) -> None:
         if self._clears:
@@ -138,8 +138,8 @@ class Relay:
             data=record.data, metadata=record.metadata, transient={"display_id": slot}, update=update
         )
 
-    def _speak(self, record: Display) -> None:
-        """A word of a widget; of one whose beginning was not seen there is nothing to be shown."""
+    def _relay_comm(self, record: Display) -> None:
+        """Pass on a message of a widget; one whose beginning was not seen can't be shown."""
         if record.kind == "comm_open":
             self._comms[record.id] = _Twin(record.id)
         twin = self._comms.get(record.id)

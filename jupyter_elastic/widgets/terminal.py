@@ -45,8 +45,8 @@ def _colours(screen: PoolScreen) -> dict[str, str]:
     return {user: COLOURS[index % len(COLOURS)] for index, user in enumerate(users)}
 
 
-def _title(words: str) -> Rule:
-    return Rule(words, align="left", style="dim")
+def _title(text: str) -> Rule:
+    return Rule(text, align="left", style="dim")
 
 
 def _head(screen: PoolScreen) -> Text:
@@ -54,10 +54,10 @@ def _head(screen: PoolScreen) -> Text:
     free = sum(slot.state == "free" for slot in slots)
     usable = sum(slot.state != "out" for slot in slots)
     unit = "GPUs" if screen.kind == "gpu" else "CPU slots (no GPUs here)"
-    said = Text.assemble((f"{free} of {usable} {unit} free", "bold"), f" · policy {screen.policy}")
+    line = Text.assemble((f"{free} of {usable} {unit} free", "bold"), f" · policy {screen.policy}")
     if screen.policy_options:
-        said.append(" " + " ".join(f"{name}={value}" for name, value in screen.policy_options.items()), "dim")
-    return said.append(f" · you are {screen.user}" if screen.user else "")
+        line.append(" " + " ".join(f"{name}={value}" for name, value in screen.policy_options.items()), "dim")
+    return line.append(f" · you are {screen.user}" if screen.user else "")
 
 
 def _host(host: HostBox, colours: dict[str, str]) -> Text:

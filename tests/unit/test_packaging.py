@@ -115,10 +115,10 @@ def test_names_of_the_shell_and_of_the_worker_stay_at_home() -> None:
 
 def test_only_the_names_asked_for() -> None:
     ns = notebook("a = 1\nb = 2\nlock = __import__('threading').Lock()")
-    assert [c.name for c in pack("print(a, b, lock)", ns, only=["a"]).captured] == ["a"]
-    assert pack("print(a, b, lock)", ns, only=()).captured == ()
+    assert [c.name for c in pack("print(a, b, lock)", ns, capture=["a"]).captured] == ["a"]
+    assert pack("print(a, b, lock)", ns, capture=()).captured == ()
     with pytest.raises(PackagingError, match="the notebook has no `zzz`"):
-        pack("print(a)", ns, only=["zzz"])
+        pack("print(a)", ns, capture=["zzz"])
 
 
 def test_what_cannot_travel_is_named_with_the_way_out() -> None:
