@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic import training
+from jupyter_elastic import __version__, training
 from jupyter_elastic.cli import commands
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.kernel import options as magic_options
@@ -137,6 +137,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+def test_the_newest_entry_of_the_changelog_is_this_version_with_a_date() -> None:
+    newest = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert re.fullmatch(re.escape(__version__) + r" - \d{4}-\d\d-\d\d", newest[1])
+
+
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "docs", f"SITE={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
