@@ -265,7 +265,18 @@ class Driver:
         return self.reports.exit
 
 
+def prepare() -> asyncio.Runner:
+    """Set up logging, the adoption of what workers leave, and an event loop."""
+    level = os.environ.get(LOG_VARIABLE, "INFO")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    workers.adopt()
+    runner = asyncio.Runner()
+    runner.get_loop()
+    return runner
+
+
 def run(
+    runner: asyncio.Runner,
     folder: AttemptFolder,
     runtime: Path,
     launch: Launch,
@@ -276,9 +287,6 @@ def run(
 
     Of two drivers started for one attempt the second finds the lock taken and does nothing.
     """
-    level = os.environ.get(LOG_VARIABLE, "INFO")
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
-    workers.adopt()
     lock = folder.lock
     if not lock.acquire():
         answer(DriverStarted("", held=True))
@@ -287,7 +295,8 @@ def run(
         answer(DriverStarted("the attempt is over"))
         return 4
     try:
-        asyncio.run(Driver(folder, launch, runtime).run(lambda: answer(DriverStarted("")), agent))
+        with runner:
+            runner.run(Driver(folder, launch, runtime).run(lambda: answer(DriverStarted("")), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / SOCKET_NAME).unlink()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import gc
 import os
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jupyter_elastic.driver import driver
@@ -23,13 +26,18 @@ def import_ahead(_: Sequence[str]) -> None:
     driver.preload()
 
 
-def prepare() -> None:
-    """Name the process, as `ps` and `top` show it."""
-    with contextlib.suppress(OSError):
+def prepare() -> Callable[[socket.socket], int]:
+    """Make this process a driver's, with all that needs no attempt; what it does with its connection."""
+    with contextlib.suppress(OSError):  # what `ps` and `top` show
         Path("/proc/self/comm").write_text("elastic-driver", encoding="ascii")
+    # A collection writes to all objects: the pages that are shared with the forkserver are copied now, not while
+    # somebody waits. (A worker's would be too many: each has the framework's.)
+    gc.unfreeze()
+    gc.collect()
+    return functools.partial(drive, driver.prepare())
 
 
-def drive(connection: socket.socket) -> int:
+def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
     """Wait for an attempt and be its driver; the exit code."""
     answers: list[DriverStarted] = []
 
@@ -47,7 +55,7 @@ def drive(connection: socket.socket) -> int:
         with private_files.open_private(folder.log, append=True) as file:
             for stream_number in (1, 2):
                 os.dup2(file.fileno(), stream_number)
-        return driver.run(folder, Path(order.runtime), order.launch, answer, connection)
+        return driver.run(runner, folder, Path(order.runtime), order.launch, answer, connection)
     except ProtocolError as problem:
         answer(DriverStarted(str(problem)))
     except Exception:
@@ -58,4 +66,4 @@ def drive(connection: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(server.main(import_ahead, prepare, drive, adopts=False, spares=1))
+    sys.exit(server.main(import_ahead, prepare, adopts=False, spares=1))

@@ -62,6 +62,8 @@ KEEP_S = 300.0
 """So long it stays when nobody is there any more for whom it is kept."""
 MOST_KEPT_FOR = 256
 """Processes whose end a forkserver waits for; further ones don't count."""
+SPARE_DELAY_S = 0.1
+"""Children that wait are forked when nothing was asked for so long: who was just started needs the processor."""
 LEFT_S, LEFT_POLL_S = 0.5, 0.1
 """What a worker has left behind has so long between SIGTERM and SIGKILL; how often it is looked after."""
 CHECK_S = 10.0
@@ -137,8 +139,8 @@ class ForkServer:
                 log.info("leaving: %s", self._leaving)
                 return None
             short = len(self._spares) < self._wanted_spares
-            pause_s = 0.0 if short else LEFT_POLL_S if self._left else min(self._idle_s, self._keep_s, CHECK_S)
-            ready = self._poll.poll(pause_s * 1000)
+            pause_s = LEFT_POLL_S if self._left else min(self._idle_s, self._keep_s, CHECK_S)
+            ready = self._poll.poll((SPARE_DELAY_S if short else pause_s) * 1000)
             for descriptor, _ in ready:
                 if descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
@@ -368,18 +370,17 @@ def write_record(lock: int, memory: int = 0) -> None:
 
 def main(
     import_ahead: Callable[[Sequence[str]], None],
-    prepare: Callable[[], None],
-    become: Callable[[socket.socket], int],
+    prepare: Callable[[], Callable[[socket.socket], int]],
     *,
     adopts: bool,
     spares: int,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Be a forkserver until it is not needed; the exit code of the server, and in a child that of `become`.
+    """Be a forkserver until it is not needed; the exit code of the server, and in a child that of its own work.
 
     `import_ahead` imports what children need, given the command line's `--imports`. Each child calls `prepare`, waits
-    for its connection, and calls `become` with it; `spares` of them wait at a time. With `adopts` the forkserver ends
-    what its dead children leave behind.
+    for its connection, and calls what `prepare` returned with it; `spares` of them wait at a time. With `adopts` the
+    forkserver ends what its dead children leave behind.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path, required=True)
@@ -416,7 +417,7 @@ def main(
     if wire is None:
         return 0
     logging.getLogger().handlers.clear()
-    prepare()
+    work = prepare()
     with wire:
         _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)
-    return become(socket.socket(fileno=descriptors[0])) if descriptors else 0  # else the forkserver is gone
+    return work(socket.socket(fileno=descriptors[0])) if descriptors else 0  # else the forkserver is gone

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import logging
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jupyter_elastic.forkserver import server
 from jupyter_elastic.worker import plugin, worker
@@ -31,5 +32,11 @@ def import_ahead(frameworks: Sequence[str]) -> None:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # imports torch._dynamo, about a second
 
 
+def prepare() -> Callable[[socket.socket], int]:
+    """Make this process a worker's; what it does with its connection."""
+    worker.prepare()
+    return worker.main
+
+
 if __name__ == "__main__":
-    sys.exit(server.main(import_ahead, worker.prepare, worker.main, adopts=True, spares=2))
+    sys.exit(server.main(import_ahead, prepare, adopts=True, spares=2))
