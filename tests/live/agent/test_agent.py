@@ -44,7 +44,7 @@ class Daemon:
             yield await self.sent.get()
 
     async def ask(self, ask, timeout_s=None):
-        if hasattr(ask, "seen"):
+        if hasattr(ask, "report"):
             self.seen.append(ask.report)
             self.news.set()
 
