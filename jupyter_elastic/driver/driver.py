@@ -21,7 +21,7 @@ from pathlib import Path
 
 from jupyter_elastic.driver import channel
 from jupyter_elastic.driver.agents import Agents
-from jupyter_elastic.driver.engine import Engine, Task
+from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
 from jupyter_elastic.driver.reports import Reports
@@ -137,7 +137,7 @@ class Driver:
         """Launch, then give the engine one order after the other."""
         launch, stopped = self.launch, ""
         try:
-            self._engine = load_engine(launch.spec.engine)(self._task(), self.report)
+            self._engine = load_engine(launch.spec.engine)(self._context(), self.report)
             await self._engine.launch(launch.generation, launch.slots, launch.devices)
             while True:
                 await self._ordered.wait()
@@ -197,8 +197,8 @@ class Driver:
         outcome = ended_by(self.orders.stop) if self.orders.stop is not None else "lost"
         self._end(outcome, f"the engine did not stop within {STOP_GRACE_S[how]:.0f} s and was ended")
 
-    def _task(self) -> Task:
-        return Task(
+    def _context(self) -> AttemptContext:
+        return AttemptContext(
             job=self.launch.job,
             attempt=self.launch.attempt,
             owner=self.launch.owner,

@@ -18,7 +18,7 @@ SendReport: TypeAlias = Callable[[Report], None]
 """How an engine tells the driver what it saw. Never blocks, never raises."""
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class AttemptContext(Struct, frozen=True, kw_only=True):
     """All that an engine needs to know of an attempt."""
 
     job: JobId
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """Why this engine can't run with this interpreter and what to do about it; empty when it can."""
         ...
 
-    def __init__(self, task: Task, report: SendReport) -> None: ...
+    def __init__(self, context: AttemptContext, report: SendReport) -> None: ...
 
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
         """Start one worker on each slot. Called once, first.

@@ -12,7 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.engine import SendReport, Task
+from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines.failures import Weight, left_early
 from jupyter_elastic.engines.worker_processes import Member
@@ -27,8 +27,8 @@ class GroupEngine(WorkersEngine):
 
     rings: ClassVar[bool] = True
 
-    def __init__(self, task: Task, report: SendReport) -> None:
-        super().__init__(task, report)
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        super().__init__(context, report)
         self._stopped_at: dict[int, float] = {}
         """Since when the members of a round stand still, by round; absent when nobody had trained before."""
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.engine import SendReport, Task
+from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action, Membership
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines import cell_text, deaths
@@ -75,16 +75,16 @@ class WorkersEngine:
     grace_s: ClassVar[float] = 10.0
     """How long the workers have to save and leave when the job is preempted."""
 
-    def __init__(self, task: Task, report: SendReport) -> None:
-        self.task = task
-        self.machine = Membership(min_slots=task.min_slots)
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        self.context = context
+        self.machine = Membership(min_slots=context.min_slots)
         self.watch = WaitWatch()
         self._report_to = report
         self._tasks: set[asyncio.Task[Any]] = set()
         self.workers = WorkerProcesses(self, self._spawn_task)
         self.members = self.workers.members
         self._failures = Failures()
-        self._commits = Commits(task.folder)
+        self._commits = Commits(context.folder)
         self._flusher = CommitFlusher(self._commits)
         self._launcher: WorkerLauncher
         self._port: socket.socket
@@ -123,7 +123,7 @@ class WorkersEngine:
         try:
             payload = self._read_payload()
         except (OSError, msgspec.DecodeError) as problem:
-            self._end("failed", f"the job's folder {self.task.folder} can't be read: {problem}")
+            self._end("failed", f"the job's folder {self.context.folder} can't be read: {problem}")
             return
         self._cell = cell_text.read_cell(payload)
         self._environment = payload.env
@@ -134,7 +134,7 @@ class WorkersEngine:
         self._port = environment.reserve()
         self.machine.elastic = self.rings and self._cell.elastic
         self._launcher = WorkerLauncher(
-            self.task.python, payload.env, self._cell.frameworks, warm=self.task.warm, kept_for=payload.kernel
+            self.context.python, payload.env, self._cell.frameworks, warm=self.context.warm, kept_for=payload.kernel
         )
         self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
@@ -226,9 +226,9 @@ class WorkersEngine:
             port=self._port.getsockname()[1],
             engine=self.name,
             plugin=self.worker,
-            folder=str(self.task.folder),
-            job=self.task.job,
-            attempt=self.task.attempt,
+            folder=str(self.context.folder),
+            job=self.context.job,
+            attempt=self.context.attempt,
             newcomer=member.newcomer,
             env={**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size)},
         )
@@ -294,7 +294,7 @@ class WorkersEngine:
         """Take note that a worker's process is gone."""
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
         if member.newcomer:
-            newcomer_output.merge(self.task.folder, member.name, None if member.doomed else member.rank)
+            newcomer_output.merge(self.context.folder, member.name, None if member.doomed else member.rank)
         if not (member.done or member.doomed or self._stopping):
             self._last_left = (member, code)
             if self._failures:  # perhaps it died first and is heard of last
@@ -348,7 +348,7 @@ class WorkersEngine:
 
     def _death(self, member: Member, code: int | None) -> tuple[Weight, Failure]:
         text = deaths.describe(member.rank, code, oom=deaths.oom_kills() > self._oom_kills)
-        stack = deaths.crash(self.task.folder / f"rank.{member.rank}" / "stderr", code)
+        stack = deaths.crash(self.context.folder / f"rank.{member.rank}" / "stderr", code)
         traceback = f"{text}\n{stack}" if stack else ""
         weight = Weight.GONE if code is None or code < 0 else Weight.EXITED
         return weight, Failure(rank=member.rank, type=DIED, message=text, traceback=traceback)
@@ -381,7 +381,7 @@ class WorkersEngine:
     async def _finish(self) -> None:
         cause = self._failures.cause(self._through.values()) if self._failures else None
         if cause is not None and not self._stopping:
-            failure.write(self.task.folder, cause)
+            failure.write(self.context.folder, cause)
         outcome, reason = self._outcome(cause)
         await asyncio.to_thread(self._commits.release, keep=outcome != "completed")
         if self._releasing:
@@ -449,8 +449,9 @@ class WorkersEngine:
             self.running(self.machine.generation, self.machine.wanted)
 
     def _stamp(self) -> dict[str, Any]:
-        task = self.task
-        return {"at": time.time(), "by": task.owner, "id": uuid.uuid4().hex, "job": task.job, "attempt": task.attempt}
+        context = self.context
+        stamp = {"at": time.time(), "by": context.owner, "id": uuid.uuid4().hex}
+        return {**stamp, "job": context.job, "attempt": context.attempt}
 
     # --- tasks
 
@@ -482,7 +483,7 @@ class WorkersEngine:
         return [m for m in self.members.values() if m.running and not (m.done or m.doomed)]
 
     def _read_payload(self) -> Payload:
-        folder = self.task.folder
+        folder = self.context.folder
         if (folder / "results").exists():  # of an attempt before this one
             shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / failure.NAME).unlink(missing_ok=True)

@@ -21,13 +21,13 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import cloudpickle
 
-from jupyter_elastic.driver.engine import Engine, SendReport, Task
+from jupyter_elastic.driver.engine import AttemptContext, Engine, SendReport
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_payload
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported, SlotId
 
-Make: TypeAlias = Callable[[Task, SendReport], Engine]
+Make: TypeAlias = Callable[[AttemptContext, SendReport], Engine]
 """An engine's class, or whatever makes one."""
 
 THROUGH = "answer = 42\n"
@@ -52,8 +52,8 @@ class FakeEngine:
         """Nothing ever is."""
         return ""
 
-    def __init__(self, task: Task, report: SendReport) -> None:
-        self.task = task
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        self.context = context
         self._report = report
         self._slots: tuple[SlotId, ...] = ()
         self._over = False
@@ -62,7 +62,7 @@ class FakeEngine:
         """Pretend to run the cell."""
         self._slots = slots
         self.say(RunningReported, generation=generation, slots=slots)
-        source = decode_payload((self.task.folder / PAYLOAD).read_bytes()).source
+        source = decode_payload((self.context.folder / PAYLOAD).read_bytes()).source
         if "raise" in source:
             self.finish("failed", source)
         elif "while" not in source:
@@ -91,10 +91,10 @@ class FakeEngine:
         self._report(
             kind(
                 at=time.time(),
-                by=self.task.owner,
+                by=self.context.owner,
                 id=uuid.uuid4().hex,
-                job=self.task.job,
-                attempt=self.task.attempt,
+                job=self.context.job,
+                attempt=self.context.attempt,
                 **words,
             )
         )
@@ -121,8 +121,10 @@ class Attempt:
             sys_path=tuple(sys.path), workdir=str(folder),
         )  # fmt: skip
         (folder / PAYLOAD).write_bytes(encode_payload(payload))
-        self.task = Task(job=7, attempt=3, owner="somebody", folder=folder, python=sys.executable, runtime=folder)
-        self.engine = make(self.task, self.reports.append)
+        self.context = AttemptContext(
+            job=7, attempt=3, owner="somebody", folder=folder, python=sys.executable, runtime=folder
+        )
+        self.engine = make(self.context, self.reports.append)
 
     async def launch(self, *slots: SlotId) -> None:
         """Start on these slots."""
@@ -281,7 +283,7 @@ def check_engine(make: Make, folder: Path, *checks: str) -> None:
     """Assert that an engine keeps every promise of `driver.engine.Engine`, with real cells in real processes.
 
     Args:
-        make: The engine's class, or whatever makes one of (task, report).
+        make: The engine's class, or whatever makes one of (context, report).
         folder: An empty folder; each check makes one of its own in it.
         checks: Names of `ENGINE_CHECKS`; none: all of them.
 

@@ -122,7 +122,7 @@ class Worker:
     def run(self) -> None:
         """Run the cell to its end; a worker whose cell failed, was interrupted or is not wanted any more ends here."""
         try:
-            self.go_through()
+            self.execute()
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
             text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
@@ -136,7 +136,7 @@ class Worker:
         self._output.follow(self._rank)
         self._channel.send(messages.Done())
 
-    def go_through(self) -> None:
+    def execute(self) -> None:
         """Run the cell, and bring out what it gives."""
         if self._order.newcomer:
             self._output.keep_apart(self._order.name)

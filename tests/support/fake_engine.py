@@ -17,7 +17,7 @@ from typing import ClassVar
 import msgspec
 import psutil
 
-from jupyter_elastic.driver.engine import Task
+from jupyter_elastic.driver.engine import AttemptContext
 from jupyter_elastic.types import (
     ExitReported,
     JobSpec,
@@ -56,24 +56,24 @@ class Fake:
     def missing(cls) -> str:
         return ""
 
-    def __init__(self, task: Task, report: Callable[[Report], None]) -> None:
-        self.task = task
+    def __init__(self, context: AttemptContext, report: Callable[[Report], None]) -> None:
+        self.context = context
         self.report = report
-        self.script = msgspec.json.decode((task.folder / "fake.json").read_bytes(), type=Script)
+        self.script = msgspec.json.decode((context.folder / "fake.json").read_bytes(), type=Script)
         self.workers: dict[SlotId, subprocess.Popen[bytes]] = {}
         self.calls: list[str] = []
 
     def _about(self) -> dict[str, object]:
         return {
             "at": time.time(),
-            "by": self.task.owner,
+            "by": self.context.owner,
             "id": "fake",
-            "job": self.task.job,
-            "attempt": self.task.attempt,
+            "job": self.context.job,
+            "attempt": self.context.attempt,
         }
 
     def _call(self, words: str) -> None:
-        with (self.task.folder / "calls").open("a") as file:
+        with (self.context.folder / "calls").open("a") as file:
             file.write(f"{words} {time.time():.6f}\n")
 
     async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:

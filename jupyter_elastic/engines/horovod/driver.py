@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.engine import SendReport, Task
+from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
 from jupyter_elastic.engines.horovod.store import Store
@@ -40,8 +40,8 @@ class Horovod(GroupEngine):
 
         return groups.launched()
 
-    def __init__(self, task: Task, report: SendReport) -> None:
-        super().__init__(task, report)
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        super().__init__(context, report)
         self._stores: list[Store] = []
 
     async def rendezvous(self, go: membership.Go) -> msgspec.Raw:

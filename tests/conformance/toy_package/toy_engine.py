@@ -22,7 +22,7 @@ class Toy(GroupEngine):
         return ""
 
     async def rendezvous(self, go):
-        return msgspec.Raw(msgspec.msgpack.encode(str(self.task.folder / f"toy.{go.round}")))
+        return msgspec.Raw(msgspec.msgpack.encode(str(self.context.folder / f"toy.{go.round}")))
 
 
 class ToyWorker(GroupWorker):

@@ -17,7 +17,7 @@ from typing import Any, Self
 import cloudpickle
 import pytest
 
-from jupyter_elastic.driver.engine import Engine, Task
+from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload, encode_payload
 from jupyter_elastic.platform import processes
@@ -61,7 +61,7 @@ class Bench:
             **more,
         )
         (folder / PAYLOAD).write_bytes(encode_payload(payload))
-        task = Task(
+        task = AttemptContext(
             job=1, attempt=attempt, owner="me", folder=folder, python=python, runtime=folder,
             min_slots=min_slots, warm=warm,
         )  # fmt: skip
