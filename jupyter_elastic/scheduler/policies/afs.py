@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from jupyter_elastic.scheduler.policies.common import Draft, above
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, above
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, seated, settle
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates
@@ -20,7 +20,7 @@ AGING = 0.125
 STAY = 4.0
 
 
-class Afs:
+class Afs(Configured):
     """Short jobs first, unless a longer one uses the slot much better."""
 
     name: ClassVar[str] = "afs"
@@ -29,10 +29,9 @@ class Afs:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
+        pass
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Minimums, the shortest first; then slot by slot to the top."""

@@ -16,14 +16,14 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio
+from jupyter_elastic.scheduler.policies.common import Aging, Configured, Draft, Ratio, Stay
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 
-class Balanced:
+class Balanced(Configured):
     """Short average turnaround and a full pool."""
 
     name: ClassVar[str] = "balanced"
@@ -32,21 +32,14 @@ class Balanced:
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
-
         cooldown: Annotated[
             Ratio, Meta(description="a job rests after a change for this many times its measured rescale cost")
         ] = 2.0
         payback: Annotated[
             Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")
         ] = 1.0
-        aging: Annotated[
-            float,
-            Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go"),
-        ] = 0.125
-        stay: Annotated[
-            Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")
-        ] = 10.0
+        aging: Aging = 0.125
+        stay: Stay = 10.0
         size_weight: Annotated[
             float, Meta(ge=0, le=2, description="0: slots go where they are used best; 1: to the shortest jobs first")
         ] = 0.5
@@ -59,8 +52,7 @@ class Balanced:
             ),
         ] = 0.35
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Minimums, growth, then only the changes that pay."""

@@ -9,15 +9,28 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from jupyter_elastic.types import JobId, JobView, Plan, Size, View
 
 Ratio = Annotated[float, Meta(ge=0, le=1e6)]
+Aging = Annotated[float, Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go")]
+Stay = Annotated[Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")]
+LeastGain = Annotated[
+    Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
+]
+StartSize = Annotated[Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")]
 SIZES = tuple(Size(workers) for workers in range(257))
 """The usual sizes, made once."""
+
+
+class Configured:
+    """The base of this package's policies: keeps the options, which each of them declares with its own type."""
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

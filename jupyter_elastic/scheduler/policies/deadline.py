@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from jupyter_elastic.scheduler.policies.common import Draft, ladder, least, most, seat, slots
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, least, most, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, growing, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
 from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
@@ -114,7 +114,7 @@ class Timeline:
             self.free[at] -= cost
 
 
-class Deadline:
+class Deadline(Configured):
     """Admitted deadlines hold."""
 
     name: ClassVar[str] = "deadline"
@@ -123,14 +123,11 @@ class Deadline:
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
-
         margin: Annotated[
             float, Meta(ge=0, le=1, description="share of its remaining time by which a job is to finish early")
         ] = 0.05
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Shares for the admitted, leftovers for the rest."""

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio, seat
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, fill, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
 
 
-class ElasticFifo:
+class ElasticFifo(Configured):
     """Minimum for everybody in order, then the rest in turn."""
 
     name: ClassVar[str] = "elastic_fifo"
@@ -28,17 +28,12 @@ class ElasticFifo:
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
-
-        theta: Annotated[
-            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
-        ] = 0.1
+        theta: LeastGain = 0.1
         strict: Annotated[bool, Meta(description="a waiting job whose minimum doesn't fit blocks the later ones")] = (
             True
         )
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Phases A to C of the definition; placement (D) is the core's."""

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, Ratio, above, least, seat
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, above, least, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobId, JobView, Plan, View
@@ -45,7 +45,7 @@ class Party:
         return self.has >= self.quota, self.has / self.weight, at, self
 
 
-class Fair:
+class Fair(Configured):
     """Everybody's share by weight, quotas first."""
 
     name: ClassVar[str] = "fair"
@@ -54,20 +54,15 @@ class Fair:
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
-
         grace_s: Annotated[
             float, Meta(ge=0, le=86_400, description="seconds before a borrower is preempted for an owner who waits")
         ] = 60.0
         patience_s: Annotated[
             float, Meta(ge=1, le=1e7, description="a job of several slots that waited so long goes first")
         ] = 3600.0
-        theta: Annotated[
-            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
-        ] = 0.05
+        theta: LeastGain = 0.05
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Fill up by shares; before the grace time is over, without preempting anybody."""

@@ -12,12 +12,12 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, seat, sized, slots
+from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, StartSize, seat, sized, slots
 from jupyter_elastic.scheduler.policies.speed import run_time, time_left
 from jupyter_elastic.types import JobView, Plan, View
 
 
-class Fifo:
+class Fifo(Configured):
     """Jobs start in the order in which they came."""
 
     name: ClassVar[str] = "fifo"
@@ -26,18 +26,13 @@ class Fifo:
     interval_s: ClassVar[float | None] = None
 
     class Options(Base, frozen=True):
-        """What can be set."""
-
         backfill: Annotated[
             Literal["none", "first_fit", "easy"],
             Meta(description="who may pass a blocked head: whoever fits (first_fit), or can't delay it (easy)"),
         ] = "none"
-        size: Annotated[
-            Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
-        ] = "min"
+        size: StartSize = "min"
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Keep what runs; start the queue in order."""

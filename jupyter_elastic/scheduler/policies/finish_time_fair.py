@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft, most
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, most
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
 from jupyter_elastic.scheduler.policies.order import ordered
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, rates, work_left
@@ -27,7 +27,7 @@ FRESH = 10.0
 """A job that has just started keeps its place for this many times its rescale cost."""
 
 
-class FinishTimeFair:
+class FinishTimeFair(Configured):
     """The worst rho first."""
 
     name: ClassVar[str] = "finish_time_fair"
@@ -36,14 +36,11 @@ class FinishTimeFair:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
-
         limit: Annotated[
             float, Meta(ge=1, le=1e6, description="a job that makespan depends on goes before all whose rho is below")
         ] = 2.5
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Minimums to those behind, then the greedy climb."""

@@ -14,14 +14,14 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Draft
+from jupyter_elastic.scheduler.policies.common import Configured, Draft
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 
-class Goodput:
+class Goodput(Configured):
     """The best power mean of goodput speed-ups."""
 
     name: ClassVar[str] = "goodput"
@@ -32,8 +32,6 @@ class Goodput:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
-
         batch: Annotated[
             float,
             Meta(ge=0, le=1e9, description="samples a worker adds to the global batch; 0: the global batch is fixed"),
@@ -46,8 +44,7 @@ class Goodput:
             float, Meta(ge=0, le=2, description="0: all jobs count alike; 1: by the inverse of their remaining time")
         ] = 0.25
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Minimums, then the climb."""

@@ -8,18 +8,18 @@ first queue, so an endless stream of short jobs starves nobody.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, seat
+from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, Ratio, StartSize, seat
 from jupyter_elastic.types import JobView, Plan, View
 
 REMEMBERED = 1000
 """Promotions that the memo holds at most; the oldest jobs' come first."""
 
 
-class Las:
+class Las(Configured):
     """Short jobs overtake long ones without anybody saying which are short."""
 
     name: ClassVar[str] = "las"
@@ -28,20 +28,15 @@ class Las:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Base, frozen=True):
-        """What can be set."""
-
         threshold_s: Annotated[
             float, Meta(ge=0, le=1e9, description="slot-seconds after which a job moves to the second queue")
         ] = 3600.0
         promote: Annotated[
             Ratio, Meta(description="back to the first queue after waiting this many times its run time; 0: never")
         ] = 8.0
-        size: Annotated[
-            Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
-        ] = "min"
+        size: StartSize = "min"
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """First queue, then second, each in order of arrival."""

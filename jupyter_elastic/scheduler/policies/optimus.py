@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from jupyter_elastic.scheduler.policies.common import Draft, seat
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, seat
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, settle
 from jupyter_elastic.scheduler.policies.speed import measured, rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 
-class Optimus:
+class Optimus(Configured):
     """Greedy by reduction of remaining time."""
 
     name: ClassVar[str] = "optimus"
@@ -24,10 +24,9 @@ class Optimus:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
+        pass
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Minimums in order of arrival, then the greedy climb."""

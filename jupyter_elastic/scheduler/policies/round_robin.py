@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, sized, slots
+from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, StartSize, sized, slots
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 COSTS = 10.0
@@ -22,7 +22,7 @@ COSTS = 10.0
 REMEMBERED = 200
 
 
-class RoundRobin:
+class RoundRobin(Configured):
     """Everybody in turn."""
 
     name: ClassVar[str] = "round_robin"
@@ -31,20 +31,15 @@ class RoundRobin:
     interval_s: ClassVar[float | None] = 10.0
 
     class Options(Base, frozen=True):
-        """What can be set."""
-
         mode: Annotated[
             Literal["timeslice", "placement"],
             Meta(description="turns in time (timeslice), or over the hosts (placement)"),
         ] = "timeslice"
         quantum_s: Annotated[float, Meta(ge=1, le=1e6, description="seconds of a time slice while others wait")] = 600.0
         passes: Annotated[int, Meta(ge=1, le=1000, description="passed over so often, a job gets a reservation")] = 3
-        size: Annotated[
-            Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
-        ] = "min"
+        size: StartSize = "min"
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """One turn."""

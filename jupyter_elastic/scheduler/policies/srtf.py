@@ -8,18 +8,25 @@ profile, else from its owner's estimate, else it is taken to be as much as it ha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
-from msgspec import Meta
-
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, seat
+from jupyter_elastic.scheduler.policies.common import (
+    Aging,
+    Base,
+    Configured,
+    Draft,
+    LeastGain,
+    StartSize,
+    Stay,
+    seat,
+)
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, seated, settle
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
 
 
-class Srtf:
+class Srtf(Configured):
     """Whole jobs, the shortest remaining time first, with preemption."""
 
     name: ClassVar[str] = "srtf"
@@ -28,21 +35,11 @@ class Srtf:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Base, frozen=True):
-        """What can be set."""
+        aging: Aging = 0.125
+        stay: Stay = 4.0
+        size: StartSize = "min"
 
-        aging: Annotated[
-            float,
-            Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go"),
-        ] = 0.125
-        stay: Annotated[
-            Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")
-        ] = 4.0
-        size: Annotated[
-            Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")
-        ] = "min"
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Seat the shortest."""
@@ -52,7 +49,7 @@ class Srtf:
         return draft.plan()
 
 
-class ElasticSrtf:
+class ElasticSrtf(Configured):
     """Everyone's minimum, the shortest first; then the shortest takes what makes it faster."""
 
     name: ClassVar[str] = "elastic_srtf"
@@ -61,21 +58,11 @@ class ElasticSrtf:
     interval_s: ClassVar[float | None] = 30.0
 
     class Options(Guarded, frozen=True):
-        """What can be set."""
+        aging: Aging = 0.125
+        stay: Stay = 4.0
+        theta: LeastGain = 0.1
 
-        aging: Annotated[
-            float,
-            Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go"),
-        ] = 0.125
-        stay: Annotated[
-            Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")
-        ] = 4.0
-        theta: Annotated[
-            Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
-        ] = 0.1
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    options: Options
 
     def plan(self, view: View) -> Plan:
         """Minimums in order, then growth in order."""
