@@ -6,7 +6,6 @@ so is the worker: at once, because nobody would end it later. Knows no framework
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import queue
@@ -57,8 +56,7 @@ class DriverChannel:
 
     def listen(self) -> None:
         """Take the driver's messages from now on, on a thread: when the driver is gone, so is this worker."""
-        # Not `Thread.start`, which waits until the new thread has run: the cell would wait for it too.
-        _thread.start_new_thread(self._listen, ())
+        threading.Thread(target=self._listen, name="elastic-driver", daemon=True).start()
 
     def send(self, message: FromWorker) -> None:
         """Send a message; a driver that is gone is the listening thread's business."""

@@ -14,8 +14,11 @@ import pytest
 
 from jupyter_elastic.agent import attempt
 from jupyter_elastic.driver import channel
+from jupyter_elastic.forkserver.drivers import address
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, DriverStarted
+from jupyter_elastic.protocol.framing import VERSION
 from jupyter_elastic.types import ExitReported, ProgressReported, ReleaseReported, Rescale, RunningReported, Stop
 from tests.support.fake_engine import Script, calls, launch
 
@@ -329,6 +332,45 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
         assert await here.drivers.start(sys.executable, folder.path, folder.runtime, order) is None
         assert calls(job) == ["launch 1"]
         assert not life.done()
+
+    world(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        (bytes([VERSION + 1, 0, 0, 0]), "version"),
+        (bytes([VERSION, 255, 255, 255]), "over the limit"),
+        (DRIVER_STARTED.encode(DriverStarted("")), "can't be read"),
+    ],
+)
+def test_a_driver_says_why_it_cannot_read_its_order(world, first, problem):
+    async def story(here):
+        client = await address(sys.executable).connect(start=True)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            driver = await client.fork(theirs)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        writer.write(first)
+        answer = await DRIVER_STARTED.read(reader)
+        assert problem in answer.problem
+        assert await driver.ended() == 1
+        writer.close()
+        client.close()
+
+    world(story)
+
+
+def test_a_driver_without_an_order_ends(world):
+    async def story(here):
+        client = await address(sys.executable).connect(start=True)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            driver = await client.fork(theirs)
+        ours.sendall(bytes([VERSION, 0]))
+        ours.close()
+        assert await driver.ended() == 0
+        client.close()
 
     world(story)
 

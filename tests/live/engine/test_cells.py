@@ -42,6 +42,25 @@ async def test_a_cell_may_await_at_top_level_as_in_a_notebook(folder: Path) -> N
         assert bench.text(1) == "awaited 1\n"
 
 
+@pytest.mark.parametrize(
+    "first", [pytest.param("", id="cold"), pytest.param("import torch\n", id="warm", marks=needs("torch"))]
+)
+@asynchronous
+async def test_a_cell_ends_as_a_script_does(folder: Path, first: str) -> None:
+    source = first + (
+        "import atexit, threading\n"
+        "atexit.register(print, 'at exit')\n"
+        "def work():\n"
+        "    threading.main_thread().join()\n"
+        "    print('a thread ends')\n"
+        "threading.Thread(target=work).start()\n"
+        "print('cell')"
+    )
+    async with Bench(Process, folder, source) as bench:
+        assert (await through(bench, "h:0")).outcome == "completed"
+        assert bench.text(0) == "cell\na thread ends\nat exit\n"
+
+
 @asynchronous
 async def test_annotations_are_what_the_cell_wrote(folder: Path) -> None:
     async with Bench(Process, folder, "def f(n: int): ...\nfound = f.__annotations__", out=("found",)) as bench:
