@@ -60,11 +60,11 @@ def _job_row(info: JobInfo) -> list[str]:
     ]
 
 
-def _job(client: Client, word: str) -> Job:
+def _job(client: Client, name: str) -> Job:
     """The job of this number or name; prints a note when several have the name."""
-    job, said = find(client, word)
-    if said:
-        print(f"note: {said}", file=sys.stderr)
+    job, note = find(client, name)
+    if note:
+        print(f"note: {note}", file=sys.stderr)
     return job
 
 
@@ -95,13 +95,13 @@ def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None
 
 def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
-    jobs = [find(client, word, one=True)[0] for word in given.job]
+    jobs = [find(client, name, one=True)[0] for name in given.job]
     for job in jobs:
         job.cancel(given.reason)
     if given.json:
         print_json({"cancelled": [job.id for job in jobs]})
     else:
-        console.print(f"told to end: {', '.join(str(job.id) for job in jobs)}")
+        console.print(f"cancelling: {', '.join(str(job.id) for job in jobs)}")
 
 
 def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -125,12 +125,12 @@ def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> No
         return
     wants = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots} to {spec.max_slots}"
     wants = " or ".join(map(str, spec.sizes)) or wants
-    told = [f"job {job.id} may hold {wants} slot{'' if wants == '1' else 's'}"]
+    sentence = [f"job {job.id} may hold {wants} slot{'' if wants == '1' else 's'}"]
     if spec.deadline_at is not None:
-        told.append(f"is to be done by {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(spec.deadline_at))}")
+        sentence.append(f"is to be done by {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(spec.deadline_at))}")
     if not spec.preemptible:
-        told.append("is not to be paused")
-    console.print(", ".join(told))
+        sentence.append("is not to be paused")
+    console.print(", ".join(sentence))
 
 
 def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> None:

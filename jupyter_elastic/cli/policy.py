@@ -34,8 +34,8 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
     if given.name:
         (active,) = (policy for policy in policies if policy.active)
         options = ", ".join(f"{name}={value}" for name, value in active.options.items())
-        told = f"{active.name} ({options})" if options else active.name
-        console.print(f"{told} decides from now on; no job was touched by the switch", markup=False)
+        active_policy = f"{active.name} ({options})" if options else active.name
+        console.print(f"{active_policy} decides from now on; no job was touched by the switch", markup=False)
         return
     rows = table("", "POLICY", "WHAT IT DOES", "OPTIONS")
     for policy in policies:

@@ -51,10 +51,10 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
         print_json({"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs)})
         return
     unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
-    said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    counted = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     waiting = sum(job.phase == "queued" for job in jobs)
     lines = [
-        f"pool: {len(hosts.slots)} {unit}: {said}",
+        f"pool: {len(hosts.slots)} {unit}: {counted}",
         f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting",
     ]
     if welcome is not None:

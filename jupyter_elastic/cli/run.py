@@ -81,9 +81,9 @@ def _end(job: Job) -> int:
         job.check()
     except JobFailed as problem:
         failure = job.error
-        told = failure is not None and failure.rank == 0 and failure.traceback in job.logs(0, "stderr")
+        shown = failure is not None and failure.rank == 0 and failure.traceback in job.logs(0, "stderr")
         files = f"job {job.id} ({job.name}) failed; the ranks' full output is in {job.folder}/rank.*/"
-        print(files if told and failure and failure.traceback else problem, file=sys.stderr)
+        print(files if shown and failure and failure.traceback else problem, file=sys.stderr)
         return 1
     except JobCancelled as problem:
         print(problem, file=sys.stderr)

@@ -68,7 +68,7 @@ def settings(statement: ast.stmt) -> Iterator[tuple[str, str, bool]]:
         case ast.AugAssign(target=place, op=ast.BitOr(), value=ast.Dict() as more):
             if _is_environ(place):
                 yield from _constants(_items(more))
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=place, attr=method), args=args, keywords=words)):
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=place, attr=method), args=args, keywords=keywords)):
             if method == "putenv":
                 yield from _constants(_pair(args))
             elif _is_environ(place):
@@ -76,7 +76,9 @@ def settings(statement: ast.stmt) -> Iterator[tuple[str, str, bool]]:
                     yield from _constants(_pair(args), default=method == "setdefault")
                 elif method == "update":
                     yield from _constants([item for arg in args if isinstance(arg, ast.Dict) for item in _items(arg)])
-                    yield from _constants([(word.arg, word.value) for word in words if word.arg is not None])
+                    yield from _constants(
+                        [(keyword.arg, keyword.value) for keyword in keywords if keyword.arg is not None]
+                    )
 
 
 def _constants(pairs: list[tuple[str, ast.expr]], *, default: bool = False) -> Iterator[tuple[str, str, bool]]:

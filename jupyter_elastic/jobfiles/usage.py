@@ -38,7 +38,7 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
     """Resident bytes of all of them; a page that two share counts twice."""
     gpus: list[GpuUsage]
     waits: str = ""
-    """Which rank waits for which, in words, when one has waited for long."""
+    """Which rank waits for which, as text, when one has waited for long."""
 
 
 def read(folder: Path) -> ResourceUsage | None:

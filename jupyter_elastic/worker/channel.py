@@ -143,7 +143,7 @@ class WorkerSession:
 
     def on_left(self, left: Left) -> None:
         """Another member's training function has returned."""
-        self._check_left(self.collective_count.heard(left))
+        self._check_left(self.collective_count.member_left(left))
 
     def _check_left(self, left: Left | None) -> None:
         if left is not None:

@@ -10,7 +10,7 @@ from jupyter_elastic.protocol.worker import Left
 
 
 class CollectiveCount:
-    """One worker's count. `begin` and `leave` are called by the cell's thread, `heard` by the channel's."""
+    """One worker's count. `begin` and `leave` are called by the cell's thread, `member_left` by the channel's."""
 
     def __init__(self) -> None:
         self._at = Left(round=0, call=0, count=0, step=0)  # replaced as a whole: two threads read it
@@ -37,7 +37,7 @@ class CollectiveCount:
         self._at = Left(round=now.round, call=now.call + 1, count=0, step=now.step)
         return now
 
-    def heard(self, leave: Left) -> Left | None:
+    def member_left(self, leave: Left) -> Left | None:
         """Note that another member has left; returns it if this one has begun more collectives."""
         self._left = [known for known in self._left if known.round == self._at.round] + [leave]
         return self._behind()

@@ -75,8 +75,8 @@ class Recorder:
                     if file.tell() + len(line) > displays.MAX_FILE:
                         self._full = True
                         limit = displays.MAX_FILE // 1024**2
-                        said = f"what this rank shows from here on is left out: its displays have reached {limit} MB"
-                        line = displays.encode(Display(kind="display_data", data={displays.PLAIN: said}))
+                        note = f"what this rank shows from here on is left out: its displays have reached {limit} MB"
+                        line = displays.encode(Display(kind="display_data", data={displays.PLAIN: note}))
                     file.write(line + b"\n")
                     if self._full:
                         break
@@ -115,9 +115,9 @@ def fitting(record: Display) -> bytes:
         return line
     size, limit = len(line) / 1024**2, displays.MAX_BYTES // 1024**2
     plain = displays.plain(record.data)[:10_000] if not record.kind.startswith("comm_") else "a widget's data"
-    said = f"{plain}\n[not shown: {size:.0f} MB, and a display may have {limit} MB]"
+    note = f"{plain}\n[not shown: {size:.0f} MB, and a display may have {limit} MB]"
     kind = "display_data" if record.kind.startswith("comm_") else record.kind
-    small = Display(kind=kind, after=record.after, id=record.id, data={displays.PLAIN: said})
+    small = Display(kind=kind, after=record.after, id=record.id, data={displays.PLAIN: note})
     return displays.encode(small)
 
 

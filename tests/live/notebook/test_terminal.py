@@ -72,7 +72,7 @@ def test_refusals_are_messages(shared_pool: Pool) -> None:
 def test_cancel(shared_pool: Pool) -> None:
     job = shared_pool.submit("import time\ntime.sleep(600)")
     shared_pool.running(job)
-    assert "told to end" in ask(shared_pool, "cancel", str(job), "--reason", "enough").stdout
+    assert "cancelling" in ask(shared_pool, "cancel", str(job), "--reason", "enough").stdout
     assert shared_pool.ended(job).outcome == "cancelled"
 
 
