@@ -6,6 +6,7 @@ Each check is a small function that returns a `Finding`. Frameworks are imported
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import importlib.util
 import json
@@ -15,28 +16,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-from msgspec import Struct
 
-from jupyter_elastic.engines.horovod import build
-from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.driver.engine import Finding
+from jupyter_elastic.errors import ElasticError, EngineError
+from jupyter_elastic.platform import plugins
 
 PROBE_TIMEOUT_S = 120
 
 
-class Finding(Struct, frozen=True, kw_only=True):
-    """What one check found; `advice` says what to do about a warning or an error."""
-
-    check: str
-    status: Literal["ok", "warning", "error"]
-    found: str
-    advice: str = ""
-
-
 def _version(name: str) -> str | None:
-    return build.installed(name)
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def check_python() -> Finding:
@@ -119,26 +113,6 @@ def check_gpus() -> Finding:
     return Finding(check="GPUs", status="ok", found=f"{count} x {', '.join(sorted(names))}")
 
 
-def check_horovod() -> Finding:
-    """Horovod loads with the torch and TensorFlow that are installed now."""
-    found = build.frameworks()
-    what = ", ".join(f"{name} {version}" for name, version in found.items()) or "no framework"
-    if importlib.util.find_spec("horovod") is None:
-        advice = "jupyter elastic build-horovod   (until then cells run with the engine `process`, without a group)"
-        return Finding(check="Horovod", status="warning", found=f"not installed ({what})", advice=advice)
-    try:
-        works = build.check()
-    except ElasticError as problem:
-        return Finding(
-            check="Horovod",
-            status="error",
-            found=str(problem).splitlines()[0],
-            advice="jupyter elastic build-horovod --force",
-        )
-    version = _version("horovod")
-    return Finding(check="Horovod", status="ok", found=f"{version}, works with {', '.join(works)} ({what})")
-
-
 def check_keras() -> Finding:
     """Which Keras a cell gets, and which of Horovod's interfaces work with it."""
     keras, legacy = _version("keras"), _version("tf-keras")
@@ -213,15 +187,26 @@ def check_captures() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    check_python, check_jupyter, check_extension, check_daemon, check_engines, check_gpus, check_horovod, check_keras,
+    check_python, check_jupyter, check_extension, check_daemon, check_engines, check_gpus, check_keras,
     check_hostname, check_captures,
 )  # fmt: skip
 
 
-def examine() -> list[Finding]:
-    """Run every check. A check that breaks is itself a finding."""
+def _checks_of_engines() -> list[Callable[[], Finding]]:
+    """What engines have to say beside `missing`; one that can't be loaded has its place in `check_engines`."""
+    found = []
+    for entries in plugins.installed(plugins.ENGINES).values():
+        with contextlib.suppress(EngineError):
+            engine = plugins.load(entries)
+            if hasattr(engine, "examine"):
+                found.append(engine.examine)
+    return found
+
+
+def examine(more: Sequence[Callable[[], Finding]] = ()) -> list[Finding]:
+    """Run every check, and `more`. A check that breaks is itself a finding."""
     findings = []
-    for check in CHECKS:
+    for check in (*CHECKS, *more):
         try:
             findings.append(check())
         except Exception as problem:
@@ -236,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="jupyter elastic doctor", description="Check all that a job needs here.")
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
     options = parser.parse_args(argv)
-    findings = examine()
+    findings = examine(_checks_of_engines())
     if options.json:
         print(json.dumps(msgspec.to_builtins(findings), indent=2))
     else:

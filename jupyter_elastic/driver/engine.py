@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -35,6 +35,15 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     """Whether workers may be forked from a warm parent."""
 
 
+class Finding(Struct, frozen=True, kw_only=True):
+    """What one check of this installation found; `advice` says what to do about a warning or an error."""
+
+    check: str
+    status: Literal["ok", "warning", "error"]
+    found: str
+    advice: str = ""
+
+
 class Engine(Protocol):
     """One attempt's workers. Every method returns soon; what comes of it is reported.
 
@@ -45,7 +54,7 @@ class Engine(Protocol):
     exactly one `ExitReported`.
 
     An engine whose workers form process groups has `worker` too: its other half, a `worker.plugin.WorkerPlugin`, as
-    `module:class`.
+    `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`.
 
     Args:
         task: The attempt.

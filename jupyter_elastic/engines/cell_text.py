@@ -9,7 +9,6 @@ from jupyter_elastic.jobfiles.payload import Payload
 
 # Compiled once, before drivers are forked.
 _ELASTIC = re.compile(r"\belastic\b")
-_HOROVOD = re.compile(r"hvd|horovod")
 _RUN = re.compile(r"\brun\b")
 _TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
 _TORCH = re.compile(r"\b(torch|lightning|pytorch_lightning|accelerate|transformers)\b")
@@ -34,17 +33,18 @@ class Cell:
     """It uses TensorFlow's own strategy over several workers."""
 
 
-def read_cell(payload: Payload) -> Cell:
+def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
     """Look at the payload's text and at the bytes of its names; nothing is unpickled."""
     source, names = payload.source, payload.names
+    by_name = any(name.encode() in names for name in library[:1])
     ours = "jupyter_elastic" in source or b"jupyter_elastic" in names
     elastic = (
         b"jupyter_elastic" in names
         or ("jupyter_elastic" in source and bool(_RUN.search(source)))
         or bool(_ELASTIC.search(source))
-        or (b"horovod" in names and b"elastic" in names)
+        or (by_name and b"elastic" in names)
     )
-    rings = ours or elastic or bool(_HOROVOD.search(source)) or b"horovod" in names
+    rings = ours or elastic or by_name or any(name in source for name in library)
     found: list[str] = []
     if _TENSORFLOW.search(source) or b"tensorflow" in names or b"keras" in names:
         found.append("tensorflow")

@@ -70,6 +70,8 @@ class WorkersEngine:
 
     name: ClassVar[str] = ""
     worker: ClassVar[str] = ""
+    library: ClassVar[tuple[str, ...]] = ()
+    """The library whose use in a cell says that it forms groups by itself, and what people call it."""
     rings: ClassVar[bool] = False
     """Whether its workers form groups."""
     grace_s: ClassVar[float] = 10.0
@@ -125,7 +127,7 @@ class WorkersEngine:
         except (OSError, msgspec.DecodeError) as problem:
             self._end("failed", f"the job's folder {self.context.folder} can't be read: {problem}")
             return
-        self._cell = cell_text.read_cell(payload)
+        self._cell = cell_text.read_cell(payload, self.library)
         self._environment = payload.env
         labels = {name: label for name, (label, _) in payload.sources.items()}
         self.watch = WaitWatch(

@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from jupyter_elastic.driver import membership
-from jupyter_elastic.driver.engine import AttemptContext, SendReport
+from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
 from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training.group import Groups
 
 
@@ -24,6 +25,7 @@ class Horovod(GroupEngine):
     """One attempt's elastic Horovod group."""
 
     name: ClassVar[str] = "horovod"
+    library: ClassVar[tuple[str, ...]] = ("horovod", "hvd")
     worker: ClassVar[str] = "jupyter_elastic.engines.horovod.worker:HorovodWorker"
 
     @classmethod
@@ -32,6 +34,24 @@ class Horovod(GroupEngine):
         if importlib.util.find_spec("horovod") is None:
             return "Horovod is not built for this interpreter; run `jupyter elastic build-horovod` in its environment"
         return ""
+
+    @classmethod
+    def examine(cls) -> Finding:
+        """Horovod loads with the torch and TensorFlow that are installed now."""
+        from jupyter_elastic.engines.horovod import build
+
+        versions = build.frameworks()
+        what = ", ".join(f"{name} {version}" for name, version in versions.items()) or "no framework"
+        if importlib.util.find_spec("horovod") is None:
+            advice = "jupyter elastic build-horovod   (until then cells run with the engine `process`, without a group)"
+            return Finding(check="Horovod", status="warning", found=f"not installed ({what})", advice=advice)
+        try:
+            works = build.check()
+        except EngineError as problem:
+            found, advice = str(problem).splitlines()[0], "jupyter elastic build-horovod --force"
+            return Finding(check="Horovod", status="error", found=found, advice=advice)
+        found = f"{build.installed('horovod')}, works with {', '.join(works)} ({what})"
+        return Finding(check="Horovod", status="ok", found=found)
 
     @classmethod
     def launched(cls) -> Groups | None:

@@ -30,7 +30,7 @@ def cell(source: str, **names: object) -> Payload:
     ],
 )
 def test_cell(source: str, *, elastic: bool, rings: bool, frameworks: tuple[str, ...]) -> None:
-    found = read_cell(cell(source))
+    found = read_cell(cell(source), ("horovod", "hvd"))
     assert (found.elastic, found.rings, found.frameworks) == (elastic, rings, frameworks)
 
 
