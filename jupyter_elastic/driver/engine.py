@@ -1,7 +1,7 @@
-"""What an engine is: the one thing that forms the ring of workers. The driver knows engines only by this page.
+"""The interface of an engine, which starts, regroups and ends the workers of an attempt, one a slot.
 
-An engine lives in the driver process of one attempt, in its asyncio loop. It starts, regroups and ends the worker
-processes, one a slot, and reports reports. It decides nothing about slots.
+It lives in the driver process of one attempt, in its asyncio loop, and reports what happens. It decides nothing about
+slots. The driver knows engines by this module alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from jupyter_elastic.types import ExitReported, JobId, Report, SlotId
 
 SendReport: TypeAlias = Callable[[Report], None]
-"""How an engine tells the driver what it saw. Never blocks, never raises."""
+"""Takes an engine's reports. Never blocks, never raises."""
 
 
 class AttemptContext(Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Engine(Protocol):
     `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`.
 
     Args:
-        task: The attempt.
+        context: What there is to know of the attempt.
         report: Takes each report, from any thread.
     """
 

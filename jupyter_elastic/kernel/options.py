@@ -70,7 +70,12 @@ class Options(Struct, frozen=True, kw_only=True):
 )
 @argument("--sizes", default="", metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
 @argument("--name", default="", help="Name of the job in queue and panels.")
-@argument("--engine", default="", help="What forms the ring: horovod or process. Default: horovod where it is built.")
+@argument(
+    "--engine",
+    default="",
+    help="What starts the workers: horovod (one process group), process (independent), or a plug-in. Default: horovod "
+    "where it is built.",
+)
 @argument(
     "--in",
     dest="capture",
