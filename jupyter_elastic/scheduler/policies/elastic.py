@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, above, below, most, seat
+from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, above, most, seat
 from jupyter_elastic.scheduler.policies.speed import GUESS, UNKNOWN_S, measured, rates
 from jupyter_elastic.types import JobId, JobView
 
@@ -198,14 +198,3 @@ def growing(draft: Draft, guard: Guard) -> list[JobView]:
         for job in draft.jobs.values()
         if not job.size.workers or (draft.workers[job.job] >= job.size.workers and guard.settled(job))
     ]
-
-
-def shed(draft: Draft, jobs: Sequence[JobView], need: int) -> int:
-    """Shrink these jobs step by step, the last first, until `need` slots are free or nobody can give more; what is."""
-    for job in reversed(jobs):
-        while draft.free < need and job.job in draft.workers:
-            narrower = below(job, draft.workers[job.job])
-            if not narrower:
-                break
-            draft.give(job, narrower)
-    return draft.free

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import time
 from pathlib import Path
@@ -67,6 +68,29 @@ def test_a_full_disk_refuses_submits_and_loses_nothing(pool, spec) -> None:
     pool.kill()
     pool.start()
     assert client.jobs(all=True, limit=3000) == before
+
+
+def test_an_agent_that_comes_as_the_disk_is_full_is_refused_and_welcomed_later(pool, spec) -> None:
+    client = pool.start().client()
+    client.ask(wire.Ping())
+    fill_disk(pool)
+
+    async def agent() -> None:
+        async with AsyncClient(role="agent") as mine, asyncio.timeout(60):
+            with pytest.raises(JournalError, match="is the disk full"):
+                await mine.submit(spec, "early")
+            assert "is the disk full? Free some space" in mine.refusal
+            assert mine.welcome is None
+            free_disk(pool)
+            mine.introduce()
+            await mine.welcomed.wait()
+            job = None
+            while job is None:  # the daemon tries once a second whether it can write again
+                with contextlib.suppress(JournalError):
+                    job = await mine.submit(spec, "early")
+            assert (await anext(mine.orders())).job == job
+
+    asyncio.run(agent())
 
 
 BAD = """
