@@ -17,7 +17,7 @@ from jupyter_elastic.engines.process import Process
 from jupyter_elastic.errors import EngineError
 from jupyter_elastic.kernel import submission
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, Attempt, check_engine
-from jupyter_elastic.types import ReplacementReported
+from jupyter_elastic.types import ReplacementReported, RunningReported
 
 HERE = Path(__file__).parent
 CELL = """
@@ -73,6 +73,7 @@ def test_it_trains_one_model_through_a_grow_and_a_death(toy: type[Engine], tmp_p
         try:
             await attempt.launch("host:0")
             await attempt.running()
+            await attempt.until(lambda: attempt.of(RunningReported)[-1].elastic)
             await attempt.rescale("host:0", "host:1")
             assert (await attempt.running()).slots == ("host:0", "host:1")
             os.kill(attempt.engine.pids()[-1][0], signal.SIGKILL)
