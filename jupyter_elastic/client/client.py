@@ -194,6 +194,7 @@ class AsyncClient:
         Args:
             since: The number (`seq`) of the last event that is known; 0 for all.
             job: Only this job's, and the pool's since it was submitted.
+            follow: False: it ends where all that had happened by then was given.
             caught_up: Called once all that had happened by then was given, and again after each interruption.
 
         Raises:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,14 @@ class FollowedJob:
 
     def screen(self) -> JobScreen:
         """What to show now."""
+        self.model.use = usage.read(self.folder)
         return self.model.screen(time.time())
 
     def read_files(self) -> bool:
-        """Read what the ranks have printed since, and what they use; whether they printed anything."""
+        """Read what the ranks have printed since; whether they printed anything."""
         self.looked_at = time.monotonic()
         printed = self.outputs.poll()
         self.version += printed
-        self.model.use = usage.read(self.folder)
         if self.outputs.ranks and self.model.phase == "queued" and not self.up_to_date:
             self.model.phase = "starting"  # which is all that is known until its events come
         return printed
@@ -127,7 +127,7 @@ class PoolFollower:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for work in (self._follow_pool(), self._watch(), self._forecast(), self._ask_shadows()):
-                    self._tasks.create_task(work)
+                    self._begin(work)
         finally:
             if self.client is not None:
                 await self.client.close()
@@ -141,7 +141,7 @@ class PoolFollower:
         job = self.jobs.get(info.job)
         if job is None:
             job = self.jobs[info.job] = FollowedJob(info, kind)
-            job.task = self._tasks.create_task(self._follow_job(job))
+            job.task = self._begin(self._follow_job(job))
         job.looked_at = time.monotonic()
         return job
 
@@ -222,6 +222,17 @@ class PoolFollower:
             await self.wait_for_change(version, tick_s)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of its own, whose mistakes end no other."""
+
+        async def logged() -> None:
+            try:
+                await work
+            except Exception:
+                self.log.exception("jupyter_elastic: the pool's follower")
+
+        return self._tasks.create_task(logged())
 
     async def _follow_pool(self) -> None:
         await self._follows_pool.wait()

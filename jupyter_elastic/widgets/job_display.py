@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.client.job import BACKGROUND, Job
-from jupyter_elastic.client.job_model import JobScreen
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED
 from jupyter_elastic.widgets import display
@@ -110,7 +109,7 @@ class JobDisplay:
         if last or self._stale or (self.surface == "static" and time.monotonic() - self._drawn_at >= STATIC_S):
             self._draw_static()
         if news and self.surface == "widget":
-            self._draw(self.followed.screen(), self.followed.outputs.snapshot())  # without what now stands below
+            self._draw(self.followed.outputs.snapshot())  # without what now stands below
 
     def replay(self) -> None:
         """Show once more what another cell has shown of rank 0's displays; the others stand in the view."""
@@ -157,12 +156,12 @@ class JobDisplay:
         else:
             answered("a job is resized to whole numbers of slots, MIN:MAX")
 
-    def _draw(self, screen: JobScreen, output: Output | None) -> None:
+    def _draw(self, output: Output | None) -> None:
         """Called on the updater's thread. Who waits for the job draws what the page keeps, else it is drawn here."""
         self._output = output or self._output
         if self.surface == "widget":
             self._widget.page = msgspec.json.encode(self.page(self._output)).decode()
-        if self._handle is not None and not self._waits and (screen.ended_at is not None or self._stale):
+        if self._handle is not None and not self._waits and (self.followed.model.ended or self._stale):
             self._draw_static()
 
     def _after_cell(self, _result: Any) -> None:

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from jupyter_elastic.client import services
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.client.job_model import JobScreen
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
@@ -34,8 +33,8 @@ BYTES_PER_S = 1_000_000
 START_S = 2.0
 """So often daemon and agent are looked after while a job waits for them."""
 
-JobSink = Callable[[JobScreen, "Output | None"], None]
-"""Takes the screen and, when it has changed, the output. Called on the updater's thread."""
+JobSink = Callable[["Output | None"], None]
+"""Draws a job; takes the output when it has changed. Called on the updater's thread."""
 PoolSink = Callable[[PoolFollower], None]
 """Takes what is known of the pool. Called on the updater's thread."""
 _T = TypeVar("_T")
@@ -132,7 +131,7 @@ async def draw_job(job: FollowedJob, sink: JobSink) -> None:
                 drawn = job.version
             drawn_at = now()
             with contextlib.suppress(Exception):  # a closed view
-                sink(job.screen(), output)
+                sink(output)
         if not last:
             await _until_next(job, now() - began)
 

@@ -28,7 +28,7 @@ class Followed(FollowedJob):
         )
         self.drawn: list[tuple[float, dict[str, int]]] = []
 
-    def sink(self, _screen: Any, output: Any) -> None:
+    def sink(self, output: Any) -> None:
         lines = {rank: len(lines) for rank, lines in (output or {}).items()}
         self.drawn.append((asyncio.get_running_loop().time(), lines))
 
@@ -135,8 +135,8 @@ def test_a_view_without_news_moves_its_clocks_and_ends_at_once(tmp_path: Path) -
 def test_a_closed_view_does_not_stop_the_drawing(tmp_path: Path) -> None:
     job = Followed(tmp_path, "running", ("cpu:0", "cpu:1"))
 
-    def closed(*_: Any) -> None:
-        job.sink(*_)
+    def closed(output: Any) -> None:
+        job.sink(output)
         raise RuntimeError("the comm is closed")
 
     async def play() -> None:
