@@ -37,11 +37,11 @@ from typing import NamedTuple
 import msgspec
 import psutil
 
-from jupyter_elastic import _version
 from jupyter_elastic.errors import NotAllowed, ProtocolError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol.forkserver import (
     ANSWERS,
     MAX_REQUEST,
@@ -338,8 +338,7 @@ def newest_source() -> int:
 
     Reads some hundred times the file system: not for every request.
     """
-    root = Path(_version.__file__).parent
-    return max(file.stat().st_mtime_ns for depth in ("*.py", "*/*.py", "*/*/*.py") for file in root.glob(depth))
+    return max(file.stat().st_mtime_ns for depth in ("*.py", "*/*.py", "*/*/*.py") for file in PACKAGE.glob(depth))
 
 
 def listen(path: Path) -> tuple[socket.socket, int] | None:

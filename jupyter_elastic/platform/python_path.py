@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[1]
+"""The folder of this package."""
+ROOT = PACKAGE.parent
 """The folder that holds the package: a source checkout, or `site-packages`."""
 
 

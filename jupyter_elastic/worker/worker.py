@@ -31,11 +31,11 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from jupyter_elastic import _version
 from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
@@ -47,7 +47,7 @@ from jupyter_elastic.worker.stacks import Watch
 FAILED = 1
 BROKEN_GROUP = 75
 INTERRUPTED = 130
-_OURS = str(Path(_version.__file__).parent) + os.sep
+_OURS = str(PACKAGE) + os.sep
 VALUE = "__elastic_value__"
 """The name under which the value of the cell's last line is kept until it is shown."""
 MAX_TRACEBACK = 100_000
