@@ -78,9 +78,10 @@ class Daemon:
         asyncio.get_running_loop().call_later(0.02, self._stopping.set)  # the answer to who asked for it goes out first
 
     async def _serve(self) -> None:
+        timers = self._timers
         try:
             async with self._tasks:
-                for work in (self._planner.run, self._timers.keep_house, self._timers.watch_hosts, self._until_stopped):
+                for work in (timers.housekeeping, timers.watch_hosts, self._planner.run, self._until_stopped):
                     self._tasks.create_task(work())
         except* _Stopped:
             pass

@@ -52,7 +52,7 @@ class Timers:
         self._store.commit()
         self.set_alarm()
 
-    async def keep_house(self) -> None:
+    async def housekeeping(self) -> None:
         """Do the regular work, for ever."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)

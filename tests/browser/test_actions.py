@@ -207,7 +207,7 @@ def test_what_a_policy_would_change_is_said_once(panel: Locator, pool: Pool) -> 
 
 
 def test_a_view_says_once_when_its_job_starts(notebook: Any, page: Page, pool: Pool) -> None:
-    holder = pool.submit(WAITS, slots=2, max_time_s=300)  # which tells the forecast something, and the books nothing
+    holder = pool.submit(WAITS, slots=2, max_time_s=300)  # known to the forecast alone
     pool.running(holder)
     book = notebook(LOAD, PLAIN)
     book.run_all()

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order and however often: the books agree, replay gives the same, no slot is shared."""
+"""Whatever happens, in whatever order and however often: the state agrees, replay gives the same, no slot is shared."""
 
 from __future__ import annotations
 

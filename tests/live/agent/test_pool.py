@@ -269,7 +269,7 @@ def test_the_progress_of_independent_workers_is_learned(pool, tmp_path):
         (view,) = (one for one in pool.client.ask(ReadView()).view.jobs if one.job == job)
         return view.profile.speeds
 
-    (speed,) = pool.until(learned, "the books know its speed")
+    (speed,) = pool.until(learned, "its speed is known")
     assert speed.workers == 2
     assert {data.progress.metrics["by"] for data in pool.events_of(job) if isinstance(data, JobProgressed)} == {0.0}
     assert "it is done in about" in pool.job(job).explain()

@@ -8,22 +8,22 @@ import pytest
 
 from jupyter_elastic.scheduler.core import InvariantBroken, State, check
 from jupyter_elastic.types import Cancel
-from tests.support.books import Books, host
+from tests.support.harness import Harness, host
 
 
 @pytest.fixture
 def state() -> State:
     """Jobs: 1 runs on a:0, a:1 and drains a:2; 2 is queued; 3 has ended; 4 is stopping on a:3."""
-    books = Books(host("a", 4), host("b", 2))
-    books.running(3, 1, 4)
-    books.submit(2, 2)
-    books.step(Cancel, job=books.submit())
-    books.running(1)
-    books.plan({1: 2, 4: 1})
-    books.settle(1)
-    books.step(Cancel, job=4)
-    check(books.core.state)
-    return books.core.state
+    pool = Harness(host("a", 4), host("b", 2))
+    pool.running(3, 1, 4)
+    pool.submit(2, 2)
+    pool.step(Cancel, job=pool.submit())
+    pool.running(1)
+    pool.plan({1: 2, 4: 1})
+    pool.settle(1)
+    pool.step(Cancel, job=4)
+    check(pool.core.state)
+    return pool.core.state
 
 
 def _lease_twice(state: State) -> None:

@@ -22,70 +22,70 @@ from jupyter_elastic.types import (
     Submit,
     UsePolicy,
 )
-from tests.support.books import Books, host, job_spec
+from tests.support.harness import Harness, host, job_spec
 
 
 def test_the_view_shows_unfinished_jobs_in_order_and_hosts() -> None:
-    books = Books(host("a", 4), host("b", 2))
-    books.core = core = Core(books.core.state, weights={"ann": 2.0}, quotas={"bob": 1}, seed=7)
-    first, second, third = books.running(3), books.submit(by="bob"), books.submit()
-    books.step(Cancel, job=third)
-    books.plan({first: 1, second: 2})
-    view = core.view(books.now)
+    pool = Harness(host("a", 4), host("b", 2))
+    pool.core = core = Core(pool.core.state, weights={"ann": 2.0}, quotas={"bob": 1}, seed=7)
+    first, second, third = pool.running(3), pool.submit(by="bob"), pool.submit()
+    pool.step(Cancel, job=third)
+    pool.plan({first: 1, second: 2})
+    view = core.view(pool.now)
     assert [(job.job, job.phase, job.size.workers) for job in view.jobs] == [(1, "rescaling", 1), (2, "starting", 2)]
     assert [(one.name, one.capacity, one.free, one.draining) for one in view.hosts] == [("a", 4, 1, 2), ("b", 2, 0, 0)]
     assert (view.capacity, view.seed, view.weights, view.quotas) == (6, 7, {"ann": 2.0}, {"bob": 1})
 
 
 def test_a_first_measurement_at_a_size_is_news_and_a_second_is_not() -> None:
-    books = Books(host("a", 4))
-    job = books.running(2)
-    books.plan({job: 2})
+    pool = Harness(host("a", 4))
+    job = pool.running(2)
+    pool.plan({job: 2})
     wanted = []
     for samples in (1.0, 2.0, 3.0):
         seen = Progress(samples=samples, samples_per_s=50.0, total_samples=100.0)
-        books.step(ProgressReported, job=job, attempt=1, progress=seen)
-        wanted.append(books.core.wants_plan)
-        books.plan({job: 2})
+        pool.step(ProgressReported, job=job, attempt=1, progress=seen)
+        wanted.append(pool.core.wants_plan)
+        pool.plan({job: 2})
     assert wanted == [False, True, False]
-    profile = books.core.view(books.now).jobs[0].profile
+    profile = pool.core.view(pool.now).jobs[0].profile
     assert (profile.rate(2), profile.remaining, profile.done) == (50.0, 97.0, 3.0)
     assert profile.rate(4) == pytest.approx(100.0)
 
 
 def test_lists() -> None:
-    books = Books(host("a", 2))
-    jobs = [books.submit() for _ in range(5)]
+    pool = Harness(host("a", 2))
+    jobs = [pool.submit() for _ in range(5)]
     for job in jobs[:3]:
-        books.step(Cancel, job=job)
-    assert [info.job for info in books.core.jobs()] == jobs[3:]
-    assert [info.job for info in books.core.jobs(all=True)] == jobs
-    assert [info.job for info in books.core.jobs(all=True, limit=1)] == jobs[2:]
-    assert [info.job for info in books.core.jobs(all=True, limit=0)] == jobs[3:]
-    assert [info.job for info in books.core.jobs(job=jobs[0])] == jobs[:1]
+        pool.step(Cancel, job=job)
+    assert [info.job for info in pool.core.jobs()] == jobs[3:]
+    assert [info.job for info in pool.core.jobs(all=True)] == jobs
+    assert [info.job for info in pool.core.jobs(all=True, limit=1)] == jobs[2:]
+    assert [info.job for info in pool.core.jobs(all=True, limit=0)] == jobs[3:]
+    assert [info.job for info in pool.core.jobs(job=jobs[0])] == jobs[:1]
     with pytest.raises(NotFound):
-        books.core.jobs(job=77)
+        pool.core.jobs(job=77)
 
 
 def test_books_are_equal_after_replay_and_after_a_snapshot() -> None:
-    books = Books(host("a", 4))
-    job = books.running(2)
-    books.plan({job: 1}, memo={1: 2}, reasons={job: "enough"})
-    books.step(Resize, job=job, min_slots=1, max_slots=2)
-    books.step(UsePolicy, name="las", options={"a": 1}, source="class A: ...")
-    books.step(ProgressReported, job=job, attempt=1, progress=Progress(step=1, metrics={"loss": 0.1}))
-    books.submit()
-    books.step(ExitReported, job=job, attempt=1, outcome="lost")
+    pool = Harness(host("a", 4))
+    job = pool.running(2)
+    pool.plan({job: 1}, memo={1: 2}, reasons={job: "enough"})
+    pool.step(Resize, job=job, min_slots=1, max_slots=2)
+    pool.step(UsePolicy, name="las", options={"a": 1}, source="class A: ...")
+    pool.step(ProgressReported, job=job, attempt=1, progress=Progress(step=1, metrics={"loss": 0.1}))
+    pool.submit()
+    pool.step(ExitReported, job=job, attempt=1, outcome="lost")
     replayed = Core()
-    for event in books.events:
+    for event in pool.events:
         replayed.fold(msgspec.json.decode(msgspec.json.encode(event), type=Event))
-    assert replayed.state == books.core.state
+    assert replayed.state == pool.core.state
     assert replayed.wants_plan
-    snapshot = Core(msgspec.msgpack.decode(msgspec.msgpack.encode(books.core.state), type=State))
-    assert snapshot.state == books.core.state
-    assert snapshot.view(books.now) == books.core.view(books.now)
-    assert snapshot.next_wakeup(0.0) == books.core.next_wakeup(0.0)
-    assert [event.seq for event in books.events] == list(range(1, len(books.events) + 1))
+    snapshot = Core(msgspec.msgpack.decode(msgspec.msgpack.encode(pool.core.state), type=State))
+    assert snapshot.state == pool.core.state
+    assert snapshot.view(pool.now) == pool.core.view(pool.now)
+    assert snapshot.next_wakeup(0.0) == pool.core.next_wakeup(0.0)
+    assert [event.seq for event in pool.events] == list(range(1, len(pool.events) + 1))
 
 
 def test_a_step_costs_what_changed_however_long_the_queue_is() -> None:
@@ -99,7 +99,7 @@ def test_a_step_costs_what_changed_however_long_the_queue_is() -> None:
             times.append(perf_counter() - began)
         return min(times)
 
-    core = Books(host("a", 4)).core
+    core = Harness(host("a", 4)).core
     short = best(core, 0)
     for number in range(1000, 10_000):
         core.step(Submit(at=1.0, by="ann", id=str(number), spec=job_spec()))

@@ -1,4 +1,4 @@
-"""The daemon's core under a virtual clock: times that can be counted, and books that always balance."""
+"""The daemon's core under a virtual clock: times that can be counted, and a state that always adds up."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def job_spec(least: int = 1, most: int = 4, **changes: Any) -> JobSpec:
     return JobSpec(**{"name": "j", "folder": "/j", "python": "/p", "min_slots": least, "max_slots": most, **changes})
 
 
-class Books:
+class Harness:
     """A core with hosts; each step is checked, and a second later than the last."""
 
     def __init__(self, *hosts: Host) -> None:
