@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 from pathlib import Path
 
@@ -25,16 +27,34 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 TESTS = Path(__file__).parent
-MARKS = {"browser": ("browser", "slow", "horovod"), "e2e": ("slow",), "live": ("slow",), "server": ("slow",)}
-"""What every test of a folder is marked with."""
+MARKS = {
+    "browser": ("browser", "slow"),
+    "e2e": ("slow",),
+    "live": ("slow",),
+    "live/training": ("horovod",),
+    "server": ("slow",),
+}
+"""What every test below a folder is marked with."""
+
+
+@functools.cache
+def _built(framework: str) -> bool:
+    """Whether Horovod is built for a framework here."""
+    package = importlib.util.find_spec("horovod")
+    return package is not None and any((Path(package.origin or "").parent / framework).glob("*.so"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their folder, so that a new file can't forget it."""
+    """Mark tests by their folder, so that a new file can't forget it; skip those whose framework is not here."""
     for item in items:
-        for mark in MARKS.get(item.path.relative_to(TESTS).parts[0], ()):
+        folders = [folder.as_posix() for folder in item.path.relative_to(TESTS).parents]
+        for mark in (mark for folder in folders for mark in MARKS.get(folder, ())):
             item.add_marker(mark)
+        for mark in item.iter_markers("horovod"):
+            missing = [framework for framework in mark.args if not _built(framework)]
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=f"Horovod isn't built for {' and '.join(missing)} here"))
 
 
 @pytest.fixture

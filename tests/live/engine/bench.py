@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib.util
 import json
 import signal
 import sys
@@ -189,10 +188,7 @@ def asynchronous(test: Callable[..., Any]) -> Callable[..., None]:
 
 def needs(framework: str) -> pytest.MarkDecorator:
     """Skip where Horovod isn't built for the framework."""
-    package = importlib.util.find_spec("horovod")
-    origin = Path(package.origin).parent if package is not None and package.origin else None
-    built = origin is not None and any((origin / framework).glob("*.so"))
-    return pytest.mark.skipif(not built, reason=f"Horovod isn't built for {framework} here")
+    return pytest.mark.horovod(framework)
 
 
 NOTE = """
