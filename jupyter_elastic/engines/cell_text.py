@@ -24,8 +24,8 @@ class Cell:
 
     elastic: bool = False
     """It can regroup: it uses Horovod's elastic API or our `training.run`."""
-    rings: bool = False
-    """It forms a ring."""
+    forms_groups: bool = False
+    """It forms a process group."""
     frameworks: tuple[str, ...] = ()
     pins: bool = False
     """It picks its device by its local rank, or uses a framework that does."""
@@ -44,7 +44,7 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
         or bool(_ELASTIC.search(source))
         or (by_name and b"elastic" in names)
     )
-    rings = ours or elastic or by_name or any(name in source for name in library)
+    forms_groups = ours or elastic or by_name or any(name in source for name in library)
     found: list[str] = []
     if _TENSORFLOW.search(source) or b"tensorflow" in names or b"keras" in names:
         found.append("tensorflow")
@@ -55,4 +55,4 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
         _BY_LOCAL_RANK.search(text) or (_TRAINER.search(text) and b"Trainer" in text)
         for text in (source.encode(), names)
     )
-    return Cell(elastic=elastic, rings=rings, frameworks=tuple(found), pins=pins, tf_cluster=tf_cluster)
+    return Cell(elastic=elastic, forms_groups=forms_groups, frameworks=tuple(found), pins=pins, tf_cluster=tf_cluster)

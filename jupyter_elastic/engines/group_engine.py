@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class GroupEngine(WorkersEngine):
     """One attempt's elastic process group."""
 
-    rings: ClassVar[bool] = True
+    forms_groups: ClassVar[bool] = True
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         super().__init__(context, report)

@@ -1,4 +1,4 @@
-"""Engine `process`: independent workers, no ring. Each runs the cell once with its own rank; nobody waits for anybody.
+"""Engine `process`: independent workers, no process group. Each runs the cell once, as its own rank, waiting for none.
 
 A rescale to fewer ends workers, one to more starts them; the attempt is through when all that are left are. For cells
 without collectives, and for machines without Horovod.
@@ -32,7 +32,7 @@ class Process(WorkersEngine):
             self.send(name, messages.Update())
 
     def _perform(self, action: Action) -> None:
-        raise AssertionError(action)  # without doors there are no rings
+        raise AssertionError(action)  # nobody waits, so there are no groups
 
     def _received(self, member: Member, message: messages.FromWorker) -> None:  # noqa: ARG002
         if not isinstance(message, messages.Entered):

@@ -72,7 +72,7 @@ class WorkersEngine:
     worker: ClassVar[str] = ""
     library: ClassVar[tuple[str, ...]] = ()
     """The library whose use in a cell says that it forms groups by itself, and what people call it."""
-    rings: ClassVar[bool] = False
+    forms_groups: ClassVar[bool] = False
     """Whether its workers form groups."""
     grace_s: ClassVar[float] = 10.0
     """How long the workers have to save and leave when the job is preempted."""
@@ -134,7 +134,7 @@ class WorkersEngine:
             patience_s(payload.env), labels, lambda member: self.send(member.name, messages.SendStack())
         )
         self._port = environment.reserve()
-        self.machine.elastic = self.rings and self._cell.elastic
+        self.machine.elastic = self.forms_groups and self._cell.elastic
         self._launcher = WorkerLauncher(
             self.context.python, payload.env, self._cell.frameworks, warm=self.context.warm, kept_for=payload.kernel
         )
@@ -429,7 +429,9 @@ class WorkersEngine:
 
     def _elastic(self) -> bool | None:
         """Whether the cell can regroup: known when it has come to its elastic loop, hinted at by its text before."""
-        return True if self.rings and self.machine.regroups else None if self.rings and self._cell.elastic else False
+        if self.forms_groups and self.machine.regroups:
+            return True
+        return None if self.forms_groups and self._cell.elastic else False
 
     def _maybe_elastic(self) -> None:
         """The cell came to its loop after it was reported running: from now on its size may change."""
@@ -439,7 +441,7 @@ class WorkersEngine:
     def _maybe_running(self) -> None:
         """Without a group a command is fulfilled when every wanted worker runs its cell."""
         wanted, generation = self.machine.wanted, self.machine.generation
-        groups = self.rings and (self._cell.rings or self.machine.regroups)
+        groups = self.forms_groups and (self._cell.forms_groups or self.machine.regroups)
         if groups or self._stopping or (self._last is not None and self._last.generation >= generation):
             return
         if wanted and {m.slot for m in self.members.values() if m.running and not m.doomed} >= set(wanted):

@@ -134,7 +134,7 @@ class WorkerSession:
         return self._channel.update_requested.is_set()
 
     def collective(self, step: int) -> None:
-        """The ring is to begin something together: the driver is told when a member has left before."""
+        """The group is to begin something together: the driver is told when a member has left before."""
         self._check_left(self.collective_count.begin(step))
 
     def leave(self) -> None:

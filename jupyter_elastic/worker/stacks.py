@@ -38,7 +38,7 @@ _COLLECTIVE = (
     "/horovod/",
     "/torch/distributed/",
     "/torch/nn/parallel/distributed.py",
-    "/engines/horovod/worker.py",
+    "/jupyter_elastic/engines/",
     "/mpi4py/",
 )
 """Files in which a thread that was called by the cell waits for others."""

@@ -4,7 +4,7 @@ A worker is forked from a forkserver or started as `python -m jupyter_elastic.wo
 end of the driver's stream, whose first message says what to run. Knows the payload and the job's folder; must not know
 slots' meaning or the daemon. It never returns: a worker ends with `os._exit`.
 
-Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its ring broke; 77 its driver is
+Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its group broke; 77 its driver is
 gone; 130 interrupted.
 """
 
@@ -53,7 +53,7 @@ VALUE = "__elastic_value__"
 MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
 END_S = 10.0
-"""How long a failed worker waits to be ended by its driver, so that its ring breaks only when the driver knows why."""
+"""How long a failed worker waits to be ended by its driver, so that its group breaks only when the driver knows why."""
 
 _watch = Watch()
 

@@ -152,7 +152,7 @@ def _options_too(state: Any) -> Iterator[None]:
     """Within `state.sync()`, give all the options of rank 0's optimizers too, such as the learning rate.
 
     Horovod's TorchState does so only for optimizers that have a state: SGD without momentum has none. They travel with
-    the state's plain values, for each collective more is a pause of the ring.
+    the state's plain values, for each collective more is a pause of the group.
     """
     handlers = getattr(state, "_handlers", {}).values()
     optimizers = [handler.value for handler in handlers if hasattr(handler.value, "param_groups")]

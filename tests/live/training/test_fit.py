@@ -1,4 +1,4 @@
-"""Keras' `fit` on real rings: it trains one model on all workers, or is refused with the two lines that it needs."""
+"""Keras' `fit` on real groups: it trains one model on all workers, or is refused with the two lines that it needs."""
 
 from __future__ import annotations
 

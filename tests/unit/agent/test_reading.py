@@ -17,7 +17,7 @@ def cell(source: str, **names: object) -> Payload:
 
 
 @pytest.mark.parametrize(
-    ("source", "elastic", "rings", "frameworks"),
+    ("source", "elastic", "forms_groups", "frameworks"),
     [
         ("print('hello')", False, False, ()),
         ("import horovod.torch as hvd\nhvd.init()", False, True, ("torch",)),
@@ -29,9 +29,9 @@ def cell(source: str, **names: object) -> Payload:
         ("torchlight = 1  # no framework", False, False, ()),
     ],
 )
-def test_cell(source: str, *, elastic: bool, rings: bool, frameworks: tuple[str, ...]) -> None:
+def test_cell(source: str, *, elastic: bool, forms_groups: bool, frameworks: tuple[str, ...]) -> None:
     found = read_cell(cell(source), ("horovod", "hvd"))
-    assert (found.elastic, found.rings, found.frameworks) == (elastic, rings, frameworks)
+    assert (found.elastic, found.forms_groups, found.frameworks) == (elastic, forms_groups, frameworks)
 
 
 def test_captured_names_count() -> None:
@@ -39,7 +39,7 @@ def test_captured_names_count() -> None:
 
     found = read_cell(cell("run(1)", training=training))
     assert found.elastic
-    assert found.rings
+    assert found.forms_groups
 
 
 @pytest.mark.parametrize(
