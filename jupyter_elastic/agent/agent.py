@@ -127,7 +127,7 @@ class Agent:
     async def _run_attempt(self, attempt: Attempt, folder: AttemptFolder | None, launch: Launch | None) -> None:
         key = (attempt.job, attempt.number)
         try:
-            self._remember(await attempt.live(folder, launch))
+            self._remember(await attempt.run(folder, launch))
         except Exception:
             log.exception("job %d attempt %d", *key)  # its order comes again when the daemon or we restart
         finally:

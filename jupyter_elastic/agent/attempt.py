@@ -27,7 +27,7 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import AnyEffect, ExitReported, Launch, Rescale, Stop
+from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
 
 StartDriver: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[DriverProcess | None]]
 """Starts the driver of an attempt; None when it has one."""
@@ -63,8 +63,8 @@ class Attempt:
         if self._driver is not None:
             self._driver.write(channel.ORDERS.encode(effect))
 
-    async def live(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
-        """See the attempt through; comes back when the daemon has acknowledged its end.
+    async def run(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
+        """Run the attempt to its end; comes back when the daemon has acknowledged its end.
 
         `folder` is None for an attempt that left no trace (it was stopped before it began). With `launch` a driver is
         started unless there is one.
@@ -72,7 +72,7 @@ class Attempt:
         self.folder = folder
         sender = asyncio.create_task(self._outbox.run())
         try:
-            self.exit = await self._to_the_end(folder, launch)
+            self.exit = await self._run_driver(folder, launch)
             log.info("job %d attempt %d: %s %s", self.job, self.number, self.exit.outcome, self.exit.reason)
             self._outbox.put(self.exit)
             await self._outbox.empty()
@@ -83,22 +83,22 @@ class Attempt:
             folder.clear_runtime()
         return self.exit
 
-    async def _to_the_end(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitReported:
+    async def _run_driver(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitReported:
         if folder is None:
             return self._ended("lost", "the agent has no trace of this attempt")
-        if (seen := folder.exit()) is not None:
-            return seen
+        if (end := folder.exit()) is not None:
+            return end
         try:
             started = await self._start(folder, launch) if launch is not None else None
             driver = started.process if started is not None else await self._find(folder)
         except (ElasticError, OSError) as problem:
-            seen = self._ended("failed", str(problem))
+            end = self._ended("failed", str(problem))
         else:
-            seen = await self._follow(folder, driver, started) if driver is not None else None
-            seen = seen or folder.exit() or await self._clean_up(folder, driver)
+            end = await self._follow(folder, driver, started) if driver is not None else None
+            end = end or folder.exit() or await self._clean_up(folder, driver)
         with contextlib.suppress(OSError):
-            folder.write_exit(seen)
-        return seen
+            folder.write_exit(end)
+        return end
 
     async def _start(self, folder: AttemptFolder, launch: Launch) -> DriverProcess | None:
         """The attempt's driver; None when it has one or has been stopped."""
@@ -121,7 +121,7 @@ class Attempt:
     async def _follow(
         self, folder: AttemptFolder, driver: processes.ProcessId, started: DriverProcess | None
     ) -> ExitReported | None:
-        """Speak with the driver until the attempt ends; None when the driver died before it could say so."""
+        """Exchange orders and reports with the driver until the attempt ends; None when the driver died before that."""
         gone = asyncio.create_task(processes.gone(driver))
         unreachable_since = time.monotonic()
         try:
@@ -130,15 +130,15 @@ class Attempt:
                     path = str(folder.runtime / SOCKET_NAME)
                     reader, self._driver = started[1:] if started else await asyncio.open_unix_connection(path)
                     started = None
-                    if (seen := await self._listen(reader)) is not None:
-                        return seen
+                    if (end := await self._listen(reader)) is not None:
+                        return end
                     unreachable_since = time.monotonic()
                 except (OSError, ElasticError) as problem:
                     if time.monotonic() - unreachable_since > UNREACHABLE_S and not gone.done():
                         log.error("driver %d can't be reached and is ended: %s", driver[0], problem)  # noqa: TRY400
                         await processes.end([driver], grace_s=5.0)
                 finally:
-                    self._hang_up()
+                    self._disconnect()
                 if gone.done():
                     return None
                 await asyncio.wait([gone], timeout=0.1)
@@ -148,17 +148,16 @@ class Attempt:
 
     async def _listen(self, reader: asyncio.StreamReader) -> ExitReported | None:
         assert self._driver is not None
-        orders: list[AnyEffect | None] = [self._rescale, self._stop]
-        for effect in orders:
-            if effect is not None:
-                self._driver.write(channel.ORDERS.encode(effect))
-        while (seen := await channel.REPORTS.read(reader)) is not None:
-            if isinstance(seen, ExitReported):
-                return seen
-            self._outbox.put(seen)
+        for order in (self._rescale, self._stop):
+            if order is not None:
+                self._driver.write(channel.ORDERS.encode(order))
+        while (report := await channel.REPORTS.read(reader)) is not None:
+            if isinstance(report, ExitReported):
+                return report
+            self._outbox.put(report)
         return None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         """Closing says to the driver that its end was taken."""
         if self._driver is not None:
             self._driver.close()
@@ -174,8 +173,8 @@ class Attempt:
         if driver is None:
             return self._ended("lost", "the attempt was not started")
         await workers.cleared()
-        words = folder.last_log_line()
-        return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + words if words else ''}")
+        last_line = folder.last_log_line()
+        return self._ended("lost", f"the driver (process {driver[0]}) died{': ' + last_line if last_line else ''}")
 
     def _ended(self, outcome: Any, reason: str) -> ExitReported:
         """An end that the driver didn't report; after a stop it is what the stop asked for."""

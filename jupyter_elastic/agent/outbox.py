@@ -28,20 +28,21 @@ log = logging.getLogger(__name__)
 class Outbox:
     """A queue with one sender; `run` it as a task."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._ask = ask
+        self._sleep = sleep
         self._waiting: deque[Report] = deque()
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def put(self, seen: Report) -> None:
+    def put(self, report: Report) -> None:
         """Queue a report."""
         last = self._waiting[-1] if self._waiting else None
-        if isinstance(seen, ProgressReported) and isinstance(last, ProgressReported) and len(self._waiting) > 1:
-            self._waiting[-1] = seen  # the first one may be on its way
+        if isinstance(report, ProgressReported) and isinstance(last, ProgressReported) and len(self._waiting) > 1:
+            self._waiting[-1] = report  # the first one may be on its way
         else:
-            self._waiting.append(seen)
+            self._waiting.append(report)
         self._idle.clear()
         self._changed.set()
 
@@ -50,7 +51,7 @@ class Outbox:
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Send for ever."""
+        """Send what is queued until cancelled."""
         while True:
             while self._waiting:
                 await self._deliver(self._waiting[0])
@@ -59,17 +60,17 @@ class Outbox:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _deliver(self, seen: Report) -> None:
+    async def _deliver(self, report: Report) -> None:
         pause_s = RETRY_S[0]
         while True:
             try:
-                await self._ask(ReportArrived(report=seen))
+                await self._ask(ReportArrived(report=report))
             except (NotFound, BadRequest, NotAllowed) as problem:
-                log.warning("the daemon doesn't want %s: %s", seen, problem)
+                log.warning("the daemon refuses %s: %s", report, problem)
                 return
-            except ElasticError as problem:  # away, full disk, ...: what was seen stays true
+            except ElasticError as problem:  # away, full disk, ...: the report stays true
                 log.info("not delivered yet, %s", problem)
-                await asyncio.sleep(pause_s)
+                await self._sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
             else:
                 return

@@ -59,9 +59,10 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
     except ProtocolError as problem:
         answer(DriverStarted(str(problem)))
     except Exception:
-        traceback.print_exc()
         if not answers:
             answer(DriverStarted(traceback.format_exc(limit=0).strip()))
+        with contextlib.suppress(OSError):  # the log may be on a full disk
+            traceback.print_exc()
     return 1
 
 

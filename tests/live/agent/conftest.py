@@ -42,7 +42,7 @@ class World:
         """An agent's hold on the attempt: the task of its life and the hold itself."""
         hold = Attempt(launch.job, launch.attempt, "me", self.ask, self.start_driver)
         folder = AttemptFolder.of(launch.spec.folder, launch.attempt)
-        task = asyncio.create_task(hold.live(folder, launch if start else None))
+        task = asyncio.create_task(hold.run(folder, launch if start else None))
         self.tasks.append(task)
         return hold, task
 

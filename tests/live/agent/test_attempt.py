@@ -239,6 +239,30 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
     world(story)
 
 
+def test_a_driver_lets_go_who_sends_what_can_not_be_read_and_serves_the_next(world, job):
+    async def story(here):
+        order = launch(job, Script(), python=sys.executable)
+        _, life = here.attempt(order)
+        await here.until_seen(RunningReported)
+        path = str(AttemptFolder.of(job, 1).runtime / SOCKET_NAME)
+        good = channel.ORDERS.encode(stop(order, "preempt"))
+        for bad in (b"\0" + good[1:], bytes([VERSION]) + b"\xff" * 3, channel.REPORTS.encode(here.seen[0]), good[:-1]):
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(bad)
+            if bad == good[:-1]:
+                writer.write_eof()
+            async with asyncio.timeout(30):
+                await reader.read()  # to the end
+            writer.close()
+        assert not life.done()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(good)
+        assert (await life).outcome == "preempted"
+        writer.close()
+
+    world(story)
+
+
 def test_a_killed_driver_is_lost_after_its_workers_are_gone(world, job):
     async def story(here):
         order = launch(job, Script(), python=sys.executable)

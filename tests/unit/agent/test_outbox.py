@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from jupyter_elastic.agent import outbox
 from jupyter_elastic.agent.outbox import Outbox
 from jupyter_elastic.errors import DaemonUnreachable, JournalError, NotFound
 from jupyter_elastic.types import ExitReported, Progress, ProgressReported, ReleaseReported, RunningReported
@@ -23,13 +20,11 @@ RELEASED = ReleaseReported(**ABOUT, slots=("h:0",))
 EXIT = ExitReported(**ABOUT, outcome="completed")
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(outbox, "RETRY_S", (0.001, 0.002))
+async def deliver(ask, *seen, pauses=None):
+    async def sleep(pause_s):
+        pauses.append(pause_s)
 
-
-async def deliver(ask, *seen):
-    box = Outbox(ask)
+    box = Outbox(ask, sleep)
     for one in seen:
         box.put(one)
     task = asyncio.create_task(box.run())
@@ -47,8 +42,11 @@ def test_every_report_is_tried_until_the_daemon_has_it():
             raise failures.pop(0)
         taken.append(report.report)
 
-    asyncio.run(deliver(ask, RUNNING, RELEASED, EXIT))
+    failures += [DaemonUnreachable("away")] * 5
+    pauses = []
+    asyncio.run(deliver(ask, RUNNING, RELEASED, EXIT, pauses=pauses))
     assert taken == [RUNNING, RELEASED, EXIT]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0], "longer each time, up to a limit"
 
 
 def test_a_report_that_the_daemon_does_not_want_does_not_block_the_next():
