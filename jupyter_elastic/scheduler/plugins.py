@@ -17,7 +17,7 @@ from jupyter_elastic.types import Policy, PolicyInfo
 
 POLICIES = "jupyter_elastic.policies"
 HOSTS = "jupyter_elastic.hosts"
-_WORDS = {POLICIES: "policy", HOSTS: "source of hosts"}
+_KINDS = {POLICIES: "policy", HOSTS: "source of hosts"}
 
 
 def names(group: str) -> list[str]:
@@ -32,7 +32,7 @@ def load(group: str, name: str) -> Any:
     """
     found = plugins.installed(group)
     if name not in found:
-        raise NotFound(unknown(_WORDS.get(group, group), name, sorted(found)))
+        raise NotFound(unknown(_KINDS.get(group, group), name, sorted(found)))
     return plugins.load(found[name], BadRequest)
 
 

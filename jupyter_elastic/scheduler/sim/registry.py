@@ -1,6 +1,6 @@
 """Policies by name, as the simulator and what-if need them: the installed ones, and `default` for the recommended one.
 
-Knows the plug-in door; must not know what a policy does.
+Knows the entry points; must not know what a policy does.
 """
 
 from __future__ import annotations
