@@ -27,7 +27,8 @@ test-fast: $(DONE)/tools
 PYTHONS ?= python3.12 python3.13
 test-pythons: $(foreach p,$(PYTHONS),.venv-pythons/$(p)/.done)
 	@for p in $(PYTHONS); do echo "== $$p"; \
-	  .venv-pythons/$$p/bin/python -m pytest -q -m "not horovod" tests/unit tests/property tests/sim tests/e2e/test_wheel.py || exit 1; done
+	  .venv-pythons/$$p/bin/python -m pytest -q -m "not horovod and not slow" tests/unit tests/property tests/sim && \
+	  .venv-pythons/$$p/bin/python -m pytest -q tests/e2e/test_wheel.py || exit 1; done
 
 .venv-pythons/%/.done: pyproject.toml
 	@command -v $* >/dev/null || { echo "There is no $* here; install it, or name others: make test-pythons PYTHONS=..."; exit 1; }
