@@ -84,7 +84,8 @@ def receive_while_busy(widget: Any) -> None:
     """Let a click be received while a cell keeps the kernel busy.
 
     JupyterLab sends it over a subshell, but ipykernel 7.4 hands it to the loop that last sent on the comm, which is the
-    busy one. This takes the front end's choice instead, where that version's hook exists; elsewhere nothing is needed.
+    busy one. This takes the front end's choice instead, where that version's hook exists. Before ipykernel 7 there are
+    no subshells: a click waits for the cell's end, unless the server extension takes it.
     """
     comm = getattr(widget, "comm", None)
     if comm is not None and hasattr(comm, "_reply_subshell_for"):

@@ -15,6 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from jupyter_elastic._version import __version__
 from tests.support.lab import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def test_the_wheel_has_the_front_end_and_the_types_and_nothing_of_the_repository
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    shared = "jupyter_elastic-0.1.0.data/data/"
+    shared = f"jupyter_elastic-{__version__}.data/data/"
     assert "jupyter_elastic/py.typed" in names
     assert f"{shared}share/jupyter/labextensions/jupyter-elastic/package.json" in names
     assert f"{shared}etc/jupyter/jupyter_server_config.d/jupyter_elastic.json" in names
