@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from jupyter_elastic.types import ExitReported, JobId, Report, SlotId
+from jupyter_elastic.types import JobId, Report, SlotId
 
 SendReport: TypeAlias = Callable[[Report], None]
 """Takes an engine's reports. Never blocks, never raises."""
@@ -106,8 +106,3 @@ class Engine(Protocol):
             (pid, start time in seconds since the epoch, as psutil's `create_time`) of each; empty after the end.
         """
         ...
-
-
-def is_final(seen: Report) -> bool:
-    """Whether nothing comes after this report."""
-    return isinstance(seen, ExitReported)

@@ -204,7 +204,7 @@ class Membership:
     _settled: int = 0
     """The last round that all its members have joined."""
     _reported: int = 0
-    """The last generation for which `Settled(complete=True)` was said."""
+    """The last generation for which `Settled(complete=True)` was returned."""
     _held: frozenset[SlotId] = frozenset()
 
     # what happened

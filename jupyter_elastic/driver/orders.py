@@ -6,12 +6,12 @@ from jupyter_elastic.types import AnyEffect, ExitReported, Launch, Rescale, Slot
 
 
 class Orders:
-    """What the attempt was told, and what of it its engine has been given."""
+    """The orders that an attempt was sent, and what of them its engine was given."""
 
     def __init__(self, launch: Launch) -> None:
         self.stop: Stop | None = None
         self.terminated = False
-        """The driver itself was told to end."""
+        """The driver itself was asked to end, by a signal."""
         self.rescale: Rescale | None = None
         """Not given to the engine yet."""
         self.given = launch.generation
@@ -49,7 +49,7 @@ class Orders:
         return True
 
     def take(self) -> tuple[Rescale, tuple[SlotId, ...]] | None:
-        """The rescale that the engine is to be given now, and the slots that it will never have heard of.
+        """The rescale that the engine is to be given now, and the slots that it will never know of.
 
         Those were granted by a generation that was overtaken, and are given back.
         """
@@ -75,5 +75,5 @@ class Orders:
 
 
 def ended_by(stop: Stop) -> str:
-    """How an attempt ends that was told to stop."""
+    """The outcome of an attempt that ends by this order."""
     return {"cancel": "cancelled", "preempt": "preempted", "time limit": "failed"}[stop.how]

@@ -28,7 +28,7 @@ class Place(StrEnum):
     DONE = "done"
     """Its cell has come to its end."""
     LEAVING = "leaving"
-    """It was told to leave, or is killed."""
+    """It was removed from its group, or is killed."""
 
 
 WAITING = (Place.INIT, Place.COLLECTIVE, Place.RUN)

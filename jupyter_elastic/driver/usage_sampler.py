@@ -54,7 +54,7 @@ class UsageSampler:
                 await asyncio.sleep(EVERY_S)
                 workers, devices = self._workers(), self._devices()
                 gpus = await asyncio.to_thread(gpu_usage, devices) if devices else []
-                with contextlib.suppress(OSError):  # a full disk is said by others
+                with contextlib.suppress(OSError):  # others report a full disk
                     private_files.write_private(self._path, msgspec.json.encode(self.measure(workers, gpus)))
         finally:
             with contextlib.suppress(OSError):

@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 
 ENV = "JUPYTER_ELASTIC_WAIT_S"
 WAIT_S = 30.0
-"""A rank that stands in one collective for so long is said to wait."""
+"""A rank that stands in one collective for so long is reported to wait."""
 LOOKS = 6
-"""In that time, while nothing is heard of the job, it is looked at so often."""
+"""So often the workers are asked where they are in that time, while the job sends nothing else."""
 
 
 def patience_s(env: Mapping[str, str]) -> float:
-    """How long a rank may wait before it is said, by the job's environment or else this process's; 0: never."""
+    """How long a rank may wait before it is reported, by the job's environment or else this process's; 0: never."""
     given = env.get(ENV) or os.environ.get(ENV)
     try:
         return max(0.0, float(given)) if given else WAIT_S
@@ -28,7 +28,7 @@ def patience_s(env: Mapping[str, str]) -> float:
 
 
 def sentence(looks: Iterable[StackReport], ended: Sequence[int], patience_s: float) -> str:
-    """Who waits for whom, in words; empty when nobody does, or nobody can be accused.
+    """A sentence that says which ranks wait for which; empty when nobody does, or nobody can be accused.
 
     `ended` are the ranks whose cell has come to its end. Whoever only computes doesn't wait, however long it takes.
     """

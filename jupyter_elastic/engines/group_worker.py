@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from jupyter_elastic.protocol.worker import Bye, Entered, Go, Joined, Private, Removed, RendezvousPoint
+from jupyter_elastic.protocol.worker import Entered, Go, Joined, Private, Removed, RendezvousPoint
 from jupyter_elastic.worker.plugin import Host
 
 
@@ -36,7 +36,6 @@ class GroupWorker:
         if isinstance(answer, Removed):
             if answer.keep and self.has_state:
                 self.save()
-            self.channel.send(Bye())
             self.host.exit_removed()
         return answer
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class WaitWatch:
-    """Asks `members` for their stacks while nothing else is heard of the job for `patience_s`; 0: never.
+    """Asks `members` for their stacks while the job sends nothing else for `patience_s`; 0: never.
 
     `ask` requests one member's stack. `labels`: names of other cells' lines -> how people call them.
     """
@@ -34,7 +34,7 @@ class WaitWatch:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.waits = ""
-        """Which rank waits for which, in words; empty while nobody does."""
+        """A sentence that says which ranks wait for which; empty while none does."""
         self.looks = 0
         """How often the workers were asked."""
         self._patience_s = patience_s

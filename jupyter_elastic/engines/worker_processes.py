@@ -1,6 +1,6 @@
 """Starts an attempt's worker processes, carries messages to and from them, and ends them with all that they started.
 
-Knows nothing of ranks, groups or failures: what happens to a worker is said to the `Owner`.
+Knows nothing of ranks, groups or failures: the `Owner` learns what happens to a worker.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Member:
 
 
 class Owner(Protocol):
-    """What is told of workers."""
+    """Learns what happens to workers."""
 
     def start_failed(self, member: Member, problem: ElasticError) -> None:
         """No process could be started; the member is gone."""

@@ -101,7 +101,7 @@ class WorkersEngine:
         self._ticker: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[Any]] = set()
         self._stopping = ""
-        """How the attempt was told to end."""
+        """How the attempt is to end; empty while it goes on."""
         self._through: dict[str, int] = {}
         """Workers whose cell came to its end, and their ranks."""
         self._over = False
@@ -165,7 +165,7 @@ class WorkersEngine:
         return self.workers.pids()
 
     def waits(self) -> str:
-        """Which rank waits for which, in words; empty while nobody does."""
+        """A sentence that says which ranks wait for which; empty while none does."""
         return self.watch.waits
 
     # --- what an engine adds
@@ -287,7 +287,7 @@ class WorkersEngine:
                 self._fail(Weight.BROKEN_GROUP if echo else Weight.RAISED, _raised(message))
             case messages.Interrupted() if not self._stopping:  # nobody has interrupted it: its own cell has
                 self._fail(Weight.RAISED, _raised(message))
-            case messages.Interrupted() | messages.Bye():
+            case messages.Interrupted():
                 pass
             case _:
                 self._received(member, message)
@@ -299,7 +299,7 @@ class WorkersEngine:
             newcomer_output.merge(self.context.folder, member.name, None if member.doomed else member.rank)
         if not (member.done or member.doomed or self._stopping):
             self._last_left = (member, code)
-            if self._failures:  # perhaps it died first and is heard of last
+            if self._failures:  # perhaps it died first and its news came last
                 self._failures.add(*self._death(member, code))
         unasked = self.machine.needs(member.name) and not (member.doomed or self._stopping)
         self._do(self.machine.gone(member.name))
@@ -344,8 +344,8 @@ class WorkersEngine:
             return
         weight, death = self._death(*(self._last_left or (Member(name, "", 0), None)))
         if why == "too often":
-            words = f"{death.message}; workers died again and again without a commit between"
-            death = msgspec.structs.replace(death, message=words)
+            message = f"{death.message}; workers died again and again without a commit between"
+            death = msgspec.structs.replace(death, message=message)
         self._fail(weight, death)
 
     def _death(self, member: Member, code: int | None) -> tuple[Weight, Failure]:

@@ -209,10 +209,6 @@ class LeftBehind(_Message, frozen=True, kw_only=True):
     """The step of this worker."""
 
 
-class Bye(_Message, frozen=True, kw_only=True):
-    """A removed worker leaves."""
-
-
 ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Left | SendStack
 FromWorker: TypeAlias = (
     Started
@@ -228,7 +224,6 @@ FromWorker: TypeAlias = (
     | Joined
     | Left
     | LeftBehind
-    | Bye
 )
 
 TO_WORKER: Frames[ToWorker] = Frames(ToWorker, "messages of the driver", MAX_MESSAGE)

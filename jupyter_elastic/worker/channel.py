@@ -134,11 +134,11 @@ class WorkerSession:
         return self._channel.update_requested.is_set()
 
     def collective(self, step: int) -> None:
-        """The group is to begin something together: the driver is told when a member has left before."""
+        """The group is to begin something together: the driver learns when a member has left before."""
         self._check_left(self.collective_count.begin(step))
 
     def leave(self) -> None:
-        """The training function has returned: the others are told."""
+        """The training function has returned: the others learn it from the driver."""
         self._channel.send(self.collective_count.leave())
 
     def on_left(self, left: Left) -> None:
