@@ -220,7 +220,7 @@ class Simulation:
                 self._deciding = event.data.name  # the core fell back, as it would in the daemon
                 self.policy = registry.create(event.data.name, dict(event.data.options))
         for effect in effects:
-            self._perform(effect)
+            self._execute(effect)
 
     def _propose(self) -> None:
         view = self.core.view(self.now)
@@ -261,7 +261,7 @@ class Simulation:
 
     # --- the agents' part
 
-    def _perform(self, effect: AnyEffect) -> None:
+    def _execute(self, effect: AnyEffect) -> None:
         life = self._lives.get(effect.job)
         if life is None:
             return

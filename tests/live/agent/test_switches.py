@@ -24,13 +24,13 @@ SHORT = "import time\ntime.sleep(0.3)\nprint('through')\n"
 def test_random_switches_under_load(tmp_path: Path) -> None:
     chance = random.Random(7)
     with Pool(tmp_path / "pool", slots=3) as pool:
-        shelf = plugins.names(plugins.POLICIES)
+        installed = plugins.names(plugins.POLICIES)
         jobs, name = [], "fifo"
         for number in range(SWITCHES):
             least = chance.choice((1, 1, 2))
             if number % 3 == 0:
                 jobs.append(pool.submit(SHORT, slots=(least, chance.randint(least, 3)), name=f"job {number}"))
-            name = chance.choice([other for other in shelf if other != name])
+            name = chance.choice([other for other in installed if other != name])
             pool.client.ask(wire.SwitchPolicy(name=name, reason=f"switch {number}"))
         for job in jobs:
             assert pool.ended(job).outcome == "completed"
