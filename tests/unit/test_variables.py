@@ -84,7 +84,7 @@ def test_a_variable_that_comes_too_late_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("os.putenv", lambda name, value: None)
-    monkeypatch.setattr(late_variables, "_said", set())
+    monkeypatch.setattr(late_variables, "_warned", set())
     monkeypatch.setitem(sys.modules, "numexpr", sys)
     late_variables.watch()
     late_variables.watch()  # nothing is said twice
