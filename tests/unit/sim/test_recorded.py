@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler.forecast.backtest import backtest
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.sim import recorded, registry
 from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
 from jupyter_elastic.scheduler.sim.tables import TraceError
 from jupyter_elastic.scheduler.sim.workload import synthetic
+from tests.support.backtest import backtest
 
 
 def simulation(policy: str = "elastic_fifo", jobs: int = 30) -> Simulation:
