@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_elastic._version import __version__
+from jupyter_elastic.platform.version import __version__
 
 __all__ = ["__version__", "load_ipython_extension"]
 

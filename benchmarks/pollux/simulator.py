@@ -14,8 +14,8 @@ from typing import Protocol
 
 from benchmarks.pollux.profiles import Model, Placement
 from benchmarks.pollux.reference import Allocation, packed
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim.metrics import JobTimeline, Run, Span, fluid_alone
+from jupyter_elastic.types.errors import BadRequest
 
 INTERVAL = 60
 """Seconds between two decisions."""

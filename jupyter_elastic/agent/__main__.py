@@ -12,9 +12,9 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from jupyter_elastic.agent import agent
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.types.errors import ElasticError
 
 LOG_BYTES = 5_000_000
 

@@ -17,18 +17,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NoReturn
 
-from jupyter_elastic._version import __version__
 from jupyter_elastic.agent import place
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher, DriverProcess
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import endpoints, paths, processes
+from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportArrived
 from jupyter_elastic.types import AnyEffect, ExitReported, Launch
+from jupyter_elastic.types.errors import ElasticError
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent ends when no daemon has answered for so long."""

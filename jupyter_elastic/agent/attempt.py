@@ -22,12 +22,12 @@ from jupyter_elastic.agent.outbox import Ask, Outbox
 from jupyter_elastic.driver import channel
 from jupyter_elastic.driver.orders import ended_by
 from jupyter_elastic.driver.reports import exit_report
-from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
+from jupyter_elastic.types.errors import ElasticError, EngineError
 
 StartDriver: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[DriverProcess | None]]
 """Starts the driver of an attempt; None when it has one."""

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from jupyter_elastic.errors import BadRequest, ElasticError, NotAllowed, NotFound
 from jupyter_elastic.protocol.wire import ReportArrived
 from jupyter_elastic.types import ProgressReported, Report
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, NotFound
 
 Ask: TypeAlias = Callable[[ReportArrived], Awaitable[Any]]
 """Brings one report to the daemon; returns when it is acknowledged, raises ElasticError."""

@@ -18,10 +18,10 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from jupyter_elastic._version import __version__
 from jupyter_elastic.client import Client
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.platform import plugins
+from jupyter_elastic.platform.version import __version__
+from jupyter_elastic.types.errors import BadRequest
 
 GROUP = "jupyter_elastic.commands"
 Connect: TypeAlias = Callable[[], Client]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from jupyter_elastic.errors import NotFound
 from jupyter_elastic.types import PolicyInfo
+from jupyter_elastic.types.errors import NotFound
 
 
 class Option(NamedTuple):

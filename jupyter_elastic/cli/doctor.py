@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from jupyter_elastic.driver.engine import Finding
-from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.platform import plugins
+from jupyter_elastic.types.errors import ElasticError, EngineError
 
 PROBE_TIMEOUT_S = 120
 

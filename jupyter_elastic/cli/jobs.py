@@ -14,8 +14,8 @@ from rich.markup import escape
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job, Tail, find
-from jupyter_elastic.errors import BadRequest, JobFailed
 from jupyter_elastic.types import ENDED, JobInfo
+from jupyter_elastic.types.errors import BadRequest, JobFailed
 
 TAIL_S = 0.2
 _JOB = "its number, or its name: the newest of that name"

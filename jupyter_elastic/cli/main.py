@@ -18,7 +18,7 @@ from rich.markup import escape
 from jupyter_elastic.cli import commands
 from jupyter_elastic.cli.commands import Command, Connect
 from jupyter_elastic.client import Client, services
-from jupyter_elastic.errors import BadRequest, ElasticError
+from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,8 +9,8 @@ from rich.markup import escape
 
 from jupyter_elastic.cli import describe
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest
 
 
 def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> None:

@@ -13,8 +13,8 @@ from rich.markup import escape
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job_model import human_time
-from jupyter_elastic.errors import DaemonUnreachable, ElasticError
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.pool_screen import PoolScreen

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Tail, check_size
-from jupyter_elastic.errors import BadRequest, JobCancelled, JobFailed
 from jupyter_elastic.kernel import capture, submission
 from jupyter_elastic.kernel.options import Options, script_line
+from jupyter_elastic.types.errors import BadRequest, JobCancelled, JobFailed
 from jupyter_elastic.widgets.updater import updater
 
 TAIL_S = 0.1

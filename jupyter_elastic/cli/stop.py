@@ -23,11 +23,11 @@ import psutil
 from msgspec import Struct
 
 from jupyter_elastic.client import Client
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
 from jupyter_elastic.platform import endpoints, paths, peer, processes
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import ElasticError
 
 JOBS_S = 90.0
 """How long jobs that are cancelled may take to end before their processes are ended."""

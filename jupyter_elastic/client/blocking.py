@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
 from jupyter_elastic.client.client import CLOSED, TIMEOUT_S, AsyncClient
-from jupyter_elastic.errors import DaemonUnreachable, ElasticError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import Event, JobId, JobInfo, JobSpec
+from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError
 
 _T = TypeVar("_T")
 

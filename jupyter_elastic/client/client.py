@@ -21,10 +21,10 @@ from zmq.utils.monitor import parse_monitor_message
 from jupyter_elastic.client import services
 from jupyter_elastic.client.requests import Requests
 from jupyter_elastic.client.subscriptions import Subscriptions
-from jupyter_elastic.errors import BY_CODE, DaemonUnreachable, ElasticError, ProtocolError
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AnyEffect, Event, JobEnded, JobId, JobInfo, JobSpec
+from jupyter_elastic.types.errors import BY_CODE, DaemonUnreachable, ElasticError, ProtocolError
 
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0

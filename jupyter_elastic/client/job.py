@@ -16,10 +16,10 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
-from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
 from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
 
 BACKGROUND = "background"
 """File in a job's folder: the cell that waits for the job may go on."""

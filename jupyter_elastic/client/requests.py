@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import ElasticError
 
 
 class Requests:

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.python_path import with_package
+from jupyter_elastic.types.errors import DaemonUnreachable
 
 DAEMON = ("-m", "jupyter_elastic.scheduler")
 AGENT = ("-m", "jupyter_elastic.agent")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jupyter_elastic.errors import BY_CODE, ElasticError, JournalError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import Event, JobId
+from jupyter_elastic.types.errors import BY_CODE, ElasticError, JournalError
 
 
 class Subscription:

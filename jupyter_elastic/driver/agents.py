@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Iterable
 
 from jupyter_elastic.driver import channel
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types import AnyEffect, Report
+from jupyter_elastic.types.errors import ElasticError
 
 MAX_UNSENT = 1024 * 1024
 """Bytes; an agent that doesn't read is let go, it gets a snapshot when it comes back."""

@@ -26,7 +26,6 @@ from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
 from jupyter_elastic.driver.reports import Reports
 from jupyter_elastic.driver.usage_sampler import UsageSampler
-from jupyter_elastic.errors import ElasticError, EngineError
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
@@ -41,6 +40,7 @@ from jupyter_elastic.types import (
     Report,
     Stop,
 )
+from jupyter_elastic.types.errors import ElasticError, EngineError
 
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jupyter_elastic.driver import driver
-from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.forkserver import server
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, START_DRIVER, DriverStarted
+from jupyter_elastic.types.errors import ProtocolError
 
 
 def import_ahead(_: Sequence[str]) -> None:

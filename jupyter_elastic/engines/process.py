@@ -12,8 +12,8 @@ from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines.worker_processes import Member
 from jupyter_elastic.engines.workers import WorkersEngine
-from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker import environment
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from jupyter_elastic.errors import ElasticError, ProtocolError
 from jupyter_elastic.forkserver.client import ForkedProcess
 from jupyter_elastic.forkserver.workers import WorkerLauncher
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, StackReport, Start, ToWorker
 from jupyter_elastic.types import SlotId
+from jupyter_elastic.types.errors import ElasticError, ProtocolError
 
 LAST_MESSAGES_S = 1.0
 """How long a dead worker's stream is read for what it sent before."""

@@ -29,7 +29,6 @@ from jupyter_elastic.engines.commit_flusher import CommitFlusher
 from jupyter_elastic.engines.failures import Failures, Weight, ended_early
 from jupyter_elastic.engines.wait_watch import WaitWatch
 from jupyter_elastic.engines.worker_processes import Ladder, Member, WorkerProcesses
-from jupyter_elastic.errors import ElasticError, ProtocolError
 from jupyter_elastic.forkserver.workers import WorkerLauncher, default_threads
 from jupyter_elastic.jobfiles import failure, newcomer_output
 from jupyter_elastic.jobfiles.commits import Commits
@@ -47,6 +46,7 @@ from jupyter_elastic.types import (
     RunningReported,
     SlotId,
 )
+from jupyter_elastic.types.errors import ElasticError, ProtocolError
 from jupyter_elastic.worker import environment
 
 Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]

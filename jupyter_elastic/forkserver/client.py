@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_elastic.errors import EngineError, ProtocolError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.server import newest_source
 from jupyter_elastic.platform import paths, private_files, processes
@@ -35,6 +34,7 @@ from jupyter_elastic.protocol.forkserver import (
     Keep,
     Refused,
 )
+from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 START_S = 180.0
 """How long a forkserver may take to import its modules before its clients do without it."""

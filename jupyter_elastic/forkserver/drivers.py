@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_elastic.errors import EngineError, ProtocolError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.client import ForkServerAddress
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartDriver
 from jupyter_elastic.types import Launch
+from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 
 class DriverProcess(NamedTuple):

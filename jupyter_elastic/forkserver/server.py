@@ -37,7 +37,6 @@ from typing import NamedTuple
 import msgspec
 import psutil
 
-from jupyter_elastic.errors import NotAllowed, ProtocolError
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
@@ -55,6 +54,7 @@ from jupyter_elastic.protocol.forkserver import (
     Refused,
     Request,
 )
+from jupyter_elastic.types.errors import NotAllowed, ProtocolError
 
 IDLE_S = 1800.0
 """So long a forkserver stays that nobody asks, even if somebody is there who could."""

@@ -15,12 +15,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from jupyter_elastic.errors import EngineError, ProtocolError
 from jupyter_elastic.forkserver import client, parents
 from jupyter_elastic.forkserver.client import ForkedProcess, ForkServerAddress, ForkServerClient
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.platform.python_path import with_package
 from jupyter_elastic.protocol.forkserver import ANSWERS, REQUESTS, Clear
+from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 CLEAR_S = 30.0
 """How long a forkserver may take to end what dead workers have left."""

@@ -14,9 +14,9 @@ import shutil
 import threading
 from pathlib import Path
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.platform.paths import SHARED_MEMORY
 from jupyter_elastic.platform.private_files import private_dir
+from jupyter_elastic.types.errors import ElasticError
 
 
 class Commits:

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import PackagingError
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.types.errors import PackagingError
 
 SOURCE = "cell.py"
 _OLD_SHELL, _SHELL = "__import__('jupyter_elastic.shell', ", "__import__('jupyter_elastic.worker.shell', "

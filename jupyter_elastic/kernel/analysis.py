@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-from jupyter_elastic.errors import PackagingError
 from jupyter_elastic.jobfiles.framework_variables import set_before_loading, settings
+from jupyter_elastic.types.errors import PackagingError
 
 GIVEN = frozenset({"rank", "world_size", "local_rank", "device"})
 """Names that the worker defines; the notebook's own are not shipped over them."""

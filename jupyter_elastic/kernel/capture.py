@@ -17,10 +17,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from jupyter_elastic.errors import PackagingError
 from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
 from jupyter_elastic.kernel import analysis
 from jupyter_elastic.platform import processes
+from jupyter_elastic.types.errors import PackagingError
 
 HUGE = 1024**3
 """Bytes; a name above is refused."""

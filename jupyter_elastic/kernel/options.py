@@ -22,7 +22,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from msgspec import Struct
 
 from jupyter_elastic.client.job import slot_range
-from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
 MOST_SIZES = 1_000

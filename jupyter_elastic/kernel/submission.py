@@ -16,12 +16,12 @@ from typing import Any
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.errors import BadRequest, JobCancelled
 from jupyter_elastic.jobfiles.payload import create_job_folder, remove_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.platform import paths, plugins
 from jupyter_elastic.types import JobInfo, JobSpec
+from jupyter_elastic.types.errors import BadRequest, JobCancelled
 
 CANCEL_S = 60.0
 """How long an interrupted cell waits for its job to be gone."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.platform.paths import daemon_file, socket_path, state_dir
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.platform.processes import alive
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 
 ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 """Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""

@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from jupyter_elastic.errors import NotAllowed
+from jupyter_elastic.types.errors import NotAllowed
 
 _ucred = struct.Struct("3i")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from jupyter_elastic.errors import ElasticError, EngineError
+from jupyter_elastic.types.errors import ElasticError, EngineError
 
 ENGINES = "jupyter_elastic.engines"
 

@@ -7,7 +7,7 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-from jupyter_elastic.errors import BadRequest, NotAllowed
+from jupyter_elastic.types.errors import BadRequest, NotAllowed
 
 
 def private_dir(path: Path) -> Path:

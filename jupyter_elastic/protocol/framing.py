@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.types.errors import ProtocolError
 
 VERSION = 1
 """Of all messages on these streams; raised when a message changes its meaning."""

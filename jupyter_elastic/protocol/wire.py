@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.types import (
     AgentPlace,
     AnyEffect,
@@ -29,6 +28,7 @@ from jupyter_elastic.types import (
     SlotInfo,
     View,
 )
+from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
 VERSION = 4
 MAX_FRAME = 4 * 1024 * 1024

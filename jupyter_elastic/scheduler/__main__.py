@@ -17,16 +17,16 @@ from pathlib import Path
 
 import zmq
 
-from jupyter_elastic._version import __version__
-from jupyter_elastic.errors import BadRequest, ElasticError
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
 from jupyter_elastic.scheduler.daemon import Daemon
 from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S, Settings
 from jupyter_elastic.scheduler.shares import EQUAL, read_shares
 from jupyter_elastic.scheduler.transport import Curve
+from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 ALREADY = 3
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from jupyter_elastic.errors import NotAllowed
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import AgentReported, AnyEffect
+from jupyter_elastic.types.errors import NotAllowed
 
 log = logging.getLogger(__name__)
 

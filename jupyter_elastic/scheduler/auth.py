@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from jupyter_elastic.errors import BadRequest, NotAllowed, NotFound
 from jupyter_elastic.types import JobId
+from jupyter_elastic.types.errors import BadRequest, NotAllowed, NotFound
 
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
 

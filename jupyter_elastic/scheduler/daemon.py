@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from jupyter_elastic.errors import ElasticError, JournalError, ProtocolError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import policies, requests
 from jupyter_elastic.scheduler.agents import Agents
@@ -25,6 +24,7 @@ from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
 from jupyter_elastic.scheduler.transport import Received, Transport
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
+from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.types import Host, Slot, SlotId
+from jupyter_elastic.types.errors import BadRequest
 
 SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
 FOREIGN = "in use outside the pool"

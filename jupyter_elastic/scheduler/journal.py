@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic.errors import JournalError
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types import AnyEventData, Event
+from jupyter_elastic.types.errors import JournalError
 
 FORMAT = 1
 """`PRAGMA user_version`. A journal of a lower number is brought up to date when it is opened (`_UPGRADES`)."""

@@ -12,11 +12,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.types import PolicyFailed, Propose, Stimulus, UsePolicy
+from jupyter_elastic.types.errors import ElasticError
 
 PAUSE_S = 0.02
 """Shortest pause between two questions to the policy; a slow one pauses four times its own time, 1 s at most."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import Policy, PolicyInfo
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 
 POLICIES = "jupyter_elastic.policies"
 HOSTS = "jupyter_elastic.hosts"

@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.policies.source import NoOptions, from_source
 from jupyter_elastic.types import Plan, Policy, View
+from jupyter_elastic.types.errors import BadRequest
 
 MEMORY = 1024**3
 """Bytes of address space."""

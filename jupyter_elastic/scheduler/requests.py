@@ -14,8 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from jupyter_elastic._version import __version__
-from jupyter_elastic.errors import BadRequest, NotAllowed, ProtocolError
+from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.agents import Agents
@@ -33,6 +32,7 @@ from jupyter_elastic.types import (
     Submit,
     UsePolicy,
 )
+from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
 
 KEY_CHARS = 200
 REASON_CHARS = 1_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic._version import __version__
+from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.scheduler import core as core_package
 from jupyter_elastic.scheduler.core import Core, State
 from jupyter_elastic.scheduler.journal import Journal

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest
 
 
 class Share(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from jupyter_elastic.errors import BadRequest, ElasticError, JournalError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.journal import Journal
@@ -23,6 +22,7 @@ from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
 from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.transport import Peer
 from jupyter_elastic.types import AnyEffect, Event, Stimulus
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JournalError
 
 HELD = 10_000
 """Reports kept while the journal can't be written."""

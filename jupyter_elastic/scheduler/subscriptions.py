@@ -11,12 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-from jupyter_elastic.errors import BadRequest, JournalError, ProtocolError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import Event, JobId, JobProgressed, WorkerDied, WorkerReplaced
+from jupyter_elastic.types.errors import BadRequest, JournalError, ProtocolError
 
 RECENT = 10_000
 """Events kept in memory for those that lag a little."""

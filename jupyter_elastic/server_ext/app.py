@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Unicode
 
-from jupyter_elastic._version import __version__
+from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.server_ext.handlers import ROUTES
 from jupyter_elastic.widgets.follower import PoolFollower
 

@@ -20,10 +20,10 @@ from msgspec import UNSET, UnsetType
 from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from jupyter_elastic._version import __version__
-from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext import pages
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.page import without_clock

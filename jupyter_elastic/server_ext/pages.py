@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.client.job import BACKGROUND
-from jupyter_elastic.errors import NotFound
+from jupyter_elastic.types.errors import NotFound
 from jupyter_elastic.widgets.follower import FollowedJob
 from jupyter_elastic.widgets.page import JobPage, forms, job_page
 

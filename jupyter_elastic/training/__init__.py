@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context as _context
@@ -36,6 +35,7 @@ from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
 from jupyter_elastic.training.state import iterate as _iterate
+from jupyter_elastic.types.errors import BadRequest
 
 __all__ = [
     "State",

@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.types.errors import EngineError
 
 
 def guard() -> None:

@@ -8,14 +8,42 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from jupyter_elastic.training import session
+from jupyter_elastic.training.data import MicroBatch
 from jupyter_elastic.training.group import Group
 
-if TYPE_CHECKING:
-    from jupyter_elastic.training.data import MicroBatch
-    from jupyter_elastic.training.state import State
+
+class ElasticState(Protocol):
+    """What others need of the state that is trained (`state.State`)."""
+
+    epoch: int
+
+    @property
+    def seen(self) -> int:
+        """Samples of the present epoch that are trained."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken since the training began."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """Samples trained since the training began, over all workers."""
+        ...
+
+    def wanted(self) -> bool:
+        """Whether this worker knows of a change."""
+        ...
+
+    def passed(self, steps: int) -> None:
+        """A whole pass over some data was trained by other means than `batches`."""
+
+    def commit(self, *, durable: bool = False) -> None:
+        """Keep everything as it is now."""
 
 
 class StepWarmedUp(BaseException):
@@ -31,7 +59,7 @@ each kind, and later a whole group would wait. Not in the very first step, for w
 class TrainingContext:
     """What `run` is doing in this process; the resting values are those of a program on its own."""
 
-    state: State | None = None
+    state: ElasticState | None = None
     group: Group | None = None
     """The group of the present generation; None outside `run`."""
     warming_up: bool = False
@@ -56,7 +84,7 @@ class TrainingContext:
     """Samples in each pass of the present epoch, for the total."""
 
     @contextlib.contextmanager
-    def training(self, state: State, group: Group, *, warming_up: bool = False) -> Iterator[None]:
+    def training(self, state: ElasticState, group: Group, *, warming_up: bool = False) -> Iterator[None]:
         """While a training function runs with this state in this group."""
         self.state, self.group, self.warming_up, self.epochs = state, group, warming_up, None
         self.begin_step()

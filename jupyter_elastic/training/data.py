@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest
 
 
 @dataclass(frozen=True)

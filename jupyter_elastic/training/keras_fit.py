@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group, SingleProcess
 from jupyter_elastic.training.membership import choose, groups, members, translated, workers
 from jupyter_elastic.training.report import report
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 BACKENDS = ("tensorflow", "torch")
 """Backends of Keras 3 whose steps can be averaged; JAX's is compiled as a whole, without a way to a group."""
@@ -179,7 +179,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
     if backend == "torch":
         from jupyter_elastic.training.torch import dense
     else:
-        from jupyter_elastic.training.keras_gradients import dense
+        from jupyter_elastic.training.tensorflow import dense
 
     def averaged(gradients: list[Any]) -> list[Any]:
         """The mean over the group; None stays None. Within a traced step or outside of one."""
@@ -197,7 +197,7 @@ def _put_in(optimizer: Any, backend: str) -> None:
         return own([(mean, variable) for mean, (_, variable) in zip(means, pairs, strict=True)], *args, **kwargs)
 
     if backend == "tensorflow":  # there is nothing in it that depends on a tensor
-        from jupyter_elastic.training.keras_gradients import not_converted
+        from jupyter_elastic.training.tensorflow import not_converted
 
         instead = not_converted(instead)
     setattr(optimizer, name, functools.wraps(own)(instead))

@@ -13,11 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group
 from jupyter_elastic.training.keras_fit import averages, build
 from jupyter_elastic.training.membership import groups
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
 _reducers: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
@@ -192,11 +192,6 @@ def _summed(group: Group, gradients: list[Any], *, change: bool) -> tuple[list[A
     *sums, flag = group.allreduce([*given, tf.constant([float(change)])], name="elastic")
     rest = iter(sums)
     return [None if gradient is None else next(rest) for gradient in gradients], bool(flag.numpy()[0])
-
-
-dense = tf.convert_to_tensor
-"""A gradient as collectives take it."""
-not_converted = tf.autograph.experimental.do_not_convert
 
 
 def _tensors(value: Any) -> Any:

@@ -11,8 +11,8 @@ import os
 import types
 from typing import Any
 
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.types.errors import EngineError
 
 _BEGIN = {"Trainer": "fit", "Fabric": "setup"}
 _MODULES = {

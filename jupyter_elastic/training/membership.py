@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.training import group as process_group
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group, Groups, SingleProcess
+from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
 

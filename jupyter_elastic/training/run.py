@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import StepWarmedUp, context
 from jupyter_elastic.training.group import Group, MembershipChanged, PeerLost, SingleProcess
 from jupyter_elastic.training.membership import choose, translated
 from jupyter_elastic.training.report import reporter
 from jupyter_elastic.training.state import State, frameworks, warm_up
+from jupyter_elastic.types.errors import BadRequest
 
 _Result = TypeVar("_Result")
 

@@ -16,10 +16,10 @@ from typing import Any, NoReturn, Protocol
 import cloudpickle
 import numpy as np
 
-from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import data, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import MembershipChanged
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 FORMAT = 1
 _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
@@ -196,9 +196,12 @@ class State:
         self._done = 0
         self._pass += self._in_epochs is not None
 
+    def _is_trained(self) -> bool:
+        return isinstance(context.state, State) and context.state is self
+
     def _in_flight(self) -> int:
         """1 when the present batch is trained already although its turn of the loop isn't over."""
-        if context.micro_batch is None or context.state is not self:
+        if context.micro_batch is None or not self._is_trained():
             return 0
         return int(context.trained if context.reducers else context.micro_batch.last)
 
@@ -388,7 +391,8 @@ def iterate(
     collate: Callable[[list[Any]], Any] | None,
 ) -> Iterator[Any]:
     """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
-    state, count = context.state, data.length(content)
+    state = context.state if isinstance(context.state, State) else None
+    count = data.length(content)
     if state is not None and state._iteration is not None:
         state = None  # a loop within a loop (an evaluation, say) has no place of its own
     start = 0 if state is None else state._enter(count)

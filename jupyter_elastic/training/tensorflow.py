@@ -6,9 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.state import Tracked
+from jupyter_elastic.types.errors import BadRequest
+
+dense = tf.convert_to_tensor
+"""A gradient as collectives take it."""
+not_converted = tf.autograph.experimental.do_not_convert
 
 
 def tracked(value: Any) -> Tracked | None:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.membership import groups
 from jupyter_elastic.training.state import Tracked
+from jupyter_elastic.types.errors import EngineError
 
 __all__ = ["synchronize"]
 

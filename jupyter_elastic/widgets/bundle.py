@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from jupyter_elastic.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError
 
 STATIC = Path(__file__).parent / "static"
 

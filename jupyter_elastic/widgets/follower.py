@@ -18,10 +18,10 @@ from typing import Any
 
 from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.client.job_model import JobModel, JobScreen
-from jupyter_elastic.errors import ElasticError, NotFound
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo, SlotInfo
+from jupyter_elastic.types.errors import ElasticError, NotFound
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.forecast import shadow, whatif
 from jupyter_elastic.scheduler.forecast.lengths import History
 from jupyter_elastic.scheduler.policies.source import from_source
 from jupyter_elastic.types import JobId, Policy, View
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.widgets.pool_screen import ShadowDifference, ShadowRow
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]

@@ -11,8 +11,8 @@ import anywidget
 import msgspec
 import traitlets
 
-from jupyter_elastic.errors import BadRequest, ElasticError
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.widgets import bundle, forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.job import receive_while_busy

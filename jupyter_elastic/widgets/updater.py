@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from jupyter_elastic.client import services
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
 from jupyter_elastic.widgets.output import Output
 

@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Go, Left, Private, Removed, Start
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types import Progress
+from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker.collective_count import CollectiveCount
 
 ORPHANED = 77

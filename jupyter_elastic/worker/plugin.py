@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, Protocol
 
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.training.group import Groups
+from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 
 

@@ -31,7 +31,6 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import processes
@@ -39,6 +38,7 @@ from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
+from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.worker import display, environment, late_variables, plugin, seeds
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 from jupyter_elastic.worker.display_recorder import recorder

@@ -14,10 +14,10 @@ import pytest
 from jupyter_elastic.driver.driver import load_engine
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.kernel import submission
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, Attempt, check_engine
 from jupyter_elastic.types import ReplacementReported, RunningReported
+from jupyter_elastic.types.errors import EngineError
 
 HERE = Path(__file__).parent
 CELL = """
@@ -45,6 +45,9 @@ def train(state):
             time.sleep(PAUSE_S)
         state.sizes = [*state.sizes, training.size()]
         state.commit()
+        if training.rank() == 0:
+            Path("sizes.new").write_text(json.dumps(state.sizes))
+            Path("sizes.new").replace("sizes")
 
 train(state)
 found = {"step": state.step, "sizes": state.sizes, "weights": [*model.weight[0].tolist(), *model.bias.tolist()]}
@@ -68,6 +71,11 @@ def test_it_keeps_every_promise(check: str, toy: type[Engine], tmp_path: Path) -
 
 
 def test_it_trains_one_model_through_a_grow_and_a_death(toy: type[Engine], tmp_path: Path) -> None:
+    def sizes() -> list[int]:
+        """Of the group in each epoch so far."""
+        file = tmp_path / "job" / "sizes"
+        return list(json.loads(file.read_text())) if file.exists() else []
+
     async def story() -> None:
         attempt = Attempt(toy, tmp_path / "job", CELL.replace("STEPS", "10_000").replace("PAUSE_S", "0.001"))
         try:
@@ -76,8 +84,11 @@ def test_it_trains_one_model_through_a_grow_and_a_death(toy: type[Engine], tmp_p
             await attempt.until(lambda: attempt.of(RunningReported)[-1].elastic)
             await attempt.rescale("host:0", "host:1")
             assert (await attempt.running()).slots == ("host:0", "host:1")
+            await attempt.until(lambda: sizes()[-1:] == [2])
             os.kill(attempt.engine.pids()[-1][0], signal.SIGKILL)
             await attempt.until(lambda: attempt.of(ReplacementReported))
+            so_far = len(sizes())
+            await attempt.until(lambda: sizes()[so_far:][-1:] == [2])
             (tmp_path / "job" / "enough").touch()
             assert (await attempt.ended()).outcome == "completed", attempt.reports
         finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from jupyter_elastic._version import __version__
+from jupyter_elastic.platform.version import __version__
 from tests.support.lab import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]

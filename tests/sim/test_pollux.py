@@ -9,9 +9,9 @@ import pytest
 from benchmarks.pollux import reference, simulator, trace
 from benchmarks.pollux.advised import Advised, gather, place
 from benchmarks.pollux.profiles import Model, read_models
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim import metrics, registry
 from jupyter_elastic.types import Plan, Size, View
+from jupyter_elastic.types.errors import BadRequest
 from tests.support import toy
 
 

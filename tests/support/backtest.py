@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.forecast import whatif
 from jupyter_elastic.scheduler.forecast.lengths import History, served
 from jupyter_elastic.scheduler.forecast.whatif import Calibration, Eta
 from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitted, Policy
+from jupyter_elastic.types.errors import ElasticError
 
 
 @dataclass

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.scheduler.core import Core, check
 from jupyter_elastic.types import (
     AgentReported,
@@ -53,6 +52,7 @@ from jupyter_elastic.types import (
     UsePolicy,
     View,
 )
+from jupyter_elastic.types.errors import ElasticError
 
 OWNERS = ("ann", "bob", "eve")
 HOSTS = tuple(

@@ -30,7 +30,6 @@ import pytest
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.kernel import capture
@@ -48,6 +47,7 @@ from jupyter_elastic.types import (
     RescaleRequested,
     SlotsReleased,
 )
+from jupyter_elastic.types.errors import ElasticError
 
 LIMIT_S = 60.0
 

@@ -11,10 +11,10 @@ import pytest
 
 from jupyter_elastic.cli import commands, jobs, main
 from jupyter_elastic.client import Client
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.kernel.options import option_values
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 
 COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
             "build-horovod", "sim", "stop", "run", "resize", "pool", "top")  # fmt: skip

@@ -11,9 +11,9 @@ import zmq
 from zmq.asyncio import Context
 
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError, NotFound, ProtocolError
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AgentChanged, Event, JobEnded
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, JournalError, NotFound, ProtocolError
 
 
 def event(seq: int) -> Event:

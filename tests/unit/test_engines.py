@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.kernel.submission import choose_engine
+from jupyter_elastic.types.errors import BadRequest
 
 
 def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:

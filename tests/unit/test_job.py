@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.client.job import Job, slot_range
-from jupyter_elastic.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
 from jupyter_elastic.types import JobInfo, JobSpec
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
 
 
 def job(folder: Path, **what: Any) -> Job:

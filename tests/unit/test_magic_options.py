@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.kernel.options import Options, distribute_line, parse, policy_line
+from jupyter_elastic.types.errors import BadRequest
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.errors import PackagingError
 from jupyter_elastic.jobfiles.payload import create_job_folder, decode_payload, encode_payload, restore_namespace
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.analysis import read
+from jupyter_elastic.types.errors import PackagingError
 from jupyter_elastic.worker import shell
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed
 from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed
 
 
 def test_folders_are_closed_to_others(pool_dir: Path) -> None:

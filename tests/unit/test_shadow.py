@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import View
+from jupyter_elastic.types.errors import BadRequest, NotFound
 from jupyter_elastic.widgets.forecasts import MAX_SHADOWS, Shadows
 from tests.unit.policies.pool import job, view
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest, ProtocolError
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
 
 def nested(depth: int) -> list[object]:

@@ -17,8 +17,8 @@ from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
 from jupyter_elastic.engines.horovod.store import Store
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training.group import Groups
+from jupyter_elastic.types.errors import EngineError
 
 
 class Horovod(GroupEngine):

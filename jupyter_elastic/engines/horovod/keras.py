@@ -14,9 +14,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.training import keras_fit
+from jupyter_elastic.types.errors import EngineError
 
 NEUTRAL = frozenset({
     "keras", "optimizer", "name", "device_dense", "device_sparse", "compression", "sparse_as_dense",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import ProtocolError
+from jupyter_elastic.types.errors import ProtocolError
 
 
 class StoreAddress(Struct, frozen=True):

@@ -11,7 +11,6 @@ from math import isfinite
 
 from msgspec.structs import replace
 
-from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core.check import InvariantBroken, check
 from jupyter_elastic.scheduler.core.decide import decide, limit_at, unknown
 from jupyter_elastic.scheduler.core.explain import explain, until
@@ -40,6 +39,7 @@ from jupyter_elastic.types import (
     Stimulus,
     View,
 )
+from jupyter_elastic.types.errors import NotFound
 
 __all__ = ["FALLBACK", "Core", "InvariantBroken", "State", "check", "evolve"]
 

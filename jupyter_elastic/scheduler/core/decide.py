@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.scheduler.core import placement, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State
@@ -60,6 +59,7 @@ from jupyter_elastic.types import (
     WorkerDied,
     WorkerReplaced,
 )
+from jupyter_elastic.types.errors import BadRequest, NotFound
 
 MAX_LOSSES = 3
 """Attempts that may be lost in a row without new progress before the job is given up."""

@@ -6,10 +6,10 @@ from html import escape
 
 from msgspec import Struct
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.forecast import whatif
 from jupyter_elastic.types import JobView, Plan, Policy, View
+from jupyter_elastic.types.errors import BadRequest
 
 
 class Difference(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.types import HostView, JobView, Plan, Policy, Profile, Size, Speed, View
+from jupyter_elastic.types.errors import BadRequest
 
 
 class NoOptions(Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from jupyter_elastic.errors import BadRequest, ElasticError
 from jupyter_elastic.scheduler.sim import formats, metrics, registry
 from jupyter_elastic.scheduler.sim.metrics import Run
 from jupyter_elastic.scheduler.sim.workload import Task, synthetic
+from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 PACE_S = 60.0
 """Least seconds between two decisions without an event over a public trace of days: the reference's interval."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.sim import registry
 from jupyter_elastic.scheduler.sim.metrics import Run, fluid_alone
@@ -51,6 +50,7 @@ from jupyter_elastic.types import (
     Tick,
     UsePolicy,
 )
+from jupyter_elastic.types.errors import BadRequest
 
 DAEMON = "daemon"
 PATIENCE = 1000

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim.metrics import Run
+from jupyter_elastic.types.errors import BadRequest
 
 COLOURS = ("#3b6fb6", "#e07b39", "#4a9d6e", "#b6486f", "#8a63b5", "#c2a53a", "#4aa3b8", "#7a7a7a")
 INK, PALE = "#2b2b2b", "#d9d9d9"

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import msgspec
 from msgspec import Meta
 
-from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest
 
 MAX_BYTES = 512 * 1024 * 1024
 """A larger file is refused unread."""

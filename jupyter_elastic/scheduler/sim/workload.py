@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from jupyter_elastic.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ import pytest
 
 from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
+from jupyter_elastic.types.errors import DaemonUnreachable
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch
 

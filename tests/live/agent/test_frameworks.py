@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from jupyter_elastic.errors import ElasticError
 from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import RescaleRequested
+from jupyter_elastic.types.errors import ElasticError
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import needs
 from tests.live.engine.test_multi_worker import FIT

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_elastic.errors import PackagingError
+from jupyter_elastic.types.errors import PackagingError
 from tests.support.pool import Pool
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a disk of one megabyte")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable, JournalError
 from jupyter_elastic.platform import paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ExitReported, JobEnded, JobStarted, PlanRejected, PolicyUsed
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, JournalError
 
 from .test_service import until
 

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 import zmq
 
-from jupyter_elastic.errors import DaemonUnreachable
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.scheduler.subscriptions import STREAMS
+from jupyter_elastic.types.errors import DaemonUnreachable
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 

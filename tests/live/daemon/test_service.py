@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.client import AsyncClient, services
-from jupyter_elastic.errors import BadRequest, DaemonUnreachable, NotAllowed, NotFound, ProtocolError
 from jupyter_elastic.platform import endpoints, paths, processes
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
@@ -36,6 +35,7 @@ from jupyter_elastic.types import (
     RunningReported,
     Stop,
 )
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed, NotFound, ProtocolError
 
 ME = user_name(os.getuid())
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from jupyter_elastic.driver.driver import Driver, load_engine
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.types import (
     ExitReported,
@@ -24,6 +23,7 @@ from jupyter_elastic.types import (
     RunningReported,
     Stop,
 )
+from jupyter_elastic.types.errors import EngineError
 
 ABOUT = {"at": 5.0, "by": "me", "id": "x", "job": 3, "attempt": 1}
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from jupyter_elastic.agent.attempt import check_spec
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, DriverRecord, attempts
 from jupyter_elastic.platform import paths
 from jupyter_elastic.types import ExitReported, JobSpec, Launch
+from jupyter_elastic.types.errors import EngineError
 
 
 def order(folder, python=sys.executable):

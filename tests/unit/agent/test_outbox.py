@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from jupyter_elastic.agent.outbox import Outbox
-from jupyter_elastic.errors import DaemonUnreachable, JournalError, NotFound
 from jupyter_elastic.types import ExitReported, Progress, ProgressReported, ReleaseReported, RunningReported
+from jupyter_elastic.types.errors import DaemonUnreachable, JournalError, NotFound
 
 ABOUT = {"at": 0.0, "by": "me", "id": "x", "job": 1, "attempt": 1}
 

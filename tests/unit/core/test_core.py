@@ -7,7 +7,6 @@ from time import perf_counter
 import msgspec
 import pytest
 
-from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core import Core, State
 from jupyter_elastic.types import (
     Cancel,
@@ -22,6 +21,7 @@ from jupyter_elastic.types import (
     Submit,
     UsePolicy,
 )
+from jupyter_elastic.types.errors import NotFound
 from tests.support.harness import Harness, host, job_spec
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from jupyter_elastic import types
-from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.types import (
     AgentChanged,
     AgentReported,
@@ -39,6 +38,7 @@ from jupyter_elastic.types import (
     Tick,
     UsePolicy,
 )
+from jupyter_elastic.types.errors import BadRequest, NotFound
 from tests.support.harness import Harness, host, job_spec
 
 

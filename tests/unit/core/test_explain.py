@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic import types as t
-from jupyter_elastic.errors import NotFound
 from jupyter_elastic.scheduler.core.explain import span
 from jupyter_elastic.types import AgentReported, Cancel, ExitReported, HostsReported, Progress, ProgressReported
+from jupyter_elastic.types.errors import NotFound
 from tests.support.harness import Harness, host
 
 

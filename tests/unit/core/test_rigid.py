@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.policies import DEFAULT
 from jupyter_elastic.scheduler.sim import registry
 from jupyter_elastic.types import (
@@ -20,6 +19,7 @@ from jupyter_elastic.types import (
     StopRequested,
     UsePolicy,
 )
+from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 
 

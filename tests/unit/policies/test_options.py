@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from jupyter_elastic.cli import describe, main
-from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
+from jupyter_elastic.types.errors import BadRequest, NotFound
 
 NAMES = plugins.names(plugins.POLICIES)
 INFOS = plugins.policy_infos("balanced", {"cooldown": 7.5})

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.driver.channel import ORDERS, REPORTS
-from jupyter_elastic.errors import ProtocolError
 from jupyter_elastic.protocol import forkserver
 from jupyter_elastic.protocol.framing import HEADER, MAX_FRAME, VERSION, Frames
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, Done, Ready, Start
 from jupyter_elastic.types import JobSpec, Launch, ReleaseReported, Stop
+from jupyter_elastic.types.errors import ProtocolError
 
 STOP = Stop(job=1, attempt=1, owner="ann", how="cancel")
 RELEASED = ReleaseReported(at=1.0, by="ann", id="r", job=1, attempt=1, slots=("a:0",), generation=1)

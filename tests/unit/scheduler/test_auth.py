@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from jupyter_elastic.errors import BadRequest, NotAllowed, NotFound
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name, user_of_peer
+from jupyter_elastic.types.errors import BadRequest, NotAllowed, NotFound
 
 
 @pytest.mark.parametrize(

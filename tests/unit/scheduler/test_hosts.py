@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest, NotFound
 from jupyter_elastic.scheduler import hosts
 from jupyter_elastic.scheduler.hosts import Cpu, Nvml, Static, one_machine, source
 from jupyter_elastic.types import Host, Slot
+from jupyter_elastic.types.errors import BadRequest, NotFound
 
 NOBODY: frozenset[str] = frozenset()
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.errors import JournalError
 from jupyter_elastic.scheduler import journal as module
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.types import AgentChanged, Event, JobEnded, JobProgressed, JobSpec, JobSubmitted, Progress
+from jupyter_elastic.types.errors import JournalError
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 
@@ -243,7 +243,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_journal import event
 from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.errors import JournalError
+from jupyter_elastic.types.errors import JournalError
 import os, resource
 folder = Path(sys.argv[1])
 limit = sys.argv[2]

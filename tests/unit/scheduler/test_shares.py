@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.shares import read_shares
+from jupyter_elastic.types.errors import BadRequest
 
 
 def test_groups_weights_and_quotas(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim import cli, metrics
 from jupyter_elastic.scheduler.sim.plots import draw
+from jupyter_elastic.types.errors import BadRequest
 
 HEADER = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
 

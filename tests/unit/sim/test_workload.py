@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.scheduler.sim.workload import Curve, Measured, Power, synthetic
+from jupyter_elastic.types.errors import BadRequest
 
 
 def test_measured_speeds() -> None:

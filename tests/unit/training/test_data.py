@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import data
+from jupyter_elastic.types.errors import BadRequest
 
 some = np.array([3, 0, 2])
 column = np.arange(10) * 10

@@ -12,7 +12,7 @@ CODE = """
 import os
 from jupyter_elastic.training import guards
 from jupyter_elastic.engines.horovod import keras
-from jupyter_elastic.errors import EngineError
+from jupyter_elastic.types.errors import EngineError
 if os.environ.get("BEFORE"):
     import horovod._keras
 guards.install(); keras.install()

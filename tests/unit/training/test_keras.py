@@ -7,8 +7,8 @@ tf = pytest.importorskip("tensorflow")
 keras_3 = pytest.importorskip("keras")
 
 from jupyter_elastic import training
-from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training.state import State
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 rng = np.random.default_rng(2)
 X = rng.normal(size=(50, 4))  # float64, as NumPy makes it

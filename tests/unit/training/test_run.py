@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.errors import BadRequest, EngineError
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.run import uses_batches, warm_up_step  # uses_batches
 from jupyter_elastic.training.state import State
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
 def test_outside_of_a_job_it_runs_here_alone():

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.errors import BadRequest
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.report import report, reporter
 from jupyter_elastic.training.state import State
+from jupyter_elastic.types.errors import BadRequest
 
 
 def test_values_are_attributes_and_epoch_is_always_there():

@@ -5,11 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from jupyter_elastic import training
-from jupyter_elastic.errors import EngineError
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.torch import pack, unpack
+from jupyter_elastic.types.errors import EngineError
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.tensor([1.0, -2.0, 3.0, 0.5])
@@ -168,7 +168,7 @@ def test_two_frameworks_in_one_state_are_refused():
         def reset(self):
             pass
 
-    from jupyter_elastic.errors import BadRequest
+    from jupyter_elastic.types.errors import BadRequest
 
     state = State(model=torch.nn.Linear(1, 1))
     state._parts["other"] = Other()

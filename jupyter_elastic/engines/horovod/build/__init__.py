@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jupyter_elastic.errors import ElasticError, EngineError
+from jupyter_elastic.types.errors import ElasticError, EngineError
 
 HOROVOD = "0.28.1"
 WRAPPER = Path(__file__).with_name("hvd-cxx")
