@@ -22,7 +22,7 @@ from jupyter_elastic.widgets.output import Output
 
 PUSH_S = 1 / 3
 """At most so often is a view redrawn: what a person still takes for at once, for less than 1 % of a core."""
-LOOK_S = 0.005
+LOOK_S = 0.002
 """A rank's first line is looked for so often at first, and the longer it keeps us waiting the more seldom."""
 TICK_S = 1.0
 """Clocks on a job's view (time to go, the band) move so often without news."""
