@@ -78,8 +78,9 @@ class Reporter:
         return progress
 
     def new_group(self) -> None:
-        """Another group has another speed; what was measured of the model stays true."""
+        """Another group has another speed, and its first report is sent at once; what is known of the model stays."""
         self.marks.clear()
+        self.sent_at = 0.0
 
     def forget(self) -> None:
         """Begin anew: a rollback makes what was reported stale."""
@@ -138,7 +139,7 @@ def report(**metrics: Any) -> Progress | None:
             `noise_scale` (samples).
 
     Returns:
-        What was sent; None when the last report was less than a tenth of a second ago.
+        What was sent; None when the last one was sent less than a quarter of a second ago.
     """
     return reporter.report(metrics)
 

@@ -39,6 +39,18 @@ def test_reports_are_coalesced_and_values_read_late(memory, group, monkeypatch):
     assert reporter.flush() is None
 
 
+def test_the_first_report_of_a_new_group_goes_out_at_once(memory, group, monkeypatch):
+    """Its size is news, and the cell may report nothing else for a while."""
+    clock = iter([10.0, 10.01, 10.02])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    context.state = State()
+    reporter = Reporter()
+    reporter.report({"loss": 4.0})
+    assert reporter.report({"loss": 3.0}) is None
+    reporter.new_group()
+    assert reporter.report({"loss": 2.0}).metrics == {"loss": 2.5}
+
+
 def test_step_epoch_samples_and_speed_are_added(memory, group):
     context.state = state = State()
     for state.epoch in state.epochs(2):  # noqa: B020
