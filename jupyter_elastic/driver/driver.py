@@ -216,9 +216,11 @@ class Driver:
             log.exception("the engine doesn't know its processes")
             return self._records.recorded or []
 
+    def _waits(self) -> str:
+        return str(getattr(self._engine, "waits", str)())  # there is no engine yet at first, and others' need not know
+
     def _sampler(self) -> UsageSampler:
-        waits = getattr(self._engine, "waits", str)  # engines of others need not know
-        return UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, waits)
+        return UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits)
 
     # --- the agent
 
