@@ -45,7 +45,7 @@ def train(state):
             time.sleep(PAUSE_S)
         state.sizes = [*state.sizes, training.size()]
         state.commit()
-        if training.rank() == 0:
+        if rank == 0:
             Path("sizes.new").write_text(json.dumps(state.sizes))
             Path("sizes.new").replace("sizes")
 
