@@ -136,7 +136,8 @@ class Notebook:
         self.wait_command("docmanager:save")
 
     def picture(self, name: str) -> None:
-        """Keep a screenshot among the artefacts."""
+        """Keep a screenshot among the artefacts, once a change of theme is over."""
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
         ARTEFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 

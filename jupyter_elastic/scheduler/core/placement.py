@@ -54,7 +54,7 @@ def keep(held: Sequence[SlotId], hosts: Sequence[str], count: int) -> tuple[Slot
     """The `count` slots that a shrinking job keeps, in their old order.
 
     It leaves the hosts first on which it has the fewest, and on a host the youngest slot first: the oldest member of
-    the ring stays rank 0 unless its host is given up.
+    the group stays rank 0 unless its host is given up.
     """
     on = Counter(hosts)
     first = {host: position for position, host in reversed(list(enumerate(hosts)))}

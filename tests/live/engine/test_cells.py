@@ -98,7 +98,7 @@ async def test_plain_cell_all_reduces(folder: Path) -> None:
 
 @both
 @asynchronous
-async def test_cell_without_a_ring(folder: Path, engine: type) -> None:
+async def test_cell_without_a_group(folder: Path, engine: type) -> None:
     source = (
         "import os, sys\nmine = (rank, world_size, local_rank, device, os.environ['RANK'], x)\nsys.stderr.write('hm')"
     )
@@ -183,7 +183,7 @@ async def test_the_out_of_memory_killer_is_named(folder: Path, monkeypatch: pyte
 
 @needs("torch")
 @asynchronous
-async def test_killed_member_of_a_plain_ring(folder: Path) -> None:
+async def test_killed_member_of_a_plain_group(folder: Path) -> None:
     source = INIT + "import os\nx = 0\n" + SUM + "if rank == 1: os.kill(os.getpid(), 9)\nwhile True: " + SUM
     async with Bench(Horovod, folder, source) as bench:
         seen = await through(bench, "h:0", "h:1")

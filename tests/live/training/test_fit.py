@@ -209,7 +209,7 @@ def test_a_death_in_fit_ends_the_job_at_once(warm_workers, tmp_path):
     run(job, story)
 
 
-def test_workers_without_a_ring_say_that_they_train_apart(warm_workers, tmp_path):
+def test_workers_without_a_group_say_that_they_train_apart(warm_workers, tmp_path):
     job = bench(tmp_path, "tensorflow", PLAIN, engine=Process)
 
     async def story():

@@ -69,7 +69,7 @@ def module_reporter():
     return sys.modules["jupyter_elastic.training.report"].reporter
 
 
-def test_the_speed_is_over_a_window_and_of_this_ring(monkeypatch):
+def test_the_speed_is_over_a_window_and_of_this_group(monkeypatch):
     reporter = Reporter()
     for at, samples, size in [(0.0, 0, 1), (1.0, 100, 1), (2.0, 300, 1)]:
         reporter.marks.append((at, samples, size))

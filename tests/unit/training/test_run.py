@@ -32,7 +32,7 @@ def test_a_first_argument_that_is_no_state_is_refused():
         training.run(lambda state: None)({})
 
 
-def test_several_workers_without_a_ring_are_refused(memory, monkeypatch):
+def test_several_workers_without_a_group_are_refused(memory, monkeypatch):
     memory.groups = None
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(EngineError, match=r"forms no process group.*--engine horovod"):
@@ -100,7 +100,7 @@ def test_a_warm_up_step_ends_at_a_commit_too():
     warm_up_step(train, SingleProcess(), State(), (), {})
 
 
-def test_what_fails_in_a_warm_up_step_is_left_to_the_ring(capsys):
+def test_what_fails_in_a_warm_up_step_is_left_to_the_group(capsys):
     def train(state):
         state.best = 5
         raise ValueError("early")
@@ -137,7 +137,7 @@ def test_alone_everybody_agrees_with_itself(value, how, answer):
     assert training.agree(value, how) == answer
 
 
-def test_agreement_in_one_ring(memory, monkeypatch):
+def test_agreement_in_one_group(memory, monkeypatch):
     class Three(SingleProcess):
         def size(self):
             return 3
