@@ -6,6 +6,7 @@ Not a whole shell: it would put itself into `__main__`, keep a history and read 
 from __future__ import annotations
 
 import base64
+import contextlib
 import sys
 import traceback
 import uuid
@@ -85,13 +86,13 @@ def end_of_cell() -> None:
     """Trigger IPython's `post_execute`, at which figures are shown, and record the widgets' texts again.
 
     A widget's text is for pages and files that can't draw it: a progress bar is not at its beginning any more.
+    One that can't say its text again keeps the first: tqdm's speaks for an object that may have been collected.
     """
     shell().events.trigger("post_execute")
     widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
     for name, model in _widgets.items():
-        if model in widgets:
-            data, metadata = shell().display_formatter.format(widgets[model])
-            show_bundle("update_display_data", data, metadata, name)
+        with contextlib.suppress(Exception):
+            show_bundle("update_display_data", widgets[model]._repr_mimebundle_(), {}, name)
 
 
 def sendable(data: dict[str, Any]) -> dict[str, Any]:

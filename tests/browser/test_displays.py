@@ -14,6 +14,7 @@ class Table:
         return f'<table><tr><th>rank</th></tr><tr><td id="from">from {rank}</td></tr></table><script>x = 1</script>'
 for _ in tqdm(range(20), desc='steps'):
     pass
+import gc; gc.collect()  # takes the bar, not its widget
 print('between')
 plt.plot([1, 2 + rank]); plt.show()
 Table()
