@@ -24,7 +24,7 @@ from jupyter_elastic.client.subscriptions import Subscriptions
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AnyEffect, Event, JobEnded, JobId, JobInfo, JobSpec
-from jupyter_elastic.types.errors import BY_CODE, DaemonUnreachable, ElasticError, ProtocolError
+from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError, ProtocolError, by_code
 
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0
@@ -133,7 +133,7 @@ class AsyncClient:
         finally:
             self._requests.drop(number)
         if isinstance(answer, wire.Refused):
-            raise BY_CODE.get(answer.code, ElasticError)(answer.message)
+            raise by_code(answer.code, answer.message)
         return answer
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
@@ -303,7 +303,7 @@ class AsyncClient:
             elif isinstance(answer, wire.Refused):
                 self.refusal = answer.message
                 self._requests.drop(message.id)
-                self._fail(BY_CODE.get(answer.code, ElasticError)(answer.message))
+                self._fail(by_code(answer.code, answer.message))
         self._subscriptions.answered(message.id, answer)
         self._requests.answered(message.id, answer)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import Event, JobId
-from jupyter_elastic.types.errors import BY_CODE, ElasticError, JournalError
+from jupyter_elastic.types.errors import ElasticError, JournalError, by_code
 
 
 class Subscription:
@@ -38,7 +38,7 @@ class Subscription:
     def answered(self, answer: wire.AnyAnswer) -> None:
         """The daemon's answer to the request to follow."""
         if isinstance(answer, wire.Refused):
-            self.queue.put_nowait(BY_CODE.get(answer.code, ElasticError)(answer.message))
+            self.queue.put_nowait(by_code(answer.code, answer.message))
         elif isinstance(answer, wire.Following) and answer.seq < self.cursor:
             problem = f"the daemon's journal ends at event {answer.seq}, this client has seen {self.cursor}"
             self.queue.put_nowait(JournalError(f"{problem}: it is another journal; read the events from 0 again"))

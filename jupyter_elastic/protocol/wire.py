@@ -255,7 +255,7 @@ class Following(Answer, frozen=True, kw_only=True):
 
 
 class Refused(Answer, frozen=True, kw_only=True):
-    """An error; `code` is that of `errors.BY_CODE`."""
+    """An error; `code` is that of one of `errors`."""
 
     code: str
     message: str

@@ -15,10 +15,9 @@ class Effect(Record, tag=True, frozen=True, kw_only=True):
     owner: str
 
 
-class Launch(Effect, frozen=True, kw_only=True):
-    """Start an attempt on these slots."""
+class Membership(Effect, frozen=True, kw_only=True):
+    """An order that names the slots of a generation."""
 
-    spec: JobSpec
     generation: Count
     slots: tuple[SlotId, ...]
     servers: Count = 0
@@ -26,13 +25,15 @@ class Launch(Effect, frozen=True, kw_only=True):
     """GPU UUID by slot; empty on CPU hosts."""
 
 
-class Rescale(Effect, frozen=True, kw_only=True):
+class Launch(Membership, frozen=True, kw_only=True):
+    """Start an attempt on these slots."""
+
+    spec: JobSpec
+
+
+class Rescale(Membership, frozen=True, kw_only=True):
     """Go on with exactly these slots."""
 
-    generation: Count
-    slots: tuple[SlotId, ...]
-    servers: Count = 0
-    devices: dict[SlotId, str] = {}
     draining: tuple[SlotId, ...] = ()
     """What the attempt still owes. It reports those without a process as released at once: an earlier generation that
     it never heard of, because this one overtook it, may have granted them."""

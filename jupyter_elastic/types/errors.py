@@ -77,10 +77,7 @@ class JobCancelled(ElasticError):
     code = "job_cancelled"
 
 
-BY_CODE: dict[str, type[ElasticError]] = {
-    kind.code: kind
-    for kind in (
-        ElasticError, BadRequest, NotFound, NotAllowed, ProtocolError, DaemonUnreachable, JournalError,
-        PackagingError, EngineError, JobFailed, JobCancelled,
-    )
-}  # fmt: skip
+def by_code(code: str, message: str) -> ElasticError:
+    """The error that travelled as `code` and `message`; of a code that isn't known here an `ElasticError`."""
+    kinds: list[type[ElasticError]] = ElasticError.__subclasses__()
+    return next((kind for kind in kinds if kind.code == code), ElasticError)(message)

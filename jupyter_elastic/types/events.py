@@ -34,33 +34,34 @@ class JobSubmitted(EventData, frozen=True, kw_only=True):
     spec: JobSpec
 
 
-class JobStarted(EventData, frozen=True, kw_only=True):
+class AttemptEvent(EventData, frozen=True, kw_only=True):
+    """What happened to an attempt of a job."""
+
+    job: JobId
+    attempt: Count
+
+
+class JobStarted(AttemptEvent, frozen=True, kw_only=True):
     """Slots were leased to a new attempt of a queued job."""
 
-    job: JobId
-    attempt: Count
     generation: Count
     slots: tuple[SlotId, ...]
     servers: Count = 0
     reason: Text = ""
 
 
-class RescaleRequested(EventData, frozen=True, kw_only=True):
+class RescaleRequested(AttemptEvent, frozen=True, kw_only=True):
     """A running job is to go on with `slots`; slots that it had and are not among them drain."""
 
-    job: JobId
-    attempt: Count
     generation: Count
     slots: tuple[SlotId, ...]
     servers: Count = 0
     reason: Text = ""
 
 
-class JobRunning(EventData, frozen=True, kw_only=True):
+class JobRunning(AttemptEvent, frozen=True, kw_only=True):
     """A generation settled, or the cell came to an elastic loop; the job trains on `slots`."""
 
-    job: JobId
-    attempt: Count
     generation: Count
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
@@ -68,36 +69,28 @@ class JobRunning(EventData, frozen=True, kw_only=True):
     """As in `RunningReported`."""
 
 
-class StopRequested(EventData, frozen=True, kw_only=True):
+class StopRequested(AttemptEvent, frozen=True, kw_only=True):
     """All slots of the attempt drain; `how` says whether the job ends or is queued again."""
 
-    job: JobId
-    attempt: Count
     how: Literal["cancel", "preempt", "time limit"]
     reason: Text = ""
 
 
-class SlotsReleased(EventData, frozen=True, kw_only=True):
+class SlotsReleased(AttemptEvent, frozen=True, kw_only=True):
     """Slots are free again."""
 
-    job: JobId
-    attempt: Count
     slots: tuple[SlotId, ...]
 
 
-class JobProgressed(EventData, frozen=True, kw_only=True):
+class JobProgressed(AttemptEvent, frozen=True, kw_only=True):
     """The job reported progress."""
 
-    job: JobId
-    attempt: Count
     progress: Progress
 
 
-class WorkerDied(EventData, frozen=True, kw_only=True):
+class WorkerDied(AttemptEvent, frozen=True, kw_only=True):
     """A worker died unasked and the attempt went on."""
 
-    job: JobId
-    attempt: Count
     count: Count
     """Deaths of the attempt until then; of very many not each is reported."""
     rank: Count
@@ -111,11 +104,9 @@ class WorkerDied(EventData, frozen=True, kw_only=True):
         return f"rank {self.rank} {self.cause}" + ("" if self.step is None else f" at step {self.step}")
 
 
-class WorkerReplaced(EventData, frozen=True, kw_only=True):
+class WorkerReplaced(AttemptEvent, frozen=True, kw_only=True):
     """The slot of a worker that died has one again that takes part."""
 
-    job: JobId
-    attempt: Count
     count: Count
     rank: Count
     """Of the worker that died."""
@@ -128,12 +119,9 @@ class WorkerReplaced(EventData, frozen=True, kw_only=True):
         return f"rank {self.rank} was replaced after {self.after_s:.1f} s"
 
 
-class JobRequeued(EventData, frozen=True, kw_only=True):
+class JobRequeued(AttemptEvent, frozen=True, kw_only=True):
     """The attempt is over and the job waits for the next one."""
 
-    job: JobId
-    attempt: Count
-    """The attempt that is over."""
     cause: Literal["preempted", "lost"]
     reason: Text = ""
 

@@ -94,11 +94,16 @@ class AgentReported(Stimulus, frozen=True, kw_only=True):
     place: AgentPlace | None = None
 
 
-class RunningReported(Stimulus, frozen=True, kw_only=True):
-    """Generation `generation` of an attempt has settled: its members train on exactly `slots`."""
+class AttemptReport(Stimulus, frozen=True, kw_only=True):
+    """What an agent reports of an attempt of a job."""
 
     job: JobId
     attempt: Count
+
+
+class RunningReported(AttemptReport, frozen=True, kw_only=True):
+    """Generation `generation` of an attempt has settled: its members train on exactly `slots`."""
+
     generation: Count
     slots: tuple[SlotId, ...]
     pause_s: float = 0.0
@@ -107,43 +112,35 @@ class RunningReported(Stimulus, frozen=True, kw_only=True):
     """Whether the cell has come to an elastic loop in this attempt; None: not yet, but its text hints at one."""
 
 
-class ReleaseReported(Stimulus, frozen=True, kw_only=True):
+class ReleaseReported(AttemptReport, frozen=True, kw_only=True):
     """The processes on these slots are gone."""
 
-    job: JobId
-    attempt: Count
     slots: tuple[SlotId, ...]
     generation: Count | None = None
     """The newest generation that the engine knew when they went. A late repeat of the report then can't be taken for
     news about a slot that the attempt got back in a later generation."""
 
 
-class ProgressReported(Stimulus, frozen=True, kw_only=True):
+class ProgressReported(AttemptReport, frozen=True, kw_only=True):
     """The job reported how far it is."""
 
-    job: JobId
-    attempt: Count
     progress: Progress
 
 
-class ExitReported(Stimulus, frozen=True, kw_only=True):
+class ExitReported(AttemptReport, frozen=True, kw_only=True):
     """The attempt is over and every process of it is gone.
 
     `completed` and `failed` are the cell's own end; `cancelled` and `preempted` follow a `Stop`; `lost` means that the
     attempt ended through no fault of the cell (driver killed, host gone): it is queued again.
     """
 
-    job: JobId
-    attempt: Count
     outcome: Literal["completed", "failed", "cancelled", "preempted", "lost"]
     reason: Text = ""
 
 
-class DeathReported(Stimulus, frozen=True, kw_only=True):
+class DeathReported(AttemptReport, frozen=True, kw_only=True):
     """A worker died and nobody had asked for it; the attempt goes on."""
 
-    job: JobId
-    attempt: Count
     count: Count
     """Of the attempt so far, this one included. Reports may be left out, so that a job whose workers die again and
     again does not fill the journal."""
@@ -155,11 +152,9 @@ class DeathReported(Stimulus, frozen=True, kw_only=True):
     """The last step that was reported before."""
 
 
-class ReplacementReported(Stimulus, frozen=True, kw_only=True):
+class ReplacementReported(AttemptReport, frozen=True, kw_only=True):
     """The slot of a worker that died has one again that takes part."""
 
-    job: JobId
-    attempt: Count
     count: Count
     """The number of that death."""
     rank: Count
