@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -32,8 +32,8 @@ class GroupEngine(WorkersEngine):
         self._stopped_at: dict[int, float] = {}
         """Since when the members of a round stand still, by round; absent when nobody had trained before."""
 
-    async def rendezvous(self, go: membership.Go) -> msgspec.Raw:
-        """What the members need to find each other, as the engine's worker half reads it; called for each group."""
+    async def rendezvous(self, go: membership.Go) -> Any:
+        """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group."""
         raise NotImplementedError
 
     def _preempt(self) -> None:
@@ -55,7 +55,7 @@ class GroupEngine(WorkersEngine):
                 raise AssertionError(action)
 
     async def _go(self, go: membership.Go) -> None:
-        rendezvous = await self.rendezvous(go)
+        rendezvous = msgspec.Raw(msgspec.msgpack.encode(await self.rendezvous(go)))
         trained = [m.waiting_since for name in go.members if (m := self.members.get(name)) is not None and m.was_member]
         if trained:
             self._stopped_at[go.round] = min(trained)

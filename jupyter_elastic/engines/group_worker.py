@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from jupyter_elastic.protocol.worker import Entered, Go, Joined, Private, Removed, RendezvousPoint
+from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.worker.plugin import Host
 
 
@@ -26,6 +27,9 @@ class GroupWorker:
         self.lost_a_peer = False
         """A member died: the state went back to the last commit."""
         host.channel.on_left = host.session.on_left
+
+    def install(self) -> None:
+        """Make this process ready; as it is, there is nothing to do."""
 
     def rendezvous(self, point: RendezvousPoint) -> Go | Private:
         """Wait until the driver has the next group; a worker that is not in it ends here."""
@@ -62,13 +66,28 @@ class GroupWorker:
 
 
 class WorkerGroup:
-    """The part of a `training.group.Group` that is the same for every engine whose groups only `training` forms."""
+    """The part of a `training.group.Group` that is the same for every engine whose groups only `training` forms.
+
+    It is the engine's `training.group.Groups` too, where one group serves every framework and its collectives raise
+    `PeerLost` themselves.
+    """
 
     elastic = True
 
     def __init__(self, worker: GroupWorker) -> None:
         self._worker = worker
         self._place: Go | Private | None = None
+
+    def group(self, framework: str | None) -> Self:  # noqa: ARG002
+        """This one, whatever the framework."""
+        return self
+
+    def formed(self) -> None:
+        """A cell can't form it itself."""
+
+    def peer_lost(self, error: BaseException) -> PeerLost | None:
+        """The error itself, if it says that a member is gone."""
+        return error if isinstance(error, PeerLost) else None
 
     def connect(self, go: Go) -> None:
         """Find the other members."""

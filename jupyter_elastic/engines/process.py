@@ -22,11 +22,6 @@ class Process(WorkersEngine):
 
     name: ClassVar[str] = "process"
 
-    @classmethod
-    def missing(cls) -> str:
-        """Nothing ever is."""
-        return ""
-
     def _preempt(self) -> None:
         for name in self.members:
             self.send(name, messages.Update())

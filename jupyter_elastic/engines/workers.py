@@ -77,6 +77,11 @@ class WorkersEngine:
     grace_s: ClassVar[float] = 10.0
     """How long the workers have to save and leave when the job is preempted."""
 
+    @classmethod
+    def missing(cls) -> str:
+        """Why this engine can't run with this interpreter; empty: nothing is missing."""
+        return ""
+
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         self.context = context
         self.machine = Membership(min_slots=context.min_slots)

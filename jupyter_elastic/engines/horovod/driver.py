@@ -10,12 +10,10 @@ import contextlib
 import importlib.util
 from typing import Any, ClassVar
 
-import msgspec
-
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.group_engine import GroupEngine
-from jupyter_elastic.engines.horovod.messages import StoreAddress, encode
+from jupyter_elastic.engines.horovod.messages import StoreAddress
 from jupyter_elastic.engines.horovod.store import Store
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types.errors import EngineError
@@ -64,7 +62,7 @@ class Horovod(GroupEngine):
         super().__init__(context, report)
         self._stores: list[Store] = []
 
-    async def rendezvous(self, go: membership.Go) -> msgspec.Raw:
+    async def rendezvous(self, go: membership.Go) -> StoreAddress:
         """Make the group's store; the one before it is still read by who is late."""
         size = len(go.members)
         store = Store({f"/rank_and_size/{name}:0": f"{rank},{size},0,1,{rank},{size}".encode()
@@ -74,7 +72,7 @@ class Horovod(GroupEngine):
         for old in self._stores[:-2]:
             old.close()
         del self._stores[:-2]
-        return encode(StoreAddress(store.port))
+        return StoreAddress(store.port)
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

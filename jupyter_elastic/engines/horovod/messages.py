@@ -14,11 +14,6 @@ class StoreAddress(Struct, frozen=True):
     port: int
 
 
-def encode(address: StoreAddress) -> msgspec.Raw:
-    """As `Go.rendezvous` carries it."""
-    return msgspec.Raw(msgspec.msgpack.encode(address))
-
-
 def decode(rendezvous: msgspec.Raw) -> StoreAddress:
     """ProtocolError when it is no address."""
     try:

@@ -14,35 +14,18 @@ from jupyter_elastic.training.group import PeerLost
 class Toy(GroupEngine):
     """The driver's half."""
 
-    name = "toy"
-    worker = "toy_engine:ToyWorker"
-
-    @classmethod
-    def missing(cls):
-        return ""
+    name, worker = "toy", "toy_engine:ToyWorker"
 
     async def rendezvous(self, go):
-        return msgspec.Raw(msgspec.msgpack.encode(str(self.context.folder / f"toy.{go.round}")))
+        return str(self.context.folder / f"toy.{go.round}")
 
 
 class ToyWorker(GroupWorker):
-    """The worker's half, and what it offers to `training`."""
+    """The worker's half."""
 
     def __init__(self, host):
         super().__init__(host)
-        self.groups, self._group = self, ToyGroup(self)
-
-    def install(self):
-        pass
-
-    def group(self, framework):
-        return self._group
-
-    def formed(self):
-        return None
-
-    def peer_lost(self, error):
-        return PeerLost(str(error)) if isinstance(error, EOFError | OSError | PeerLost) else None
+        self.groups = ToyGroup(self)
 
 
 class ToyGroup(WorkerGroup):
@@ -74,15 +57,16 @@ class ToyGroup(WorkerGroup):
         return [added / self.size() for added in sums] if mean else sums
 
     def _merged(self, mine, merge):
-        if not self.links:
-            return merge([mine])
-        if self.rank() == 0:
-            merged = merge([mine, *(link.recv() for link in self.links)])
-            for link in self.links:
-                link.send(merged)
-            return merged
-        self.links[0].send(mine)
-        return self.links[0].recv()
+        try:
+            if self.rank() == 0:
+                merged = merge([mine, *(link.recv() for link in self.links)])
+                for link in self.links:
+                    link.send(merged)
+                return merged
+            self.links[0].send(mine)
+            return self.links[0].recv()
+        except (EOFError, OSError) as error:
+            raise PeerLost(str(error)) from error
 
 
 def _reach(path):
