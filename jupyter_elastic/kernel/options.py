@@ -11,6 +11,7 @@ import keyword
 import re
 import shlex
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 from msgspec import Struct
 
 from jupyter_elastic.client.job import slot_range
@@ -27,7 +28,8 @@ from jupyter_elastic.types.errors import BadRequest
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
 MOST_SIZES = 1_000
 """As many as the daemon takes."""
-_OF_NOTEBOOKS = {"capture": None, "out": None, "no_capture": True, "handle": "", "block": False}
+_POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
+_OF_NOTEBOOKS = {"capture": None, "out": None, "no_capture": True, "handle": None, "block": False}
 """Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and the rank is added."""
@@ -45,7 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Names to capture instead of what the cell reads; None: what it reads."""
     out: tuple[str, ...] = ()
     detach: bool = False
-    handle: str = ""
+    handle: str | None = None
     max_time_s: float | None = None
     estimate_s: float | None = None
     env: dict[str, str] = {}
@@ -59,16 +61,48 @@ class Options(Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
+def _name(name: str) -> str:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ArgumentTypeError(f"{name}: that is no Python name")
+    return name
+
+
+def _names(text: str) -> list[str]:
+    return [_name(name.strip()) for name in text.split(",") if name.strip()]
+
+
+def _seconds(text: str) -> float:
+    match = _TIME.fullmatch(text.replace(" ", ""))
+    seconds = 0.0
+    if match is not None:
+        days, hours, minutes, rest = match.groups()
+        seconds = 86400 * int(days or 0) + 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
+    elif re.fullmatch(r"\d+(:\d{2}){1,2}", text):  # 1:30 or 1:30:00, as Slurm has it
+        for part in text.split(":"):
+            seconds = 60 * seconds + int(part)
+    if seconds <= 0:
+        raise ArgumentTypeError(f"{text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
+    return seconds
+
+
+def sizes_from(text: str) -> tuple[int, ...]:
+    """`4,1,2` -> (1, 2, 4); BadRequest says what is wrong."""
+    sizes = [size.strip() for size in text.split(",")]
+    if not all(size.isdecimal() and 1 <= int(size) <= 100_000 for size in sizes) or len(sizes) > MOST_SIZES:
+        raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
+    return tuple(sorted({int(size) for size in sizes}))
+
+
 @magic_arguments("%distribute")  # IPython puts another % before it
 @argument(
     "--gpus",
     "-n",
-    default="",
+    type=slot_range,
     metavar="N|MIN:MAX",
     help="Slots: exactly N, or as many as the pool can give between MIN and MAX. A slot is a GPU; on a pool without "
     "GPUs it is a CPU core.",
 )
-@argument("--sizes", default="", metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
+@argument("--sizes", type=sizes_from, default=(), metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
 @argument("--name", default="", help="Name of the job in queue and panels.")
 @argument(
     "--engine",
@@ -79,30 +113,33 @@ class Options(Struct, frozen=True, kw_only=True):
 @argument(
     "--in",
     dest="capture",
-    action="append",
+    action="extend",
+    type=_names,
     metavar="NAMES",
     help="Capture only these names (comma-separated or repeated) instead of those that the cell reads.",
 )
-@argument("--out", action="append", metavar="NAMES", help="Names whose values come back into the notebook.")
+@argument(
+    "--out", action="extend", type=_names, metavar="NAMES", help="Names whose values come back into the notebook."
+)
 @argument("--no-capture", action="store_true", help="Capture nothing from the notebook.")
 @argument("--detach", "-a", "--noblock", action="store_true", help="Do not wait; the cell's value is the job's handle.")
 @argument("--block", "-b", action="store_true", help="Wait for the job (the default).")
-@argument("--handle", "-o", default="", metavar="NAME", help="Put the job's handle into this name instead.")
+@argument("--handle", "-o", type=_name, metavar="NAME", help="Put the job's handle into this name instead.")
 @argument(
     "--deadline",
-    default="",
     metavar="TIME",
     help="Be done by then, for the policy `deadline`: 2h (from now), 18:00, 2026-12-24T18:00, or the end of a date. It "
     "needs --estimate, or a loop that reports how much there is to do.",
 )
 @argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
-@argument("--max-time", default="", metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
+@argument("--max-time", type=_seconds, metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
 @argument(
-    "--estimate", default="", metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
+    "--estimate", type=_seconds, metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
 )
 @argument(
     "--env",
     action="append",
+    default=[],
     metavar="K=V",
     help="Environment variable of the workers; K alone takes the kernel's, 'LAB_*' all that begin so.",
 )
@@ -128,7 +165,8 @@ def long_options() -> list[str]:
 
 def parse(line: str, environ: Mapping[str, str] | None = None, now: float | None = None) -> Options:
     """The options of a magic line, written at `now` (None: just now); BadRequest says what to change."""
-    return _checked(_given(line), environ or {}, time.time() if now is None else now)
+    given = _parsed(distribute_line.parser, line, "`%%distribute --help` lists the options")
+    return _checked(given, environ or {}, time.time() if now is None else now)
 
 
 def script_line(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> tuple[str, tuple[str, ...], Options]:
@@ -162,62 +200,65 @@ def _script_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _checked(given: Any, environ: Mapping[str, str], now: float) -> Options:
-    """The parsed options, checked; BadRequest says what to change."""
-    sizes = sizes_from(_plain(given.sizes))
-    gpus = _plain(given.gpus) or (f"{sizes[0]}:{sizes[-1]}" if sizes else "1")
-    low, high = slot_range(gpus)
+def _parsed(parser: MagicArgumentParser, line: str, advice: str) -> argparse.Namespace:
+    """The arguments of a magic's line; BadRequest ends with `advice`."""
+    try:
+        given: argparse.Namespace = parser.parse_args(shlex.split(line))
+    except (UsageError, ValueError) as problem:  # IPython would only print it, so that *Run All* would go on
+        close = get_close_matches(next((w for w in line.split() if w in str(problem)), ""), long_options(), 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise BadRequest(f"{problem}; {hint}{advice}") from None
+    return given
+
+
+def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) -> Options:
+    """The parsed options, checked together; BadRequest says what to change."""
+    sizes = given.sizes
+    low, high = given.gpus or ((sizes[0], sizes[-1]) if sizes else (1, 1))
     for size in sizes:
         if not low <= size <= high:
             raise BadRequest(
-                f"--sizes {','.join(map(str, sizes))}: {size} lies outside --gpus {gpus}; change one of them"
+                f"--sizes {','.join(map(str, sizes))}: {size} lies outside --gpus {low}:{high}; change one of them"
             )
-    if sizes:
-        low, high = sizes[0], sizes[-1]
-    capture = _names("--in", given.capture) if given.capture is not None else None
-    if given.no_capture:
-        if capture:
-            raise BadRequest("--in and --no-capture contradict each other: give one of them")
-        capture = ()
+    if given.no_capture and given.capture:
+        raise BadRequest("--in and --no-capture contradict each other: give one of them")
     if given.detach and given.block:
         raise BadRequest("--detach and --block contradict each other: give one of them")
-    out = _names("--out", given.out or [])
-    handle = _plain(given.handle)
-    if handle:
-        _identifier("--handle", handle)
+    if len(given.name) > 200:
+        raise BadRequest("--name: at most 200 characters")
     if not -1000 <= given.priority <= 1000:
         raise BadRequest(f"--priority {given.priority}: give a number from -1000 to 1000")
     if given.seed is not None and not 0 <= given.seed <= MOST_SEED:
         raise BadRequest(f"--seed {given.seed}: give a number from 0 to {MOST_SEED}")
-    return Options(
-        min_slots=low,
-        max_slots=high,
-        name=_name(_plain(given.name)),
-        engine=_plain(given.engine),
-        capture=capture,
-        out=out,
-        detach=given.detach,
-        handle=handle,
-        max_time_s=_seconds("--max-time", _plain(given.max_time)),
-        estimate_s=_seconds("--estimate", _plain(given.estimate)),
-        env=_environment(given.env or [], environ),
-        priority=given.priority,
-        sizes=sizes,
-        preemptible=not given.no_preempt,
-        deadline_at=deadline_from(_plain(given.deadline), now),
-        dry_run=given.dry_run,
-        seed=given.seed,
-    )
+    capture = () if given.no_capture else given.capture
+    checked = {
+        "min_slots": sizes[0] if sizes else low,
+        "max_slots": sizes[-1] if sizes else high,
+        "capture": capture if capture is None else tuple(dict.fromkeys(capture)),
+        "out": tuple(dict.fromkeys(given.out or ())),
+        "max_time_s": given.max_time,
+        "estimate_s": given.estimate,
+        "preemptible": not given.no_preempt,
+        "env": _environment(given.env, environ),
+        "deadline_at": None if given.deadline is None else deadline_from(given.deadline, now),
+    }
+    plain = {name: value for name, value in vars(given).items() if name in Options.__struct_fields__}
+    return Options(**plain | checked)
 
 
-def _given(line: str) -> Any:
-    """The options as they are written."""
-    try:
-        return parse_argstring(distribute_line, line)
-    except UsageError as problem:  # which IPython would only print, so that *Run All* would go on
-        close = get_close_matches(next((w for w in line.split() if w in str(problem)), ""), long_options(), 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise BadRequest(f"%%distribute: {problem}; {hint}`%%distribute --help` lists the options") from None
+def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
+    """Name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
+    parser = MagicArgumentParser()
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--shadow", action="store_true")
+    parser.add_argument("--activate", action="store_true")
+    parser.add_argument("--opt", action="append", default=[])
+    given = _parsed(parser, line, _POLICY_USAGE)
+    if not given.name.isidentifier():
+        raise BadRequest(_POLICY_USAGE)
+    if given.shadow and given.activate:
+        raise BadRequest("--shadow and --activate contradict each other: give one of them")
+    return given.name, given.activate, option_values(given.opt)
 
 
 def option_values(arguments: Sequence[str]) -> dict[str, Any]:
@@ -234,78 +275,8 @@ def option_values(arguments: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:
-    """Name, whether to activate, and options of a `%%policy` line; BadRequest says what to change."""
-    arguments = shlex.split(line)
-    if not arguments or not arguments[0].isidentifier():
-        raise BadRequest("write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`")
-    given, flags = [], set()
-    rest = iter(arguments[1:])
-    for option in rest:
-        if option == "--opt":
-            given.append(next(rest, ""))
-        elif option in {"--shadow", "--activate"}:
-            flags.add(option)
-        else:
-            raise BadRequest(f"%%policy: {option} is not understood; there are --shadow, --activate and --opt K=V")
-    if len(flags) == 2:
-        raise BadRequest("--shadow and --activate contradict each other: give one of them")
-    return arguments[0], "--activate" in flags, option_values(given)
-
-
-def _plain(value: Any) -> str:
-    """The argument without the quotes that IPython leaves around it."""
-    text = str(value)
-    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
-def _name(name: str) -> str:
-    if len(name) > 200:
-        raise BadRequest("--name: at most 200 characters")
-    return name
-
-
-def _identifier(option: str, name: str) -> str:
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise BadRequest(f"{option} {name}: that is no Python name")
-    return name
-
-
-def _names(option: str, given: list[str]) -> tuple[str, ...]:
-    names = [name.strip() for word in given for name in _plain(word).split(",") if name.strip()]
-    return tuple(dict.fromkeys(_identifier(option, name) for name in names))
-
-
-def _seconds(option: str, text: str) -> float | None:
-    if not text:
-        return None
-    match = _TIME.fullmatch(text.replace(" ", ""))
-    seconds = 0.0
-    if match is not None:
-        days, hours, minutes, rest = match.groups()
-        seconds = 86400 * int(days or 0) + 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(rest or 0)
-    elif re.fullmatch(r"\d+(:\d{2}){1,2}", text):  # 1:30 or 1:30:00, as Slurm has it
-        for part in text.split(":"):
-            seconds = 60 * seconds + int(part)
-    if seconds <= 0:
-        raise BadRequest(f"{option} {text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
-    return seconds
-
-
-def sizes_from(text: str) -> tuple[int, ...]:
-    """`4,1,2` -> (1, 2, 4); BadRequest says what is wrong."""
-    if not text:
-        return ()
-    sizes = [size.strip() for size in text.split(",")]
-    if not all(size.isdecimal() and 1 <= int(size) <= 100_000 for size in sizes) or len(sizes) > MOST_SIZES:
-        raise BadRequest(f"--sizes {text}: write numbers such as 1,2,4")
-    return tuple(sorted({int(size) for size in sizes}))
-
-
-def deadline_from(text: str, now: float) -> float | None:
+def deadline_from(text: str, now: float) -> float:
     """A duration from now, the next such time of day here, or a date (its end) with or without a time."""
-    if not text:
-        return None
     here = datetime.fromtimestamp(now).astimezone()
     try:
         if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
@@ -317,10 +288,9 @@ def deadline_from(text: str, now: float) -> float | None:
         elif re.match(r"\d{4}-\d{2}-\d{2}[T ]", text):
             due = datetime.fromisoformat(text).astimezone()
         else:
-            return now + (_seconds("--deadline", text) or 0.0)
-    except (ValueError, OverflowError, BadRequest):
-        msg = f"--deadline {text}: write a time such as 2h, 18:00 or 2026-12-24T18:00"
-        raise BadRequest(msg) from None
+            return now + _seconds(text)
+    except (ValueError, OverflowError, ArgumentTypeError):
+        raise BadRequest(f"--deadline {text}: write a time such as 2h, 18:00 or 2026-12-24T18:00") from None
     if due <= here:
         raise BadRequest(f"--deadline {text} lies in the past; it is {here:%Y-%m-%d %H:%M} here")
     return due.timestamp()
@@ -329,7 +299,7 @@ def deadline_from(text: str, now: float) -> float | None:
 def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in given:
-        name, equals, value = _plain(word).partition("=")
+        name, equals, value = word.partition("=")
         if "*" in name and not equals:
             named = {one: environ[one] for one in environ if fnmatchcase(one, name)}
             if not named:
@@ -340,5 +310,5 @@ def _environment(given: list[str], environ: Mapping[str, str]) -> dict[str, str]
             raise BadRequest(f"--env {word}: write NAME=VALUE")
         if not equals and name not in environ:
             raise BadRequest(f"--env {name}: no such variable is set here; write {name}=VALUE")
-        found[name] = _plain(value) if equals else environ[name]
+        found[name] = value if equals else environ[name]
     return found

@@ -105,7 +105,7 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook, tmp_path: Path) -
         ("%elastic policy fifo --opt nonsense", "write NAME=VALUE"),
         ("%%policy 3x\npass", "write %%policy NAME"),
         ("%%policy mine --shadow --activate\npass", "contradict"),
-        ("%%policy mine --frobnicate\npass", "--frobnicate is not understood"),
+        ("%%policy mine --frobnicate\npass", "unrecognized arguments: --frobnicate"),
         ("%%policy mine\nx = 1", "define plan(view)"),
         ("%%policy mine\ndef plan(view):\n    return {99: 1}", "there is no unfinished job 99"),
         ("%%policy mine\ndef plan(view):\n    return 1 / 0", "ZeroDivisionError"),
