@@ -1,15 +1,20 @@
 """`training.report(loss=...)`: how far this training is, said often and sent seldom.
 
-Knows no framework: a value is anything that becomes a float. Values are kept as they are and read only when a report
-goes out, so that a step never waits for its GPU.
+Knows no framework: a value is anything that becomes a float. What lies in host memory is read at once, anything else
+only when the training's own thread sends a report, so that a step never waits for its GPU. When no report follows one
+that came too soon, another thread sends it. That thread never calls a GPU (it would spoil a CUDA graph that is being
+captured, and could overtake another stream): metrics that lie there stay as they were last sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import msgspec
@@ -20,7 +25,8 @@ from jupyter_elastic.training.membership import in_job
 from jupyter_elastic.types import Progress
 
 INTERVAL_S = 0.25
-"""The one limit on the way of a metric to the journal and to every view: no more than a person can follow."""
+"""The one limit on the way of a metric to the journal and to every view: no more than a person can follow. A report
+that comes sooner goes out with the next one, or by itself when none has followed for so long."""
 AVERAGED = 20
 """Of the values that came since the last sending, so many, the newest, are averaged."""
 WINDOW_S = 5.0
@@ -38,7 +44,10 @@ EXACT = {
 
 
 class Reporter:
-    """Collects metrics and sends a `Progress` at most every `INTERVAL_S` seconds."""
+    """Collects metrics and sends a `Progress` at most every `INTERVAL_S` seconds.
+
+    `report` and `flush` are called by the training's thread, `send_held` by any other.
+    """
 
     def __init__(self) -> None:
         self.unsent: dict[str, deque[Any]] = {}
@@ -48,47 +57,73 @@ class Reporter:
         self.exact: dict[str, float] = {}
         self.marks: deque[tuple[float, int, int]] = deque()
         self.sent_at = 0.0
-        self.pending = False
+        """When `report` or `flush` last sent something."""
+        self.reported_at = 0.0
+        self.held: Progress | None = None
+        """How far the training was at its last report, without metrics; None when that was sent."""
         self.calls = 0
+        self.lock = threading.Lock()
 
     def report(self, metrics: dict[str, Any]) -> Progress | None:
         """Take metrics; the progress that was sent, or None when it is not yet time."""
-        self.calls += 1
-        for name, value in metrics.items():
-            if name in EXACT:
-                self.exact[name] = EXACT[name](value)
-                continue
-            self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(_detached(value))
-        if context.warming_up:
-            return None
-        now = time.monotonic()
-        self._mark(now)
-        self.pending = True
-        return self.flush(now) if now - self.sent_at >= INTERVAL_S else None
+        with self.lock:
+            self.calls += 1
+            for name, value in metrics.items():
+                if name in EXACT:
+                    self.exact[name] = EXACT[name](value)
+                else:
+                    self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(_kept(value))
+            if context.warming_up:
+                return None
+            self.reported_at = time.monotonic()
+            self._mark(self.reported_at)
+            self.held = self._progress()
+            return self._send() if self.reported_at - self.sent_at >= INTERVAL_S else None
 
-    def flush(self, now: float | None = None) -> Progress | None:
-        """Send what was not sent yet."""
-        if not self.pending:
-            return None
-        self.pending = False
-        self.sent_at = time.monotonic() if now is None else now
-        progress = msgspec.structs.replace(self._progress(), **self.exact)
-        if session.current is not None and in_job()[0] == 0:
-            session.current.report(progress)
+    def flush(self) -> Progress | None:
+        """Send what was not sent yet, with what the training is at now."""
+        with self.lock:
+            if self.held is None:
+                return None
+            self.reported_at = time.monotonic()
+            self.held = self._progress()
+            return self._send()
+
+    def send_held(self) -> None:
+        """Send what was not sent yet as it was reported, and of the metrics those that need not be read any more."""
+        with self.lock:
+            if self.held is not None:
+                self._send(late=True)
+
+    def _send(self, *, late: bool = False) -> Progress:
+        assert self.held is not None
+        for name, values in list(self.unsent.items()):
+            if late and not all(isinstance(value, float) for value in values):
+                continue
+            if (mean := _mean(self.unsent.pop(name))) is not None:
+                self.metrics[name] = mean
+        progress, self.held = msgspec.structs.replace(self.held, metrics=dict(self.metrics)), None
+        if not late:
+            self.sent_at = self.reported_at
+        current = session.current
+        if current is not None and (late or in_job()[0] == 0):
+            current.report(progress)
         return progress
 
     def new_group(self) -> None:
         """Another group has another speed, and its first report is sent at once; what is known of the model stays."""
-        self.marks.clear()
-        self.sent_at = 0.0
+        with self.lock:
+            self.marks.clear()
+            self.sent_at = 0.0
 
     def forget(self) -> None:
         """Begin anew: a rollback makes what was reported stale."""
-        self.marks.clear()
-        self.unsent.clear()
-        self.metrics.clear()
-        self.exact.clear()
-        self.pending = False
+        with self.lock:
+            self.marks.clear()
+            self.unsent.clear()
+            self.metrics.clear()
+            self.exact.clear()
+            self.held = None
 
     def _mark(self, now: float) -> None:
         samples = context.state.samples if context.state is not None else 0
@@ -99,25 +134,23 @@ class Reporter:
             self.marks.popleft()
 
     def _progress(self) -> Progress:
-        self.metrics |= {name: mean for name, values in self.unsent.items() if (mean := _mean(values)) is not None}
-        self.unsent.clear()
-        metrics = dict(self.metrics)
         state = context.state
         if state is None:
-            return Progress(step=self.calls, world_size=in_job()[1], metrics=metrics)
-        per_epoch = sum(context.passes)
-        whole = context.epochs is not None and per_epoch > 0
-        in_epoch = state.seen / per_epoch if per_epoch else 0.0
-        return Progress(
-            step=state.step,
-            epoch=float(state.epoch) + min(in_epoch, 1.0),
-            epochs=None if context.epochs is None else float(context.epochs),
-            samples=float(state.samples),
-            total_samples=float((context.epochs or 0) * per_epoch) if whole else None,
-            samples_per_s=self._speed(),
-            world_size=context.size,
-            metrics=metrics,
-        )
+            progress = Progress(step=self.calls, world_size=in_job()[1])
+        else:
+            per_epoch = sum(context.passes)
+            whole = context.epochs is not None and per_epoch > 0
+            in_epoch = state.seen / per_epoch if per_epoch else 0.0
+            progress = Progress(
+                step=state.step,
+                epoch=float(state.epoch) + min(in_epoch, 1.0),
+                epochs=None if context.epochs is None else float(context.epochs),
+                samples=float(state.samples),
+                total_samples=float((context.epochs or 0) * per_epoch) if whole else None,
+                samples_per_s=self._speed(),
+                world_size=context.size,
+            )
+        return msgspec.structs.replace(progress, **self.exact)
 
     def _speed(self) -> float | None:
         if len(self.marks) < 2:
@@ -139,17 +172,60 @@ def report(**metrics: Any) -> Progress | None:
             `noise_scale` (samples).
 
     Returns:
-        What was sent; None when the last one was sent less than a quarter of a second ago.
+        What was sent; None when the last one was sent less than a quarter of a second ago. It is sent later then.
     """
-    return reporter.report(metrics)
+    sent = reporter.report(metrics)
+    if reporter.held is not None and session.current is not None and in_job()[0] == 0:
+        late_sender.wake()
+    return sent
+
+
+class LateSender:
+    """A thread that sends what `reporter` holds back, once no report has come for `INTERVAL_S`."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Something is held back."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="elastic-report", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            pause_s = reporter.reported_at + INTERVAL_S - time.monotonic()
+            if pause_s > 0:
+                time.sleep(pause_s)
+            else:
+                self._wanted.clear()
+                reporter.send_held()
 
 
 reporter = Reporter()
+late_sender = LateSender()
 
 
-def _detached(value: Any) -> Any:
+def _after_fork() -> None:
+    """A process that the cell forks has no such thread, and the lock may be held by one that it doesn't have."""
+    global late_sender
+    reporter.lock, late_sender = threading.Lock(), LateSender()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _kept(value: Any) -> Any:
+    """The value as a number if it lies in host memory; any other as it is, without what it was computed from."""
     detach = getattr(value, "detach", None)
-    return detach() if callable(detach) else value
+    value = detach() if callable(detach) else value
+    if isinstance(value, Real) or str(getattr(value, "device", "")).endswith(("cpu", "CPU:0")):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return float(value)
+    return value
 
 
 def _mean(values: Iterable[Any]) -> float | None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
+import torch
 
 from jupyter_elastic import training
 from jupyter_elastic.training.context import context
@@ -21,6 +23,13 @@ class Slow:
     def __float__(self):
         Slow.reads += 1
         return 2.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_reported():
+    yield
+    module_reporter().forget()
+    module_reporter().new_group()
 
 
 def test_reports_are_coalesced_and_values_read_late(memory, group, monkeypatch):
@@ -51,13 +60,40 @@ def test_the_first_report_of_a_new_group_goes_out_at_once(memory, group, monkeyp
     assert reporter.report({"loss": 2.0}).metrics == {"loss": 2.5}
 
 
+def test_a_report_that_came_too_soon_is_sent_when_none_follows(memory, group):
+    """As before a long evaluation. It is sent as it was reported, whatever the training does meanwhile."""
+    sent = threading.Event()
+    memory.report = lambda progress: (memory.reports.append(progress), sent.set())
+    training.report(step=1, loss=4.0)
+    sent.clear()
+    training.report(step=2, loss=2.0, accuracy=torch.tensor(0.25, requires_grad=True))
+    assert sent.wait(30)
+    assert [(p.step, p.metrics) for p in memory.reports] == [
+        (1, {"loss": 4.0}),
+        (2, {"loss": 2.0, "accuracy": 0.25}),
+    ]
+    assert module_reporter().flush() is None
+
+
+def test_what_lies_on_a_gpu_is_not_read_by_another_thread(memory, group, monkeypatch):
+    clock = iter([10.0, 10.01, 10.3])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    Slow.reads = 0
+    reporter = Reporter()
+    reporter.report({"loss": 4.0})
+    assert reporter.report({"loss": Slow(), "accuracy": 0.5}) is None
+    reporter.send_held()
+    assert Slow.reads == 0
+    assert [(p.step, p.metrics) for p in memory.reports][1:] == [(2, {"loss": 4.0, "accuracy": 0.5})]
+    assert reporter.flush() is None
+    assert reporter.report({"accuracy": 0.5}).metrics == {"loss": 2.0, "accuracy": 0.5}, "it limits no later report"
+
+
 def test_step_epoch_samples_and_speed_are_added(memory, group):
     context.state = state = State()
     for state.epoch in state.epochs(2):  # noqa: B020
         for _ in training.batches(list(range(10)), 4):
-            training.report(loss=1)
-            module_reporter().pending = True
-            last = module_reporter().flush()
+            last = training.report(loss=1) or module_reporter().flush()
     assert (last.step, last.samples, last.total_samples, last.epochs, last.world_size) == (6, 20.0, 20.0, 2.0, 1)
     assert last.epoch == 2.0
     assert last.samples_per_s is None or last.samples_per_s > 0
