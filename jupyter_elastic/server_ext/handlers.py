@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import functools
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar
 
 import msgspec
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
@@ -20,24 +22,24 @@ from msgspec import UNSET, UnsetType
 from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
+from jupyter_elastic.client.job import BACKGROUND
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.server_ext import pages
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
-from jupyter_elastic.widgets.page import without_clock
+from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
+from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
 
 STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
-MAX_WINDOW = 500
 TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 PUSH_S, LOOK_S = 0.1, 0.5
 """A socket is sent at most ten pages a second; what ranks print is looked for twice a second."""
 
 
-class _Api(ExtensionHandlerMixin, APIHandler):
-    """What all REST handlers share: the follower, JSON, errors as `{code, message}`."""
+class _Handler(ExtensionHandlerMixin):
+    """What REST and sockets share."""
 
     auth_resource: ClassVar[str] = "jupyter_elastic:jobs"
 
@@ -45,9 +47,9 @@ class _Api(ExtensionHandlerMixin, APIHandler):
     def follower(self) -> PoolFollower:
         return self.settings["jupyter_elastic_follower"]  # type: ignore[no-any-return]
 
-    def answer(self, value: Any) -> None:
-        self.set_header("Content-Type", "application/json")
-        self.finish(msgspec.json.encode(value))
+
+class _Api(_Handler, APIHandler):
+    """What all REST handlers share: JSON, errors as `{code, message}`."""
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         problem = kwargs.get("exc_info", (None, None, None))[1]
@@ -61,7 +63,7 @@ class _Api(ExtensionHandlerMixin, APIHandler):
         else:
             message = "the server could not answer; its log says more"
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps({"code": code, "message": message}))
+        self.finish(msgspec.json.encode({"code": code, "message": message}))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if not isinstance(value, ElasticError):
@@ -89,47 +91,71 @@ def job_number(text: str) -> int:
     return int(text)
 
 
+@contextlib.contextmanager
+def _job_file(what: str) -> Iterator[None]:
+    """Use a file of a job's folder; NotFound names `what` where it is missing, or closed to this server's user."""
+    try:
+        yield
+    except OSError:
+        raise NotFound(f"{what} is not there, or is another user's") from None
+
+
+def _answers(action: str) -> Callable[[Any], Any]:
+    """For a handler's method: who may not do `action` gets a 403; what it returns is sent as JSON, None as a 204."""
+
+    def decorate(method: Any) -> Any:
+        @web.authenticated
+        @authorized(action)
+        @functools.wraps(method)
+        async def checked(self: _Api, *path: str) -> None:
+            value = await method(self, *path)
+            if value is None:
+                self.set_status(204)
+                self.finish()
+            else:
+                self.set_header("Content-Type", "application/json")
+                self.finish(msgspec.json.encode(value))
+
+        return checked
+
+    return decorate
+
+
 class HealthHandler(_Api):
     """Whether the pool answers."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self) -> None:
+    @_answers("read")
+    async def get(self) -> Any:
         """`{version, down_since, user, policy, seq}`."""
-        follower = self.follower
-        self.answer(
-            {
-                "version": __version__,
-                "down_since": follower.down_since,
-                "user": follower.pool.user,
-                "policy": follower.pool.policy,
-                "seq": follower.pool.seq,
-            }
-        )
+        pool = self.follower.pool
+        return {
+            "version": __version__,
+            "down_since": self.follower.down_since,
+            "user": pool.user,
+            "policy": pool.policy,
+            "seq": pool.seq,
+        }
 
 
 class PoolHandler(_Api):
     """The pool's screen."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self) -> None:
+    @_answers("read")
+    async def get(self) -> Any:
         """A `PoolScreen`; `offset` and `limit` choose a window of its job table."""
-        offset, limit = self.number("offset", 0, 10**9 - 1), self.number("limit", 100, MAX_WINDOW)
-        self.answer(self.follower.screen(offset, limit))
+        return self.follower.screen(self.number("offset", 0, 10**9 - 1), self.number("limit", 100, MAX_WINDOW))
 
 
 class JobsHandler(_Api):
-    """Jobs as the daemon tells them."""
+    """Jobs as the daemon describes them."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self) -> None:
+    @_answers("read")
+    async def get(self) -> Any:
         """A list of `JobInfo`; with `all=1` the ended ones too."""
         everything, limit = self.number("all", 0, 1), self.number("limit", 1000, 10_000)
         found = await self.follower.ask(wire.ListJobs(all=bool(everything), limit=limit))
         assert isinstance(found, wire.Jobs)
-        self.answer(found.jobs)
+        return found.jobs
 
 
 YEAR_9999 = 253_402_300_799
@@ -148,70 +174,61 @@ class _Resize(msgspec.Struct, forbid_unknown_fields=True):
 class JobHandler(_Api):
     """One job."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self, job: str) -> None:
+    @_answers("read")
+    async def get(self, job: str) -> Any:
         """A `JobPage`: screen, the ranks' last output, traceback."""
         followed = await self.follower.job(job_number(job))
-        self.answer(await asyncio.to_thread(pages.page_now, followed, self.follower.notice))
+        return await asyncio.to_thread(page_now, followed, self.follower.notice)
 
-    @web.authenticated
-    @authorized("write", "jupyter_elastic:jobs")
+    @_answers("write")
     async def patch(self, job: str) -> None:
         """Change the job's range, or what else it asked for; what is left out stays."""
         given = msgspec.structs.asdict(self.body(_Resize))
         if all(value is UNSET for value in given.values()):
             raise BadRequest(f"give at least one of {', '.join(given)}")
         await self.follower.ask(wire.ResizeJob(job=job_number(job), **given))
-        self.set_status(204)
-        self.finish()
 
-    @web.authenticated
-    @authorized("write", "jupyter_elastic:jobs")
+    @_answers("write")
     async def delete(self, job: str) -> None:
         """Cancel the job."""
         await self.follower.ask(wire.CancelJob(job=job_number(job), reason="cancelled in the browser"))
-        self.set_status(204)
-        self.finish()
 
 
 class BackgroundHandler(_Api):
     """Lets the cell that waits for a job go on."""
 
-    @web.authenticated
-    @authorized("write", "jupyter_elastic:jobs")
+    @_answers("write")
     async def post(self, job: str) -> None:
         """The cell sees a file in the job's folder; nothing happens where no cell waits."""
         followed = await self.follower.job(job_number(job))
-        pages.send_to_background(followed.folder)
-        self.set_status(204)
-        self.finish()
+        with _job_file("the job's folder"):
+            (followed.folder / BACKGROUND).touch()
 
 
 class ExplanationHandler(_Api):
     """Why a job waits, or holds what it holds."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self, job: str) -> None:
+    @_answers("read")
+    async def get(self, job: str) -> Any:
         """`{text}`."""
         found = await self.follower.ask(wire.ExplainJob(job=job_number(job)))
         assert isinstance(found, wire.Explanation)
-        self.answer({"text": found.text})
+        return {"text": found.text}
 
 
 class OutputHandler(_Api):
     """The whole file of what a rank printed."""
 
     @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
+    @authorized("read")
     async def get(self, job: str, rank: str, stream: str) -> None:
         """The file as text, in pieces, so that a long one costs no memory."""
         followed = await self.follower.job(job_number(job))
-        path = pages.output_file(followed.folder, job_number(rank), stream)
-        self.set_header("Content-Type", TEXT)
-        self.set_header("X-Content-Type-Options", "nosniff")
-        with path.open("rb") as file:
+        with _job_file(f"{stream} of rank {rank[:9]}"):
+            file = (followed.folder / f"rank.{job_number(rank)}" / stream).open("rb")
+        with file:
+            self.set_header("Content-Type", TEXT)
+            self.set_header("X-Content-Type-Options", "nosniff")
             while piece := file.read(1 << 18):
                 self.write(piece)
                 await self.flush()
@@ -221,47 +238,35 @@ class OutputHandler(_Api):
 class KeptHandler(_Api):
     """What a notebook's file keeps of a job."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self, job: str) -> None:
+    @_answers("read")
+    async def get(self, job: str) -> Any:
         """A `KeptPage`: the page, and what readers without our front end see."""
-        followed = await self.follower.job(job_number(job))
-        self.answer(await asyncio.to_thread(pages.kept_page, followed))
+        return await asyncio.to_thread(kept_page, await self.follower.job(job_number(job)))
 
 
 class ScriptHandler(_Api):
     """The cell as it was submitted."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:jobs")
-    async def get(self, job: str) -> None:
+    @_answers("read")
+    async def get(self, job: str) -> Any:
         """`{script}`."""
         followed = await self.follower.job(job_number(job))
-        self.answer({"script": pages.script(followed.folder)})
+        with _job_file("the cell's source"):
+            return {"script": (followed.folder / "cell.py").read_text(encoding="utf-8")}
 
 
 class PoliciesHandler(_Api):
-    """The shelf."""
+    """The policies that there are."""
 
     auth_resource = "jupyter_elastic:policy"
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:policy")
-    async def get(self) -> None:
+    @_answers("read")
+    async def get(self) -> Any:
         """`{policies, refusal}`; `refusal` says whom to ask when this user may not switch."""
         found = await self.follower.ask(wire.ListPolicies())
         assert isinstance(found, wire.Policies)
-        user = self.current_user
-        may = await _may(self, user, "write", "jupyter_elastic:policy")
-        refusal = found.refusal if may else NOT_HERE
-        self.answer({"policies": found.policies, "refusal": refusal})
-
-
-async def _may(handler: Any, user: Any, action: str, resource: str) -> bool:
-    allowed = handler.authorizer.is_authorized(handler, user, action, resource)
-    if asyncio.iscoroutine(allowed):
-        allowed = await allowed
-    return bool(allowed)
+        may = await ensure_async(self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource))
+        return {"policies": found.policies, "refusal": found.refusal if may else NOT_HERE}
 
 
 class _Use(msgspec.Struct, forbid_unknown_fields=True):
@@ -273,14 +278,13 @@ class _Use(msgspec.Struct, forbid_unknown_fields=True):
 class PolicyHandler(_Api):
     """The active policy."""
 
-    @web.authenticated
-    @authorized("write", "jupyter_elastic:policy")
+    auth_resource = "jupyter_elastic:policy"
+
+    @_answers("write")
     async def put(self) -> None:
         """Switch it; 404 or 400 when name or options are wrong, and the old one stands."""
         given = self.body(_Use)
         await self.follower.ask(wire.SwitchPolicy(name=given.name, options=given.options, reason=given.reason[:1000]))
-        self.set_status(204)
-        self.finish()
 
 
 class _Shadow(msgspec.Struct, forbid_unknown_fields=True):
@@ -290,23 +294,19 @@ class _Shadow(msgspec.Struct, forbid_unknown_fields=True):
 class ShadowHandler(_Api):
     """A policy that is asked beside the active one: the pool does not hear of it, so whoever may look may ask."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:policy")
+    auth_resource = "jupyter_elastic:policy"
+
+    @_answers("read")
     async def put(self, policy: str) -> None:
         """Ask it from now on; 404 or 400 when name or options are wrong."""
         self.follower.shadows.begin(policy, self.body(_Shadow).options)
         await self.follower.ask_shadows()
-        self.set_status(204)
-        self.finish()
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:policy")
+    @_answers("read")
     async def delete(self, policy: str) -> None:
         """Ask it no longer."""
         self.follower.shadows.end(policy)
         await self.follower.ask_shadows()
-        self.set_status(204)
-        self.finish()
 
 
 class _Forecast(msgspec.Struct, forbid_unknown_fields=True):
@@ -317,14 +317,15 @@ class _Forecast(msgspec.Struct, forbid_unknown_fields=True):
 class ForecastsHandler(_Api):
     """The what-if: nothing is changed."""
 
-    @web.authenticated
-    @authorized("read", "jupyter_elastic:policy")
-    async def post(self) -> None:
+    auth_resource = "jupyter_elastic:policy"
+
+    @_answers("read")
+    async def post(self) -> Any:
         """A list of `Forecast`: when each job would start and end under each policy; `options` are the last one's."""
         given = self.body(_Forecast)
         if not 1 <= len(given.policies) <= 20:
             raise BadRequest("name 1 to 20 policies")
-        self.answer(await forecasts.forecast(self.follower.ask, given.policies, given.options))
+        return await forecasts.forecast(self.follower.ask, given.policies, given.options)
 
 
 class _Look(msgspec.Struct, forbid_unknown_fields=True):
@@ -334,26 +335,20 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
     jobs: list[int] = []
 
 
-class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, JupyterHandler):
+class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
     """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
 
     The page says what it looks at: `{"pool": [offset, limit], "jobs": [7]}`. It is sent `{"pool": PoolScreen,
     "down_since": ...}` and `{"job": JobPage}`.
     """
 
-    auth_resource = "jupyter_elastic:jobs"
+    task: asyncio.Task[None] | None = None
 
     @ws_authenticated
+    @authorized("read")
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Upgrade, for those who may read."""
-        if not await _may(self, self.current_user, "read", "jupyter_elastic:jobs"):
-            raise web.HTTPError(403)
         await super().get(*args, **kwargs)
-
-    @property
-    def follower(self) -> PoolFollower:
-        """What the server knows of the pool."""
-        return self.settings["jupyter_elastic_follower"]  # type: ignore[no-any-return]
 
     def open(self, *_args: Any, **_kwargs: Any) -> None:
         """Begin to send."""
@@ -369,14 +364,15 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
             self.close(1003, f"not a look: {problem}"[:120])
             return
         if len(look.jobs) > 50 or (look.pool and not (look.pool[0] >= 0 and 0 < look.pool[1] <= MAX_WINDOW)):
-            self.close(1003, "at most 50 jobs and a window of 500")
+            self.close(1003, f"at most 50 jobs and a window of {MAX_WINDOW}")
             return
         self.look, self.sent = look, {}
         self.follower.changed()
 
     def on_close(self) -> None:
         """End the sender."""
-        self.task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     async def push(self) -> None:
         """Send what changed; outputs grow without events: look for them too."""
@@ -394,7 +390,7 @@ class ScreensSocket(ExtensionHandlerMixin, WebSocketMixin, WebSocketHandler, Jup
             await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": down_since})
         for job in self.look.jobs:
             try:
-                page = await asyncio.to_thread(pages.page_now, await follower.job(job), follower.notice)
+                page = await asyncio.to_thread(page_now, await follower.job(job), follower.notice)
             except ElasticError as problem:
                 # A pool that does not answer yet says nothing about whose job this is.
                 kind = "missing" if isinstance(problem, NotFound) else "waiting"
@@ -422,11 +418,6 @@ class EventsSocket(ScreensSocket):
 
     def on_message(self, message: str | bytes) -> None:
         """Nothing is expected from the other side."""
-
-    def on_close(self) -> None:
-        """End the stream."""
-        if hasattr(self, "task"):
-            self.task.cancel()
 
     async def stream(self, since: int) -> None:
         """Every event, in order."""

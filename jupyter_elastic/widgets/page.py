@@ -26,6 +26,14 @@ class JobPage(Struct, frozen=True, kw_only=True):
     """Name of the job's folder: no two jobs of any pools share it, as they may share a number."""
 
 
+class KeptPage(Struct, frozen=True, kw_only=True):
+    """What a notebook's file keeps of a job: its page, and the forms for readers without our front end."""
+
+    page: JobPage
+    forms: dict[str, str]
+    """By MIME type."""
+
+
 def job_page(job: FollowedJob, notice: str, *, outputs: Output | None = None, failure_apart: bool = False) -> JobPage:
     """The page now. `outputs`: what was last read of them; `failure_apart`: the traceback is shown elsewhere."""
     found = failure_of(job)
@@ -37,6 +45,18 @@ def job_page(job: FollowedJob, notice: str, *, outputs: Output | None = None, fa
         notice=job.problem or notice,
         folder=job.folder.name,
     )
+
+
+def page_now(job: FollowedJob, notice: str) -> JobPage:
+    """The page, with what the ranks have printed by now."""
+    job.read_files()
+    return job_page(job, notice)
+
+
+def kept_page(job: FollowedJob) -> KeptPage:
+    """The page now, as a file keeps it."""
+    page = msgspec.structs.replace(page_now(job, ""), notice="")
+    return KeptPage(page=page, forms=forms(job, page))
 
 
 def forms(job: FollowedJob, page: JobPage) -> dict[str, str]:

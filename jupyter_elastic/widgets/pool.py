@@ -16,11 +16,10 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.widgets import bundle, forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.job import receive_while_busy
+from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
 from jupyter_elastic.widgets.updater import updater
 
 WINDOW = 100
-MAX_WINDOW = 500
-"""Jobs that are sent at once at most: the rest is asked for when somebody scrolls."""
 
 
 class _Command(msgspec.Struct, forbid_unknown_fields=True):

@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+MAX_WINDOW = 500
+"""Jobs that are sent at once at most: the rest is asked for when somebody scrolls."""
 
-class _Screen(Struct, frozen=True, kw_only=True):
-    pass
 
-
-class SlotBox(_Screen, frozen=True, kw_only=True):
+class SlotBox(Struct, frozen=True, kw_only=True):
     """One square of the map."""
 
     slot: str
@@ -25,14 +24,14 @@ class SlotBox(_Screen, frozen=True, kw_only=True):
     reason: str
 
 
-class HostBox(_Screen, frozen=True, kw_only=True):
+class HostBox(Struct, frozen=True, kw_only=True):
     """One row of the map."""
 
     name: str
     slots: list[SlotBox]
 
 
-class JobRow(_Screen, frozen=True, kw_only=True):
+class JobRow(Struct, frozen=True, kw_only=True):
     """One line of the queue. Times are seconds since the epoch."""
 
     job: int
@@ -53,7 +52,7 @@ class JobRow(_Screen, frozen=True, kw_only=True):
     reason: str
 
 
-class ShareRow(_Screen, frozen=True, kw_only=True):
+class ShareRow(Struct, frozen=True, kw_only=True):
     """A user's part of the pool: what they hold and what an equal share among those who want slots would be."""
 
     user: str
@@ -64,7 +63,7 @@ class ShareRow(_Screen, frozen=True, kw_only=True):
     """Held within the history that is shown."""
 
 
-class HistoryPoint(_Screen, frozen=True, kw_only=True):
+class HistoryPoint(Struct, frozen=True, kw_only=True):
     """From `at` on, until the next point."""
 
     at: float
@@ -75,7 +74,7 @@ class HistoryPoint(_Screen, frozen=True, kw_only=True):
     queued: int
 
 
-class SwitchRow(_Screen, frozen=True, kw_only=True):
+class SwitchRow(Struct, frozen=True, kw_only=True):
     """A switch of the policy."""
 
     at: float
@@ -85,7 +84,7 @@ class SwitchRow(_Screen, frozen=True, kw_only=True):
     reason: str
 
 
-class NoteRow(_Screen, frozen=True, kw_only=True):
+class NoteRow(Struct, frozen=True, kw_only=True):
     """What the policy did, newest first."""
 
     at: float
@@ -93,7 +92,7 @@ class NoteRow(_Screen, frozen=True, kw_only=True):
     text: str
 
 
-class ShadowDifference(_Screen, frozen=True, kw_only=True):
+class ShadowDifference(Struct, frozen=True, kw_only=True):
     """A job that a shadow would give another number of workers than it holds."""
 
     job: int
@@ -103,7 +102,7 @@ class ShadowDifference(_Screen, frozen=True, kw_only=True):
     shadow: int
 
 
-class ShadowRow(_Screen, frozen=True, kw_only=True):
+class ShadowRow(Struct, frozen=True, kw_only=True):
     """A policy that is asked beside the one that decides, and not obeyed. Times are seconds since the epoch."""
 
     policy: str
@@ -112,21 +111,21 @@ class ShadowRow(_Screen, frozen=True, kw_only=True):
     """Its text is from a cell of this notebook."""
     since: float
     """Asked from then on."""
-    asked: int
-    differed: int
+    asked: int = 0
+    differed: int = 0
     """So often of the times that it was asked it would have done something else."""
-    differs_since: float | None
+    differs_since: float | None = None
     """Since when it has differed without a break; None while it agrees."""
-    jobs: int
+    jobs: int = 0
     """Unfinished jobs when it was asked last."""
-    differences: list[ShadowDifference]
+    differences: list[ShadowDifference] = []
     """The first of them."""
-    total_differences: int
-    problem: str
+    total_differences: int = 0
+    problem: str = ""
     """Why it could not be asked, or why its plan could not be followed."""
 
 
-class PoolScreen(_Screen, frozen=True, kw_only=True):
+class PoolScreen(Struct, frozen=True, kw_only=True):
     """The whole page."""
 
     seq: int
