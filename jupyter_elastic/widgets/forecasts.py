@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
@@ -26,6 +25,8 @@ from jupyter_elastic.widgets.pool_screen import ShadowDifference, ShadowRow
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
 """Asks the daemon."""
+Clock: TypeAlias = Callable[[], float]
+"""Seconds that only go on."""
 EVERY_S = 10.0
 MAX_JOBS = 300
 """Of a longer queue no waits are shown: it would take seconds to find out and be wrong."""
@@ -39,31 +40,7 @@ MAX_SHADOWS = 5
 MAX_DIFFERENCES = 20
 
 
-class JobForecast(Struct, frozen=True, kw_only=True):
-    """When a job would start and finish, seconds since the epoch; None: not within sight."""
-
-    job: int
-    start_at: float | None
-    finish_at: float | None
-
-
-class Forecast(Struct, frozen=True, kw_only=True):
-    """The pool's future under one policy."""
-
-    policy: str
-    avg_jct_s: float | None
-    makespan_s: float | None
-    jobs: list[JobForecast]
-    losers: list[int]
-    """Who would finish later than under the first policy."""
-    winners: list[int]
-    avg_jct_trend: int
-    """1: later than under the first policy, -1: earlier, 0: about the same, by the measure of losers and winners."""
-    makespan_trend: int
-    problem: str
-
-
-async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> list[Forecast]:
+async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> list[whatif.Forecast]:
     """A forecast for each policy; the first one is what the others are compared with, `options` are the last one's.
 
     NotFound or BadRequest for a policy or options that there aren't.
@@ -75,9 +52,7 @@ async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> li
         chosen[policies[-1]] = options
     made = {name: plugins.make_policy(name, given) for name, given in chosen.items()}
     usual = await _usual(ask, answer.view)
-    found = await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0], usual=usual)
-    now = answer.view.now
-    return [_in_clock_time(one, now) for one in found]
+    return await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0], usual=usual)
 
 
 async def _usual(ask: Ask, view: View) -> History:
@@ -92,15 +67,17 @@ async def _usual(ask: Ask, view: View) -> History:
 class Waits:
     """When the queued jobs will start, as ranges of seconds since the epoch; learns from how wrong it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self.ranges: dict[JobId, tuple[float, float]] = {}
+        self._clock = clock
         self._past = whatif.Calibration()
-        self._said: dict[JobId, tuple[float, whatif.Eta]] = {}
+        self._predicted: dict[JobId, tuple[float, whatif.Eta]] = {}
+        """The first prediction of each queued job, and when it was made."""
         self._next = 0.0
 
     async def renew(self, ask: Ask) -> bool:
         """Find the ranges anew when it is time to; whether they were. A pool that does not answer has none."""
-        began = time.monotonic()
+        began = self._clock()
         if began < self._next:
             return False
         self._next = began + EVERY_S
@@ -115,44 +92,23 @@ class Waits:
         self._learn(view)
         found: list[whatif.Eta] = []
         if len(view.jobs) <= MAX_JOBS:
-            simulated = time.monotonic()
+            simulated = self._clock()
             found = await asyncio.to_thread(whatif.waits, view, policy, past=self._past, usual=usual)
-            self._next = max(self._next, began + LAZY * (time.monotonic() - simulated))
+            self._next = max(self._next, began + LAZY * (self._clock() - simulated))
         self.ranges = {eta.job: (view.now + eta.low_s, view.now + eta.high_s) for eta in found}
         for eta in found:
-            self._said.setdefault(eta.job, (view.now, eta))
+            self._predicted.setdefault(eta.job, (view.now, eta))
         return True
 
     def _learn(self, view: View) -> None:
         jobs = {job.job: job for job in view.jobs}
-        for number, (said_at, eta) in list(self._said.items()):
+        for number, (at, eta) in list(self._predicted.items()):
             job = jobs.get(number)
             if job is not None and job.phase == "queued":
                 continue
-            del self._said[number]
+            del self._predicted[number]
             if job is not None and job.changed_at is not None:
-                self._past = self._past.seen(eta, max(0.0, job.changed_at - said_at))
-
-
-def _in_clock_time(found: whatif.Forecast, now: float) -> Forecast:
-    return Forecast(
-        policy=found.policy,
-        avg_jct_s=found.avg_jct_s,
-        makespan_s=found.makespan_s,
-        jobs=[
-            JobForecast(
-                job=job.job,
-                start_at=None if job.start_s is None else now + job.start_s,
-                finish_at=None if job.finish_s is None else now + job.finish_s,
-            )
-            for job in found.jobs
-        ],
-        losers=list(found.losers),
-        winners=list(found.winners),
-        avg_jct_trend=found.avg_jct_trend,
-        makespan_trend=found.makespan_trend,
-        problem=found.note,
-    )
+                self._past = self._past.seen(eta, max(0.0, job.changed_at - at))
 
 
 def compare(
@@ -169,7 +125,8 @@ def compare(
 class Shadows:
     """Policies that are asked beside the active one, again and again, each with its own memo."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
         self._asked: dict[str, _Asked] = {}
         self._seq = -1
         self._next = 0.0
@@ -185,7 +142,9 @@ class Shadows:
             raise BadRequest(f"{MAX_SHADOWS} shadows are asked already: end one of {', '.join(self._asked)} first")
         options = options or {}
         policy = from_source(name, source, options) if source else plugins.make_policy(name, options)
-        self._asked[name] = _Asked(policy, _unasked(name, options, cell=bool(source)))
+        self._asked[name] = _Asked(
+            policy, ShadowRow(policy=name, options=options, cell=bool(source), since=time.time())
+        )
         self._next = 0.0
 
     def end(self, name: str) -> None:
@@ -195,20 +154,20 @@ class Shadows:
 
     def due(self, seq: int) -> bool:
         """Whether to ask them again, where the newest event is `seq`."""
-        now = time.monotonic()
+        now = self._clock()
         return bool(self._asked) and now >= self._next and (seq != self._seq or now >= self._next + ASKED_IDLE_S)
 
     async def renew(self, ask: Ask, seq: int = 0) -> None:
         """Ask each of them about the pool as it is now."""
         if not self._asked:
             return
-        began, self._seq, self._next = time.monotonic(), seq, math.inf
+        began, self._seq, self._next = self._clock(), seq, math.inf
         try:
             answer = await ask(wire.ReadView())
             assert isinstance(answer, wire.PoolView)
             await asyncio.to_thread(self._look, answer.view)
         finally:
-            self._next = time.monotonic() + max(ASKED_S, LAZY * (time.monotonic() - began))
+            self._next = self._clock() + max(ASKED_S, LAZY * (self._clock() - began))
 
     def _look(self, view: View) -> None:
         for asked in list(self._asked.values()):
@@ -246,19 +205,3 @@ class _Asked:
             total_differences=len(found),
             problem="",
         )
-
-
-def _unasked(name: str, options: dict[str, Any], *, cell: bool) -> ShadowRow:
-    return ShadowRow(
-        policy=name,
-        options=options,
-        cell=cell,
-        since=time.time(),
-        asked=0,
-        differed=0,
-        differs_since=None,
-        jobs=0,
-        differences=[],
-        total_differences=0,
-        problem="",
-    )

@@ -136,7 +136,7 @@ class JobDisplay:
                 "job": self.job.id,
                 "folder": page.folder,  # a number alone may be another pool's job
                 "waits": self._waits and not ended,
-                "told": self._waits and ended,  # the cell itself shows its failure
+                "failure_apart": self._waits and ended,  # the cell itself shows its failure
                 "page": msgspec.to_builtins(page),
             },
             **forms(self.followed, page),

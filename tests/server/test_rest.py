@@ -142,9 +142,9 @@ def test_why_a_job_waits(server: Lab, pool: Pool) -> None:
 
 
 def test_the_policy_is_switched_with_who_and_why(server: Lab, pool: Pool) -> None:
-    shelf = server.api("elastic/api/policies")
-    assert shelf["refusal"] == ""
-    assert {"fifo", "elastic_fifo", "las"} <= {policy["name"] for policy in shelf["policies"]}
+    found = server.api("elastic/api/policies")
+    assert found["refusal"] == ""
+    assert {"fifo", "elastic_fifo", "las"} <= {policy["name"] for policy in found["policies"]}
     server.api("elastic/api/policy", "PUT", {"name": "elastic_fifo", "reason": "for the test"})
     pool.until(lambda: server.api("elastic/api/pool")["policy"] == "elastic_fifo", "the screen knows the switch")
     switch = server.api("elastic/api/pool")["switches"][0]

@@ -23,9 +23,9 @@ def readers(pool: Pool, tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_who_may_not_switch_the_policy_is_told_whom_to_ask(readers: Lab, pool: Pool) -> None:
-    shelf = readers.api("elastic/api/policies")
-    assert "ask whoever runs this hub" in shelf["refusal"]
-    assert len(shelf["policies"]) > 5
+    found = readers.api("elastic/api/policies")
+    assert "ask whoever runs this hub" in found["refusal"]
+    assert len(found["policies"]) > 5
     assert readers.api("elastic/api/forecasts", "POST", {"policies": ["las"]})
     before = readers.api("elastic/api/health")["policy"]
     code, _ = readers.refusal("elastic/api/policy", "PUT", {"name": "las" if before != "las" else "srtf"})

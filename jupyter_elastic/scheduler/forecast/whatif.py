@@ -35,7 +35,7 @@ Stretch: TypeAlias = Callable[[JobView], float]
 """How many times as long as it is thought to be a job is in this future."""
 
 
-class JobForecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobForecast(Struct, frozen=True, kw_only=True):
     """What a policy would do with a job, in seconds from now; None: not within sight."""
 
     job: JobId
@@ -46,7 +46,7 @@ class JobForecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nobody knows how long this job is: the finish is a guess."""
 
 
-class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Forecast(Struct, frozen=True, kw_only=True):
     """The pool's future under one policy."""
 
     policy: str

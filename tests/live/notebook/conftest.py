@@ -118,10 +118,10 @@ class Notebook:
         """The open widgets of jobs, oldest first."""
         return [state for state in self.comms.values() if "page" in state]
 
-    def click(self, **wish: Any) -> None:
+    def click(self, **command: Any) -> None:
         """What a button of the newest job widget sends."""
         comm = [name for name, state in self.comms.items() if "page" in state][-1]
-        data = {"method": "custom", "content": wish}
+        data = {"method": "custom", "content": command}
         self.client.shell_channel.send(
             self.client.session.msg("comm_msg", {"comm_id": comm, "data": data})  # type: ignore[no-untyped-call]
         )

@@ -24,10 +24,11 @@ export interface Property {
   anyOf?: Property[];
 }
 
+/** Seconds from when it was made; null: not within sight. */
 export interface JobForecast {
   job: number;
-  start_at: number | null;
-  finish_at: number | null;
+  start_s: number | null;
+  finish_s: number | null;
 }
 
 export interface Forecast {
@@ -41,7 +42,8 @@ export interface Forecast {
   /** 1: later than under the present policy, -1: earlier, 0: about the same. */
   avg_jct_trend: number;
   makespan_trend: number;
-  problem: string;
+  /** Why the forecast is incomplete. */
+  note: string;
 }
 
 export interface Policies {

@@ -14,11 +14,11 @@ export class Comm {
   private next = 1;
 
   constructor(private model: Model) {
-    model.on('msg:custom', this.heard);
+    model.on('msg:custom', this.receive);
   }
 
   close(): void {
-    this.model.off('msg:custom', this.heard);
+    this.model.off('msg:custom', this.receive);
   }
 
   ask<T>(content: Record<string, unknown>): Promise<T> {
@@ -36,7 +36,7 @@ export class Comm {
     return waits;
   }
 
-  private heard = (content: unknown) => {
+  private receive = (content: unknown) => {
     const { id, value, error } = content as { id: number; value: never; error?: string };
     const waits = this.settle(id);
     if (error) waits?.reject(new Error(error));

@@ -1,4 +1,4 @@
-// How figures are said to people: the same words everywhere.
+// How figures are written for people, the same everywhere.
 
 export function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) return '–';
@@ -10,7 +10,7 @@ export function duration(seconds: number): string {
   return `${Math.round(s / 86400)} days`;
 }
 
-/** "about 3 to 5 min": no more exact than it can be; the twin of human_range in widgets/model.py. */
+/** "about 3 to 5 min": no more exact than it can be; the twin of human_range in client/job_model.py. */
 export function range(low: number, high: number): string {
   const units: [number, string][] = [[1, 's'], [60, 'min'], [3600, 'h'], [86400, 'days']];
   const [size, unit] = units.find(([size, unit]) => high < 90 * size || unit === 'days' || (unit === 'h' && high < 48 * size))!;
@@ -20,7 +20,7 @@ export function range(low: number, high: number): string {
   return first === 0 ? `less than ${last} ${unit}` : `about ${first} to ${last} ${unit}`;
 }
 
-/** How finely `duration` tells such a time. */
+/** The smallest step of `duration` at such a time. */
 function grain(seconds: number): number {
   return seconds < 10 ? 0.1 : seconds < 90 ? 1 : seconds < 5400 ? 60 : seconds < 48 * 3600 ? 360 : 86400;
 }

@@ -10,7 +10,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   let server = home && new Server(home);
   const comm = new Comm(model);
   let problem = '';
-  // The kernel feeds this view whatever becomes of the server; what is wrong with that is said, and its REST left alone.
+  // The kernel feeds this view whatever becomes of the server; what is wrong with that is shown, and its REST is not used.
   void server?.unfit().then(unfit => {
     if (!unfit) return;
     [server, problem] = [null, unfit];
@@ -22,13 +22,13 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     const page: JobPage = JSON.parse(text);
     const job = page.screen.job;
     const rest = server;
-    const reach = async (over: (server: Server) => Promise<void>, wish: Record<string, unknown>) => {
+    const reach = async (over: (server: Server) => Promise<void>, command: Record<string, unknown>) => {
       try {
         if (rest) return await over(rest);
       } catch (error) {
         if (error instanceof Refused) throw error;
       }
-      return comm.ask<void>(wish);
+      return comm.ask<void>(command);
     };
     const actions = {
       cancel: () => reach(s => s.cancel(job), { type: 'cancel' }),

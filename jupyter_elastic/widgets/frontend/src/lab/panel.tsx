@@ -60,8 +60,8 @@ export class PoolPanel extends Widget {
   private draw(): void {
     if (this.isDisposed) return;
     if (!this.screen) {
-      const said = this.unfit || (this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.');
-      render(<div class="je-root je-pool je-section">{said}</div>, this.node);
+      const text = this.unfit || (this.serverDown === null ? 'Asking the pool…' : 'The server extension of jupyter-elastic does not answer; trying again.');
+      render(<div class="je-root je-pool je-section">{text}</div>, this.node);
       return;
     }
     const close = () => {

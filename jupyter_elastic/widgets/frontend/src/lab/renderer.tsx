@@ -11,12 +11,12 @@ const MIME = 'application/vnd.jupyter-elastic.job+json';
 
 interface Saved {
   job: number;
-  /** The folder's name is random: it tells whose number this is. */
+  /** The folder's name is random: it says which pool's number this is. */
   folder?: string;
   /** A cell waited for the job when this was written. */
   waits?: boolean;
-  /** The cell has waited for the job's end: what it failed of stands below, as the cell's own error. */
-  told?: boolean;
+  /** The cell has waited for the job's end: its traceback stands below, as the cell's own error. */
+  failure_apart?: boolean;
   page?: JobPage;
 }
 
@@ -146,7 +146,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const server = this.ours && this.home ? new Server(this.home) : null;
-    const page = { ...this.page, notice: this.notice || this.page.notice, traceback: this.saved?.told ? '' : this.page.traceback };
+    const page = { ...this.page, notice: this.notice || this.page.notice, traceback: this.saved?.failure_apart ? '' : this.page.traceback };
     const background = async () => {
       await server?.background(this.job);
       this.released = true;

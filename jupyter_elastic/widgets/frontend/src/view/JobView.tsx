@@ -3,8 +3,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { beforeCancel, type Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
-import { Problem, useDeeds, type Deeds } from './deeds';
-import { Band, Curve, told } from './plots';
+import { Problem, useRequests, type Requests } from './requests';
+import { Band, changeOfSize, Curve } from './plots';
 
 export interface JobActions {
   /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
@@ -43,16 +43,16 @@ function Progress({ screen }: { screen: JobScreen }) {
 }
 
 function Figures({ screen }: { screen: JobScreen }) {
-  const said: string[] = [];
-  if (screen.fraction !== null) said.push(`${Math.round(100 * screen.fraction)} %`);
-  if (screen.epoch !== null) said.push(`epoch ${figure(screen.epoch)}${screen.epochs === null ? '' : ` of ${figure(screen.epochs)}`}`);
-  if (screen.step !== null) said.push(`step ${screen.step}`);
-  if (screen.samples_per_s !== null) said.push(`${figure(screen.samples_per_s)} samples/s`);
-  if (screen.ended_at !== null && screen.started_at !== null) said.push(`took ${duration(screen.ended_at - screen.started_at)}`);
-  else if (screen.eta_s !== null) said.push(`about ${duration(screen.eta_s)} left`);
-  return said.length ? (
+  const figures: string[] = [];
+  if (screen.fraction !== null) figures.push(`${Math.round(100 * screen.fraction)} %`);
+  if (screen.epoch !== null) figures.push(`epoch ${figure(screen.epoch)}${screen.epochs === null ? '' : ` of ${figure(screen.epochs)}`}`);
+  if (screen.step !== null) figures.push(`step ${screen.step}`);
+  if (screen.samples_per_s !== null) figures.push(`${figure(screen.samples_per_s)} samples/s`);
+  if (screen.ended_at !== null && screen.started_at !== null) figures.push(`took ${duration(screen.ended_at - screen.started_at)}`);
+  else if (screen.eta_s !== null) figures.push(`about ${duration(screen.eta_s)} left`);
+  return figures.length ? (
     <div class="je-figures">
-      {said.map(text => (
+      {figures.map(text => (
         <span key={text.replace(/[\d.]+/g, '#')}>{text}</span>
       ))}
     </div>
@@ -76,7 +76,7 @@ function Use({ use, slots }: { use: ResourceUsage; slots: number }) {
           <span>GPU {gpu.slot}</span>
           <Meter part={gpu.busy ?? 0} label={`GPU ${gpu.slot} busy`} />
           <span>
-            {gpu.busy === null ? 'busy: not told' : `${Math.round(100 * gpu.busy)} % busy`} · {memory(gpu.memory)} of {memory(gpu.total)}
+            {gpu.busy === null ? 'busy: not known' : `${Math.round(100 * gpu.busy)} % busy`} · {memory(gpu.memory)} of {memory(gpu.total)}
           </span>
         </li>
       ))}
@@ -101,7 +101,7 @@ function Sizes({ screen }: { screen: JobScreen }) {
       <ul class="je-notes">
         {changes.map(({ point, before }) => (
           <li key={point.at}>
-            <span class="je-quiet">{clock(point.at)}</span> {told(point, before)}
+            <span class="je-quiet">{clock(point.at)}</span> {changeOfSize(point, before)}
           </li>
         ))}
       </ul>
@@ -183,9 +183,9 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
   );
 }
 
-function Resize({ screen, actions, deeds }: { screen: JobScreen; actions: JobActions; deeds: Deeds }) {
+function Resize({ screen, actions, requests }: { screen: JobScreen; actions: JobActions; requests: Requests }) {
   const [open, setOpen] = useState(false);
-  const [wish, setWish] = useState('');
+  const [range, setRange] = useState('');
   const field = useRef<HTMLInputElement>(null);
   const opener = useRef<HTMLButtonElement>(null);
   const opened = useRef(false);
@@ -197,17 +197,17 @@ function Resize({ screen, actions, deeds }: { screen: JobScreen; actions: JobAct
   }, [open]);
   if (!open) {
     return (
-      <button ref={opener} onClick={() => (setWish(`${screen.min_slots}:${screen.max_slots}`), setOpen(true))}>
+      <button ref={opener} onClick={() => (setRange(`${screen.min_slots}:${screen.max_slots}`), setOpen(true))}>
         Resize…
       </button>
     );
   }
-  const match = /^(\d+)(?::(\d+))?$/.exec(wish.trim());
-  const busy = deeds.busy === 'resize';
+  const match = /^(\d+)(?::(\d+))?$/.exec(range.trim());
+  const busy = requests.busy === 'resize';
   const apply = async () => {
     if (!match || busy) return;
     const [least, most] = [Number(match[1]), Number(match[2] ?? match[1])];
-    if (await deeds.run('resize', () => actions.resize!(least, most))) setOpen(false);
+    if (await requests.run('resize', () => actions.resize!(least, most))) setOpen(false);
   };
   // Not a form: below a cell the browser does not submit one by Enter.
   const keys = (event: KeyboardEvent) => {
@@ -219,7 +219,7 @@ function Resize({ screen, actions, deeds }: { screen: JobScreen; actions: JobAct
   };
   return (
     <span class="je-resize">
-      <input ref={field} size={6} value={wish} aria-label="slots, MIN:MAX" onInput={e => setWish(e.currentTarget.value)} onKeyDown={keys} />
+      <input ref={field} size={6} value={range} aria-label="slots, MIN:MAX" onInput={e => setRange(e.currentTarget.value)} onKeyDown={keys} />
       <button disabled={!match || busy} onClick={() => void apply()}>
         {busy ? 'Applying…' : 'Apply'}
       </button>
@@ -231,14 +231,14 @@ function Resize({ screen, actions, deeds }: { screen: JobScreen; actions: JobAct
 }
 
 /** Ends the job: after a question if it has run for long, and once. */
-function Cancel(props: { screen: JobScreen; cancel: () => Promise<unknown>; deeds: Deeds; ask: Ask }) {
-  const { screen, deeds } = props;
+function Cancel(props: { screen: JobScreen; cancel: () => Promise<unknown>; requests: Requests; ask: Ask }) {
+  const { screen, requests } = props;
   const [asked, setAsked] = useState(false);
   const click = async () => {
     const question = beforeCancel(screen, screen.now);
     if (question && !(await props.ask(question))) return;
     setAsked(true);
-    if (!(await deeds.run('cancel', props.cancel))) setAsked(false);
+    if (!(await requests.run('cancel', props.cancel))) setAsked(false);
   };
   return (
     <button onClick={() => void click()} disabled={asked} aria-label={`${asked ? 'Cancelling' : 'Cancel'} job ${screen.job}`}>
@@ -262,7 +262,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
   const { page } = props;
   const { screen } = page;
   const { actions } = props;
-  const deeds = useDeeds();
+  const requests = useRequests();
   const over = ENDED.includes(screen.phase);
   const noted = screen.sizes.length ? screen.sizes[screen.sizes.length - 1].reason : '';
   const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
@@ -282,16 +282,16 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
         </span>
         <span class="je-buttons">
           {!over && actions.background && (
-            <button disabled={deeds.busy === 'background'} onClick={() => void deeds.run('background', actions.background!)}>
+            <button disabled={requests.busy === 'background'} onClick={() => void requests.run('background', actions.background!)}>
               Send to background
             </button>
           )}
-          {!over && actions.resize && <Resize screen={screen} actions={actions} deeds={deeds} />}
-          {actions.script && <button onClick={() => void deeds.run('script', actions.script!)}>Copy as script</button>}
-          {!over && actions.cancel && <Cancel screen={screen} cancel={actions.cancel} deeds={deeds} ask={props.ask} />}
+          {!over && actions.resize && <Resize screen={screen} actions={actions} requests={requests} />}
+          {actions.script && <button onClick={() => void requests.run('script', actions.script!)}>Copy as script</button>}
+          {!over && actions.cancel && <Cancel screen={screen} cancel={actions.cancel} requests={requests} ask={props.ask} />}
         </span>
       </div>
-      <Problem deeds={deeds} />
+      <Problem requests={requests} />
       <div class={`je-state je-is-${screen.phase}`} aria-live="polite">
         {screen.state}
       </div>

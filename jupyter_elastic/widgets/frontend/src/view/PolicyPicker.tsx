@@ -1,5 +1,5 @@
 // Choose a policy: what it is, its options, what it would do, and only then Apply.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Forecast, PickerActions, Policies, PolicyInfo, Property, Schema } from '../actions';
 import { difference, duration } from '../format';
 import type { PoolScreen } from '../screens';
@@ -48,7 +48,7 @@ function Option(props: { name: string; property: Property; value: unknown; chang
   );
 }
 
-function said(seconds: number | null): string {
+function time(seconds: number | null): string {
   return seconds === null ? '–' : duration(seconds);
 }
 
@@ -56,18 +56,19 @@ function said(seconds: number | null): string {
 function Then({ now, then, trend }: { now: number | null; then: number | null; trend: number }) {
   return (
     <td class={trend < 0 ? 'je-better' : trend > 0 ? 'je-worse' : ''}>
-      {said(then)}
+      {time(then)}
       {trend !== 0 && now !== null && then !== null && <div>{difference(now, then)}</div>}
     </td>
   );
 }
 
-function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names: Map<number, string> }) {
-  const { present, chosen, at, names } = props;
+/** `age`: seconds since the forecasts were made. */
+function WhatIf(props: { present: Forecast; chosen: Forecast; age: number; names: Map<number, string> }) {
+  const { present, chosen, age, names } = props;
   if (!chosen.jobs.length) return <p class="je-quiet">No jobs to predict for.</p>;
   const before = new Map(present.jobs.map(job => [job.job, job]));
   const shown = chosen.jobs.slice(0, 12);
-  const left = (finish: number | null | undefined) => (finish === null || finish === undefined ? null : finish - at);
+  const left = (finish: number | null | undefined) => (finish === null || finish === undefined ? null : finish - age);
   const trend = (job: number) => (chosen.losers.includes(job) ? 1 : chosen.winners.includes(job) ? -1 : 0);
   return (
     <>
@@ -82,24 +83,24 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names:
         <tbody>
           <tr>
             <td>average turnaround</td>
-            <td>{said(present.avg_jct_s)}</td>
+            <td>{time(present.avg_jct_s)}</td>
             <Then now={present.avg_jct_s} then={chosen.avg_jct_s} trend={chosen.avg_jct_trend} />
           </tr>
           <tr>
             <td>all done in</td>
-            <td>{said(present.makespan_s)}</td>
+            <td>{time(present.makespan_s)}</td>
             <Then now={present.makespan_s} then={chosen.makespan_s} trend={chosen.makespan_trend} />
           </tr>
           {shown.map(job => {
-            const now = left(before.get(job.job)?.finish_at);
+            const now = left(before.get(job.job)?.finish_s);
             return (
               <tr key={job.job}>
                 <td>
                   job {job.job} ends in
                   <div class="je-quiet">{names.get(job.job)}</div>
                 </td>
-                <td>{said(now)}</td>
-                <Then now={now} then={left(job.finish_at)} trend={trend(job.job)} />
+                <td>{time(now)}</td>
+                <Then now={now} then={left(job.finish_s)} trend={trend(job.job)} />
               </tr>
             );
           })}
@@ -116,38 +117,43 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; at: number; names:
 export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions; close: () => void }) {
   const { actions, screen } = props;
   const active = screen.policy;
-  const [shelf, setShelf] = useState<Policies | null>(null);
+  const [available, setAvailable] = useState<Policies | null>(null);
   const [name, setName] = useState(active);
   const [options, setOptions] = useState<Record<string, unknown>>({});
   const [reason, setReason] = useState('');
   const [forecasts, setForecasts] = useState<Forecast[] | null>(null);
+  const madeAt = useRef(0);
   const [problem, setProblem] = useState('');
   const [busy, setBusy] = useState(false);
 
   useEffect(() => {
-    actions.policies().then(setShelf, error => setProblem(String(error.message ?? error)));
+    actions.policies().then(setAvailable, error => setProblem(String(error.message ?? error)));
   }, []);
-  const chosen: PolicyInfo | undefined = shelf?.policies.find(policy => policy.name === name);
+  const chosen: PolicyInfo | undefined = available?.policies.find(policy => policy.name === name);
   useEffect(() => {
     setForecasts(null);
     if (!chosen) return;
     let current = true;
     setProblem('');
     actions.forecast(name, options).then(
-      found => current && setForecasts(found),
+      found => {
+        if (!current) return;
+        madeAt.current = Date.now() / 1000;
+        setForecasts(found);
+      },
       error => current && setProblem(String(error.message ?? error))
     );
     return () => {
       current = false;
     };
-  }, [name, JSON.stringify(options), shelf]);
+  }, [name, JSON.stringify(options), available]);
 
-  if (!shelf) return <div class="je-picker">{problem || 'Asking the pool…'}</div>;
+  if (!available) return <div class="je-picker">{problem || 'Asking the pool…'}</div>;
   const same = name === active && !Object.keys(options).length;
   const shadowed = screen.shadows.some(row => row.policy === name);
-  const carryOut = (wish: Promise<void>) => {
+  const carryOut = (answer: Promise<void>) => {
     setBusy(true);
-    wish.then(props.close, error => {
+    answer.then(props.close, error => {
       setProblem(String(error.message ?? error));
       setBusy(false);
     });
@@ -159,7 +165,7 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
   return (
     <div class="je-picker">
       <select aria-label="policy" value={name} onChange={e => (setName(e.currentTarget.value), setOptions({}))}>
-        {shelf.policies.map(policy => (
+        {available.policies.map(policy => (
           <option key={policy.name} value={policy.name}>
             {policy.name}
             {policy.name === active ? ' (now)' : ''}
@@ -178,17 +184,17 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
           />
         ))}
       {!forecasts && !problem && <p class="je-quiet">Predicting…</p>}
-      {present && future && !future.problem && name !== active && (
-        <WhatIf present={present} chosen={future} at={screen.at} names={new Map(screen.jobs.map(job => [job.job, job.name]))} />
+      {present && future && !future.note && name !== active && (
+        <WhatIf present={present} chosen={future} age={Date.now() / 1000 - madeAt.current} names={new Map(screen.jobs.map(job => [job.job, job.name]))} />
       )}
-      {future?.problem && <p class="je-bad">{future.problem}</p>}
+      {future?.note && <p class="je-bad">{future.note}</p>}
       {problem && (
         <p class="je-bad" role="alert">
           {problem}
         </p>
       )}
-      {shelf.refusal ? (
-        <p class="je-quiet">{shelf.refusal}</p>
+      {available.refusal ? (
+        <p class="je-quiet">{available.refusal}</p>
       ) : (
         <input type="text" placeholder="why (kept in the history)" aria-label="reason" value={reason} onInput={e => setReason(e.currentTarget.value)} />
       )}
@@ -196,7 +202,7 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
         <button title="Ask it beside the policy that decides; nothing changes in the pool" disabled={busy || same} onClick={shadow}>
           {shadowed ? 'Ask again from now' : 'Ask as a shadow'}
         </button>
-        {!shelf.refusal && (
+        {!available.refusal && (
           <button class="je-main" disabled={busy || same} onClick={apply}>
             Apply {name}
           </button>

@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { beforeCancel, type Ask } from '../ask';
 import { clock, duration, hue, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
-import { Problem, useDeeds, type Deeds } from './deeds';
+import { Problem, useRequests, type Requests } from './requests';
 
 /** Of a table that is shown in windows; rows of a short one are as high as they need. */
 const ROW_HEIGHT = 56;
@@ -44,7 +44,7 @@ function Map({ hosts }: { hosts: HostBox[] }) {
           </span>
           <span class="je-slots" role="list" aria-label={`slots of ${host.name}`}>
             {host.slots.map(slot => {
-              const words =
+              const label =
                 slot.state === 'free'
                   ? `${slot.slot}: free`
                   : `${slot.slot}: ${slot.state}${slot.job === null ? '' : `, job ${slot.job} of ${slot.owner}`}${slot.reason ? `, ${slot.reason}` : ''}`;
@@ -54,8 +54,8 @@ function Map({ hosts }: { hosts: HostBox[] }) {
                   role="listitem"
                   class={`je-slot je-${slot.state}`}
                   style={colour(slot.job, slot.owner)}
-                  title={words}
-                  aria-label={words}
+                  title={label}
+                  aria-label={label}
                 >
                   {slot.job ?? ''}
                 </span>
@@ -78,13 +78,13 @@ function state(row: JobRow): string {
 }
 
 /** Ends the job of a row: after a question if it has run for long, and once. */
-function RowCancel({ row, cancel, now, deeds, ask }: { row: JobRow; cancel: () => Promise<unknown>; now: number; deeds: Deeds; ask: Ask }) {
+function RowCancel({ row, cancel, now, requests, ask }: { row: JobRow; cancel: () => Promise<unknown>; now: number; requests: Requests; ask: Ask }) {
   const [asked, setAsked] = useState(false);
   const click = async () => {
     const question = beforeCancel(row, now);
     if (question && !(await ask(question))) return;
     setAsked(true);
-    if (!(await deeds.run('cancel', cancel))) setAsked(false);
+    if (!(await requests.run('cancel', cancel))) setAsked(false);
   };
   const title = `${asked ? 'Cancelling' : 'Cancel'} job ${row.job}`;
   return (
@@ -94,11 +94,11 @@ function RowCancel({ row, cancel, now, deeds, ask }: { row: JobRow; cancel: () =
   );
 }
 
-function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>; now: number; deeds: Deeds; ask: Ask }) {
+function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>; now: number; requests: Requests; ask: Ask }) {
   const { row } = props;
   const wants = row.min_slots === row.max_slots ? `${row.max_slots}` : `${row.min_slots}:${row.max_slots}`;
   // What one looks for comes first: in a narrow panel the end may be cut off.
-  const said = [state(row), row.position === null ? '' : `${row.position}. in the queue`, row.owner].filter(Boolean).join(' · ');
+  const line = [state(row), row.position === null ? '' : `${row.position}. in the queue`, row.owner].filter(Boolean).join(' · ');
   return (
     <li class="je-row" style={colour(row.job, row.owner)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
       <span class={`je-chip ${row.position === null ? 'je-leased' : 'je-queued'}`}>{row.job}</span>
@@ -106,8 +106,8 @@ function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>
         <span class="je-row-name" title={row.name}>
           {row.name}
         </span>
-        <span class="je-quiet je-row-state" title={said}>
-          {said}
+        <span class="je-quiet je-row-state" title={line}>
+          {line}
         </span>
       </span>
       <span class="je-held" title="slots held / wanted">
@@ -119,8 +119,8 @@ function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>
 }
 
 /** Only the rows in sight are in the page: the server sends a window, the rest is height. */
-function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions; deeds: Deeds; ask: Ask }) {
-  const { screen, offset, actions, deeds, ask } = props;
+function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions; requests: Requests; ask: Ask }) {
+  const { screen, offset, actions, requests, ask } = props;
   const long = screen.total_jobs > screen.jobs.length;
   const scrolled = (event: Event) => {
     const box = event.currentTarget as HTMLElement;
@@ -142,7 +142,7 @@ function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions;
               mine={row.owner === screen.user}
               cancel={() => actions.cancel(row.job)}
               now={screen.at}
-              deeds={deeds}
+              requests={requests}
               ask={ask}
             />
           ))}
@@ -263,7 +263,7 @@ export function PoolView(props: {
   picker?: ComponentChildren;
 }) {
   const { screen, actions } = props;
-  const deeds = useDeeds();
+  const requests = useRequests();
   const slots = screen.hosts.flatMap(host => host.slots);
   const free = slots.filter(slot => slot.state === 'free').length;
   const capacity = slots.filter(slot => slot.state !== 'out').length;
@@ -280,12 +280,12 @@ export function PoolView(props: {
           The pool has not answered since {clock(props.down)}. Jobs go on; this page comes back by itself.
         </p>
       )}
-      <Problem deeds={deeds} />
+      <Problem requests={requests} />
       <Section title="Pool" aside={`${free} of ${plural(capacity, kind)} free`}>
         <Map hosts={screen.hosts} />
       </Section>
       <Section title="Jobs" aside={screen.total_jobs ? plural(screen.total_jobs, 'job') : undefined}>
-        <Jobs screen={screen} offset={props.offset} actions={actions} deeds={deeds} ask={props.ask} />
+        <Jobs screen={screen} offset={props.offset} actions={actions} requests={requests} ask={props.ask} />
       </Section>
       <Section title="Policy">
         <div class="je-policy-line">
@@ -296,7 +296,7 @@ export function PoolView(props: {
         {screen.shadows.length > 0 && (
           <ul aria-label="shadows">
             {screen.shadows.map(row => (
-              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={() => void deeds.run('unshadow', () => actions.unshadow(row))} />
+              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={() => void requests.run('unshadow', () => actions.unshadow(row))} />
             ))}
           </ul>
         )}

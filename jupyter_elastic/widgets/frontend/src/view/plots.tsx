@@ -64,7 +64,7 @@ export function Band(props: { points: SizePoint[]; end: number; most: number }) 
         const x = ((point.at - begin) / span) * 200;
         return (
           <rect x={x} y={24 - height} width={Math.max(((until - point.at) / span) * 200, 0)} height={height}>
-            <title>{told(point, index ? points[index - 1].slots : 0)}</title>
+            <title>{changeOfSize(point, index ? points[index - 1].slots : 0)}</title>
           </rect>
         );
       })}
@@ -73,7 +73,7 @@ export function Band(props: { points: SizePoint[]; end: number; most: number }) 
 }
 
 /** A change of size in words: "4 → 2: makes room for job 7 of bob, 0.3 s pause"; else what happened. */
-export function told(point: SizePoint, before: number): string {
+export function changeOfSize(point: SizePoint, before: number): string {
   if (point.slots === before && point.reason) return point.reason;
   const change = before ? `${before} → ${point.slots}` : `${point.slots}`;
   const pause = point.pause_s > 0 ? `, ${duration(point.pause_s)} pause` : '';
