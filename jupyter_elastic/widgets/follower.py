@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
@@ -44,8 +45,9 @@ _log.addHandler(logging.NullHandler())
 class FollowedJob:
     """One job that somebody looks at."""
 
-    def __init__(self, info: JobInfo, kind: str) -> None:
+    def __init__(self, info: JobInfo, kind: str, clock: forecasts.Clock = time.monotonic) -> None:
         self.number = info.job
+        self._clock = clock
         self.model = JobModel(info.job, kind=kind)
         self.model.describe(info)
         self.folder = Path(info.spec.folder)
@@ -56,7 +58,7 @@ class FollowedJob:
         """Counts what was not shown before."""
         self.problem = ""
         """Why its events can't be read; empty while they can."""
-        self.looked_at = time.monotonic()
+        self.looked_at = clock()
         self.task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
@@ -72,7 +74,7 @@ class FollowedJob:
 
     def read_files(self) -> bool:
         """Read what the ranks have printed since; whether they printed anything."""
-        self.looked_at = time.monotonic()
+        self.looked_at = self._clock()
         printed = self.outputs.poll()
         self.version += printed
         if self.outputs.ranks and self.model.phase == "queued" and not self.up_to_date:
@@ -96,28 +98,31 @@ class FollowedJob:
 
     async def wait_for_news(self, timeout_s: float) -> bool:
         """Wait for what is to be drawn at once, at most `timeout_s`; whether there was any."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                return await self._news.wait()
-        return False
+        return await _within(timeout_s, self._news)
 
 
 class PoolFollower:
-    """The pool and its jobs as this process sees them. `version` counts the changes."""
+    """The pool and its jobs as this process sees them. `clock` says how long ago somebody looked."""
 
-    def __init__(self, endpoint: str | None = None, *, start: bool = True, log: Any = _log) -> None:
-        self.endpoint, self.start, self.log = endpoint, start, log
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        start: bool = True,
+        log: Any = _log,
+        clock: forecasts.Clock = time.monotonic,
+    ) -> None:
+        self.endpoint, self.start, self.log, self._clock = endpoint, start, log, clock
         self.client: AsyncClient | None = None
         self.pool = PoolModel()
         self.jobs: dict[JobId, FollowedJob] = {}
-        self.waits = forecasts.Waits()
-        self.shadows = forecasts.Shadows()
-        self.version = 0
-        self._changed_event = asyncio.Event()
+        self.waits = forecasts.Waits(clock)
+        self.shadows = forecasts.Shadows(clock)
+        self._change = asyncio.Event()
         self._connecting = asyncio.Lock()
         self._follows_pool = asyncio.Event()
         self._up_at = time.time()
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         self._tasks: asyncio.TaskGroup
 
     # --- for its owner ------------------------------------------------------------------------------------------------
@@ -140,15 +145,15 @@ class PoolFollower:
         """Follow a job from its first event on; the same one where it is followed already."""
         job = self.jobs.get(info.job)
         if job is None:
-            job = self.jobs[info.job] = FollowedJob(info, kind)
+            job = self.jobs[info.job] = FollowedJob(info, kind, self._clock)
             job.task = self._begin(self._follow_job(job))
-        job.looked_at = time.monotonic()
+        job.looked_at = self._clock()
         return job
 
     async def job(self, number: JobId) -> FollowedJob:
         """The job of this number; NotFound when there is none."""
         if (job := self.jobs.get(number)) is not None:
-            job.looked_at = time.monotonic()
+            job.looked_at = self._clock()
             return job
         answer = await self.ask(wire.ListJobs(all=True, job=number))
         if not isinstance(answer, wire.Jobs) or not answer.jobs:
@@ -176,7 +181,7 @@ class PoolFollower:
 
     def screen(self, offset: int, limit: int | None) -> PoolScreen:
         """The pool's page for somebody who looks."""
-        self._looked_at = time.monotonic()
+        self._looked_at = self._clock()
         return self.pool.screen(time.time(), limit=limit, offset=offset)
 
     @property
@@ -202,24 +207,16 @@ class PoolFollower:
 
     def changed(self) -> None:
         """Wake all that wait for a change."""
-        self.version += 1
-        event, self._changed_event = self._changed_event, asyncio.Event()
-        event.set()
-
-    async def wait_for_change(self, version: int, timeout_s: float) -> None:
-        """Wait until there is something newer than `version`, at most `timeout_s`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.version <= version:
-                    await self._changed_event.wait()
+        change, self._change = self._change, asyncio.Event()
+        change.set()
 
     async def changes(self, pace_s: float, tick_s: float) -> AsyncIterator[None]:
         """Now and after each change, at most every `pace_s` seconds; without one after `tick_s` more."""
         while True:
-            version = self.version
+            change = self._change
             yield
             await asyncio.sleep(pace_s)
-            await self.wait_for_change(version, tick_s)
+            await _within(tick_s, change)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -326,28 +323,23 @@ class PoolFollower:
                 self._up_at = time.time()
             if self.up != was_up:
                 was_up = self.up
-                for job in self.jobs.values():
-                    self._job_changed(job)
                 self.changed()
             for job in list(self.jobs.values()):
-                if time.monotonic() - job.looked_at > KEEP_S:
+                if self._clock() - job.looked_at > KEEP_S:
                     del self.jobs[job.number]
                     assert job.task is not None
                     job.task.cancel()
                 elif job.model.phase == "queued" and self.up:
-                    await self._explain(job)
-
-    async def _explain(self, job: FollowedJob) -> None:
-        with contextlib.suppress(ElasticError):
-            answer = await self.ask(wire.ExplainJob(job=job.number))
-            if isinstance(answer, wire.Explanation) and job.model.explain(answer.text, answer.until):
-                self._job_changed(job)
+                    with contextlib.suppress(ElasticError):
+                        answer = await self.ask(wire.ExplainJob(job=job.number))
+                        if isinstance(answer, wire.Explanation) and job.model.explain(answer.text, answer.until):
+                            self._job_changed(job)
 
     async def _forecast(self) -> None:
         """Say how long queued jobs will wait, while somebody looks."""
         while True:
             await asyncio.sleep(RETRY_S)
-            since = time.monotonic() - LOOKED_S
+            since = self._clock() - LOOKED_S
             queued = [job for job in self.jobs.values() if job.model.phase == "queued" and job.looked_at > since]
             if self.up and (queued or (self.pool.queued and self._looked_at > since)):
                 try:
@@ -358,10 +350,8 @@ class PoolFollower:
                 if renewed:
                     self.pool.forecasts = self.waits.ranges
                     self.changed()
-            for job in self.jobs.values():
-                if job.model.forecast != (forecast := self.waits.ranges.get(job.number)):
-                    job.model.forecast = forecast
-                    self._job_changed(job)
+            for job in self.jobs.values():  # views move their clocks every second anyway, and this with them
+                job.model.forecast = self.waits.ranges.get(job.number)
 
     async def _ask_shadows(self) -> None:
         """Ask the shadows, whether somebody looks or not: what they say is worth more the longer they were asked."""
@@ -372,6 +362,14 @@ class PoolFollower:
                     await self.ask_shadows()
                 except ElasticError as problem:
                     self.log.debug("shadows: %s", problem)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for an event, at most so long; whether it came."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    return False
 
 
 def _empty_before(model: PoolModel) -> PoolModel:
