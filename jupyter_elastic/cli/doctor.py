@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import importlib.util
-import json
 import platform
 import socket
 import subprocess
@@ -17,10 +15,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
+from rich.console import Console
 
+from jupyter_elastic.cli.commands import print_json, table
+from jupyter_elastic.client import Client, services
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver.engine import Finding
-from jupyter_elastic.platform import plugins
+from jupyter_elastic.jobfiles import captures
+from jupyter_elastic.kernel.capture import human
+from jupyter_elastic.platform import paths, plugins
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
 PROBE_TIMEOUT_S = 120
@@ -35,7 +39,7 @@ def _version(name: str) -> str | None:
 
 def check_python() -> Finding:
     """Which interpreter this is; an unsupported one could not have installed the package."""
-    return Finding(check="Python", status="ok", found=f"{platform.python_version()} at {sys.executable}")
+    return Finding("Python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
 def check_jupyter() -> Finding:
@@ -44,10 +48,8 @@ def check_jupyter() -> Finding:
     found = ", ".join(f"{name} {version}" for name, version in parts.items() if version)
     absent = [name for name, version in parts.items() if version is None]
     if absent:
-        return Finding(
-            check="Jupyter", status="warning", found=found, advice=f"pip install {' '.join(absent)} for the live view"
-        )
-    return Finding(check="Jupyter", status="ok", found=found)
+        return Finding("Jupyter", "warning", found, f"pip install {' '.join(absent)} for the live view")
+    return Finding("Jupyter", "ok", found)
 
 
 def check_extension() -> Finding:
@@ -56,47 +58,31 @@ def check_extension() -> Finding:
     folders = [Path(sys.prefix, "etc/jupyter/jupyter_server_config.d"), Path("/etc/jupyter/jupyter_server_config.d")]
     where = next((folder / name for folder in folders if (folder / name).exists()), None)
     if where is None:
-        return Finding(
-            check="server extension",
-            status="warning",
-            found="not switched on",
-            advice="pip install --force-reinstall --no-deps jupyter-elastic, then restart the Jupyter server",
-        )
-    return Finding(check="server extension", status="ok", found=str(where))
+        advice = "pip install --force-reinstall --no-deps jupyter-elastic, then restart the Jupyter server"
+        return Finding("server extension", "warning", "not switched on", advice)
+    return Finding("server extension", "ok", str(where))
 
 
 def check_daemon() -> Finding:
     """The pool's daemon answers, or would be started."""
-    from jupyter_elastic.client import Client, services
-    from jupyter_elastic.platform import paths
-    from jupyter_elastic.protocol import wire
-
     try:
         endpoint = services.ensure(start=False)
-        client = Client()
     except ElasticError:
         found = f"not running; it is started by the first job; the pool is {paths.state_dir()}"
-        return Finding(check="daemon", status="ok", found=found)
+        return Finding("daemon", "ok", found)
     try:
-        welcome = client.ask(wire.Hello(version=wire.VERSION))
+        with Client() as client:
+            welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
     except ElasticError as problem:
-        return Finding(
-            check="daemon",
-            status="error",
-            found=str(problem),
-            advice="see its log, or start it: jupyter elastic daemon",
-        )
-    finally:
-        client.close()
-    assert isinstance(welcome, wire.Welcome)
+        return Finding("daemon", "error", str(problem), "see its log, or start it: jupyter elastic daemon")
     found = (
         f"answers at {endpoint}, version {welcome.package}, policy {welcome.policy}, you are {welcome.user}; your jobs "
         f"are in {paths.state_dir()}"
     )
     if welcome.package != importlib.metadata.version("jupyter-elastic"):
         advice = "the daemon is of another version than this package: restart it when its jobs are over"
-        return Finding(check="daemon", status="warning", found=found, advice=advice)
-    return Finding(check="daemon", status="ok", found=found)
+        return Finding("daemon", "warning", found, advice)
+    return Finding("daemon", "ok", found)
 
 
 def check_gpus() -> Finding:
@@ -109,25 +95,25 @@ def check_gpus() -> Finding:
         names = {str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in range(count)}
         pynvml.nvmlShutdown()
     except pynvml.NVMLError as problem:
-        return Finding(check="GPUs", status="ok", found=f"none (NVML: {problem}); slots are CPU cores")
-    return Finding(check="GPUs", status="ok", found=f"{count} x {', '.join(sorted(names))}")
+        return Finding("GPUs", "ok", f"none (NVML: {problem}); slots are CPU cores")
+    return Finding("GPUs", "ok", f"{count} x {', '.join(sorted(names))}")
 
 
 def check_keras() -> Finding:
     """Which Keras a cell gets, and which of Horovod's interfaces work with it."""
     keras, legacy = _version("keras"), _version("tf-keras")
     if keras is None and legacy is None:
-        return Finding(check="Keras", status="ok", found="not installed")
+        return Finding("Keras", "ok", "not installed")
     found = ", ".join(
-        text for text in (f"Keras {keras}" if keras else "", f"legacy tf-keras {legacy}" if legacy else "") if text
+        f"{name} {version}" for name, version in (("Keras", keras), ("legacy tf-keras", legacy)) if version
     )
+    advice = ""
     if keras and int(keras.split(".", 1)[0]) >= 3:
         advice = (
             "model.fit on several workers: training.keras.distributed(optimizer), or hvd.DistributedOptimizer (a plain "
             "fit is refused there); a loop of your own: training.keras.train_step, or hvd.DistributedGradientTape"
         )
-        return Finding(check="Keras", status="ok", found=found, advice=advice)
-    return Finding(check="Keras", status="ok", found=found)
+    return Finding("Keras", "ok", found, advice)
 
 
 def check_engines() -> Finding:
@@ -142,12 +128,8 @@ def check_engines() -> Finding:
         reason = probe.stdout.strip() if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["?"])[-1]
         (lacking if reason else found).append(f"{entry.name}: {reason}" if reason else entry.name)
     if not found:
-        return Finding(
-            check="engines", status="error", found="; ".join(lacking) or "none", advice="reinstall the package"
-        )
-    return Finding(
-        check="engines", status="ok", found=", ".join(found) + ("; not: " + "; ".join(lacking) if lacking else "")
-    )
+        return Finding("engines", "error", "; ".join(lacking) or "none", "reinstall the package")
+    return Finding("engines", "ok", ", ".join(found) + ("; not: " + "; ".join(lacking) if lacking else ""))
 
 
 def check_hostname() -> Finding:
@@ -156,24 +138,13 @@ def check_hostname() -> Finding:
     try:
         address = socket.gethostbyname(name)
     except OSError:
-        return Finding(
-            check="host name",
-            status="error",
-            found=f"{name} does not resolve",
-            advice=f"add it to /etc/hosts: 127.0.1.1 {name}",
-        )
-    if address.startswith("127."):
-        advice = "fine for one machine; with several, the name must resolve to the address that the others reach"
-        return Finding(check="host name", status="ok", found=f"{name} is {address}", advice=advice)
-    return Finding(check="host name", status="ok", found=f"{name} is {address}")
+        return Finding("host name", "error", f"{name} does not resolve", f"add it to /etc/hosts: 127.0.1.1 {name}")
+    advice = "fine for one machine; with several, the name must resolve to the address that the others reach"
+    return Finding("host name", "ok", f"{name} is {address}", advice if address.startswith("127.") else "")
 
 
 def check_captures() -> Finding:
     """What captured names take on the disk."""
-    from jupyter_elastic.jobfiles import captures
-    from jupyter_elastic.kernel.capture import human
-    from jupyter_elastic.platform import paths
-
     jobs = paths.jobs_dir()
     count, size = captures.on_disk(jobs)
     found = (
@@ -182,8 +153,8 @@ def check_captures() -> Finding:
     )
     if size > 2 * captures.MOST:
         advice = "jobs that are not over hold most of it, or no agent runs: any cell starts one"
-        return Finding(check="captures", status="warning", found=found, advice=advice)
-    return Finding(check="captures", status="ok", found=found)
+        return Finding("captures", "warning", found, advice)
+    return Finding("captures", "ok", found)
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -196,10 +167,8 @@ def _checks_of_engines() -> list[Callable[[], Finding]]:
     """What engines have to say beside `missing`; one that can't be loaded has its place in `check_engines`."""
     found = []
     for entries in plugins.installed(plugins.ENGINES).values():
-        with contextlib.suppress(EngineError):
-            engine = plugins.load(entries)
-            if hasattr(engine, "examine"):
-                found.append(engine.examine)
+        with contextlib.suppress(EngineError, AttributeError):
+            found.append(plugins.load(entries).examine)
     return found
 
 
@@ -212,7 +181,7 @@ def examine(more: Sequence[Callable[[], Finding]] = ()) -> list[Finding]:
         except Exception as problem:
             name = check.__name__.removeprefix("check_")
             text = f"the check itself failed: {type(problem).__name__}: {problem}"
-            findings.append(Finding(check=name, status="error", found=text, advice="please report this"))
+            findings.append(Finding(name, "error", text, "please report this"))
     return findings
 
 
@@ -222,22 +191,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
     options = parser.parse_args(argv)
     findings = examine(_checks_of_engines())
-    if options.json:
-        print(json.dumps(msgspec.to_builtins(findings), indent=2))
-    else:
-        _show(findings)
+    (print_json if options.json else _show)(findings)
     return int(any(finding.status == "error" for finding in findings))
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     colour = {"ok": "green", "warning": "yellow", "error": "red"}
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "check", "found"):
-        table.add_column(title, overflow="fold")
+    rows = table("", "CHECK", "FOUND")
     for finding in findings:
         text = finding.found + (f"\n→ {finding.advice}" if finding.advice else "")
-        table.add_row(f"[{colour[finding.status]}]{finding.status}[/]", finding.check, text)
-    Console().print(table)
+        rows.add_row(f"[{colour[finding.status]}]{finding.status}[/]", finding.check, text)
+    Console().print(rows)

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from jupyter_elastic.cli import describe
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import BadRequest
 
@@ -26,8 +27,7 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
         client.ask(wire.SwitchPolicy(name=given.name, options=option_values(given.opt), reason=given.reason))
     elif given.opt:
         raise BadRequest("--opt belongs to a policy: write `policy NAME --opt K=V`")
-    answer = client.ask(wire.ListPolicies())
-    policies = answer.policies if isinstance(answer, wire.Policies) else ()
+    policies = expect(client.ask(wire.ListPolicies()), wire.Policies).policies
     if given.json:
         print_json(policies)
         return
@@ -48,8 +48,8 @@ def _policy(given: argparse.Namespace, connect: Connect, console: Console) -> No
 def _describe(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     if given.described is None or given.opt:
         raise BadRequest("write `policy describe NAME`; `policy` lists the names")
-    answer = connect().ask(wire.ListPolicies())
-    policy = describe.find(answer.policies if isinstance(answer, wire.Policies) else (), given.described)
+    policies = expect(connect().ask(wire.ListPolicies()), wire.Policies).policies
+    policy = describe.find(policies, given.described)
     if given.json:
         print_json(policy)
         return

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.markup import escape
 
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
-from jupyter_elastic.client import Client
 from jupyter_elastic.client.job_model import human_time
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError
+from jupyter_elastic.types.errors import DaemonUnreachable
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.pool_screen import PoolScreen
@@ -25,7 +25,7 @@ FIRST_S = 20.0
 
 
 def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    hosts = _slots(connect())
+    hosts = expect(connect().ask(wire.ListHosts()), wire.Hosts)
     if given.json:
         print_json({"kind": hosts.kind, "slots": hosts.slots})
         return
@@ -42,7 +42,7 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
 
 def _status(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
-    hosts, jobs = _slots(client), client.jobs()
+    hosts, jobs = expect(client.ask(wire.ListHosts()), wire.Hosts), client.jobs()
     counts = {
         state: sum(slot.state == state for slot in hosts.slots) for state in ("free", "leased", "draining", "out")
     }
@@ -95,13 +95,6 @@ def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once:
                     page.update(drawn(*pictures.get()), refresh=True)
     finally:
         leave()
-
-
-def _slots(client: Client) -> wire.Hosts:
-    answer = client.ask(wire.ListHosts())
-    if not isinstance(answer, wire.Hosts):
-        raise ElasticError(f"the daemon answered {type(answer).__name__} where its slots were due; update it")
-    return answer
 
 
 def _top_arguments(parser: argparse.ArgumentParser) -> None:

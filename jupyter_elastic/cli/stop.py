@@ -9,19 +9,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 import psutil
 from msgspec import Struct
 
+from jupyter_elastic.cli.commands import print_json
 from jupyter_elastic.client import Client
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
@@ -56,7 +54,8 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
     """End the pool that has this runtime folder; nothing when jobs are not over, unless `force` says so."""
     endpoint = endpoints.read_endpoint(runtime / "daemon.json")
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
-    agent = _agent(runtime)
+    record = endpoints.read_agent(runtime / "agent.json")
+    agent = (record.pid, record.start_time) if record is not None else (0, 0.0)
     pool = _name(runtime, daemon, agent)
     # In this order: the agent would start drivers again, and drivers report to the daemon.
     steps: tuple[tuple[str, Callable[[], list[processes.ProcessId]], float], ...] = (
@@ -89,20 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="cancel the jobs that are not over")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
-    try:
-        folders = paths.runtime_dirs() if options.all else [paths.runtime_dir()]
-        results = [stop(folder, force=options.force) for folder in folders]
-    except ElasticError as problem:
-        sys.stderr.write(f"error: {problem}\n")
-        return 1
+    folders = paths.runtime_dirs() if options.all else [paths.runtime_dir()]
+    results = [stop(folder, force=options.force) for folder in folders]
+    shown = [result for result in results if result.ended or result.refused or not options.all]
     if options.json:
-        print(json.dumps(msgspec.to_builtins(results), indent=2))
+        print_json(results)
     else:
-        for result in results:
-            if result.ended or result.refused or not options.all:
-                print(_as_text(result))
-        if options.all and not any(result.ended or result.refused for result in results):
-            print("nothing runs")
+        print("\n".join(map(_as_text, shown)) or "nothing runs")
     return int(any(result.refused for result in results))
 
 
@@ -116,11 +108,6 @@ def _as_text(result: Stopped) -> str:
         return f"{result.pool}: nothing runs"
     jobs = f"; jobs: {', '.join(result.jobs)}" if result.jobs else ""
     return f"{result.pool}: ended {', '.join(result.ended)}{jobs}"
-
-
-def _agent(runtime: Path) -> processes.ProcessId:
-    record = endpoints.read_agent(runtime / "agent.json")
-    return (record.pid, record.start_time) if record is not None else (0, 0.0)
 
 
 def _name(runtime: Path, *known: processes.ProcessId) -> str:
@@ -161,7 +148,9 @@ def _end_jobs(client: Client, jobs: Sequence[int]) -> None:
     with contextlib.suppress(ElasticError):
         for job in jobs:
             client.ask(wire.CancelJob(job=job, reason="jupyter elastic stop"))
-        _until(lambda: not {info.job for info in client.jobs()} & set(jobs), JOBS_S)
+        limit = time.monotonic() + JOBS_S
+        while {info.job for info in client.jobs()} & set(jobs) and time.monotonic() < limit:
+            time.sleep(0.1)
 
 
 def _drivers(runtime: Path) -> list[processes.ProcessId]:
@@ -185,9 +174,3 @@ async def _end(known: Sequence[processes.ProcessId], grace_s: float) -> None:
     for process in left:
         processes.send(process, signal.SIGKILL)
     await asyncio.gather(*(processes.gone(process) for process in left))
-
-
-def _until(condition: Callable[[], bool], limit_s: float) -> None:
-    limit = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < limit:
-        time.sleep(0.1)

@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Self, TypeVar
+from typing import Self
 
 import zmq
 from zmq.asyncio import Context, Socket
 from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_elastic.client import services
-from jupyter_elastic.client.requests import Requests
+from jupyter_elastic.client.requests import Requests, expect
 from jupyter_elastic.client.subscriptions import Subscriptions
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.protocol import wire
@@ -32,8 +32,6 @@ HEARTBEAT_S = 3.0
 STARTED_S = 3.0
 """How often who waits for a job looks whether daemon and agent live."""
 CLOSED = "this client is closed; make a new one"
-
-_T = TypeVar("_T")
 
 
 class AsyncClient:
@@ -151,7 +149,7 @@ class AsyncClient:
             DaemonUnreachable: See `ask`. Whether the job is queued is not known then.
         """
         answer = await self.ask(wire.SubmitJob(spec=spec, key=key or uuid.uuid4().hex))
-        return _expect(answer, wire.Submitted).job
+        return expect(answer, wire.Submitted).job
 
     def introduce(self) -> None:
         """Say Hello (again); the answer shows in `welcome` or `refusal`."""
@@ -169,7 +167,7 @@ class AsyncClient:
             DaemonUnreachable: See `ask`.
         """
         answer = await self.ask(wire.ListJobs(all=all, job=job, limit=limit))
-        return _expect(answer, wire.Jobs).jobs
+        return expect(answer, wire.Jobs).jobs
 
     async def wait_for_end(self, job: JobId) -> None:
         """Wait for a job's end; a daemon or an agent of this user that is gone meanwhile is started again."""
@@ -330,9 +328,3 @@ async def _keep_started() -> None:
         await asyncio.sleep(STARTED_S)
         with contextlib.suppress(ElasticError):
             await asyncio.to_thread(services.ensure)
-
-
-def _expect(answer: wire.AnyAnswer, kind: type[_T]) -> _T:
-    if not isinstance(answer, kind):
-        raise ProtocolError(f"the daemon answered {type(answer).__name__} where {kind.__name__} was due; update it")
-    return answer

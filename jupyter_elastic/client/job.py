@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
@@ -239,7 +240,7 @@ class Job:
 
     def explain(self) -> str:
         """Why the job waits, or holds what it holds."""
-        return cast("wire.Explanation", self._client.ask(wire.ExplainJob(job=self.id))).text
+        return expect(self._client.ask(wire.ExplainJob(job=self.id)), wire.Explanation).text
 
     def size_history(self) -> list[SizePoint]:
         """How many slots it held since when, and why; which workers died and were replaced."""
@@ -295,7 +296,7 @@ def check_size(client: Client, least: int) -> None:
     """BadRequest when so many slots are more than any pool can have; the pool itself judges smaller numbers."""
     if least <= MOST_SLOTS:
         return
-    hosts = cast("wire.Hosts", client.ask(wire.ListHosts()))
+    hosts = expect(client.ask(wire.ListHosts()), wire.Hosts)
     many = len(hosts.slots)
     unit = f"{'CPU ' if hosts.kind == 'cpu' else ''}slot{'' if many == 1 else 's'}"
     raise BadRequest(f"the pool has {many} {unit}; ask for at most {many} (you asked for {least})")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, ProtocolError
+
+_T = TypeVar("_T")
 
 
 class Requests:
@@ -47,3 +50,10 @@ class Requests:
                 future.set_exception(problem)
                 future.exception()  # retrieved: a request of the client's own has nobody who would look at it
         self._open.clear()
+
+
+def expect(answer: wire.AnyAnswer, kind: type[_T]) -> _T:
+    """The answer, which is of this kind; ProtocolError when the daemon is of another version and gave another one."""
+    if not isinstance(answer, kind):
+        raise ProtocolError(f"the daemon answered {type(answer).__name__} where {kind.__name__} was due; update it")
+    return answer

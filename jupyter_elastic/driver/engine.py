@@ -35,7 +35,7 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     """Whether workers may be forked from a warm parent."""
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     """What one check of this installation found; `advice` says what to do about a warning or an error."""
 
     check: str

@@ -18,6 +18,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, check_size, find
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
@@ -174,8 +175,7 @@ class ElasticMagics(Magics):
     def _kind(self, client: Client) -> str:
         """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
         if not self._slots_are:
-            answer = client.ask(wire.ListHosts())
-            self._slots_are = answer.kind if isinstance(answer, wire.Hosts) else "cpu"
+            self._slots_are = expect(client.ask(wire.ListHosts()), wire.Hosts).kind
         return self._slots_are
 
     def attach(self, word: str) -> Job:
