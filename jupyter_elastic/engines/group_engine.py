@@ -31,10 +31,17 @@ class GroupEngine(WorkersEngine):
         super().__init__(context, report)
         self._stopped_at: dict[int, float] = {}
         """Since when the members of a round stand still, by round; absent when nobody had trained before."""
+        self._group = membership.Go(0, 0, (), restore=False)
+        """The round that was begun last."""
+        self._forming = False
+        """Not all its members have joined."""
 
     async def rendezvous(self, go: membership.Go) -> Any:
         """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group."""
         raise NotImplementedError
+
+    def broken(self, round_: int) -> None:
+        """A member of the round is gone, or could not join: end what the others may wait for."""
 
     def _preempt(self) -> None:
         self._do(self.machine.want(self.machine.generation, ()))
@@ -55,6 +62,7 @@ class GroupEngine(WorkersEngine):
                 raise AssertionError(action)
 
     async def _go(self, go: membership.Go) -> None:
+        self._group, self._forming = go, True
         rendezvous = msgspec.Raw(msgspec.msgpack.encode(await self.rendezvous(go)))
         trained = [m.waiting_since for name in go.members if (m := self.members.get(name)) is not None and m.was_member]
         if trained:
@@ -75,8 +83,23 @@ class GroupEngine(WorkersEngine):
                         rendezvous=rendezvous,
                     ),
                 )
+        if not self.members.keys() >= set(go.members):  # one has died meanwhile
+            self._break_group()
+
+    def _break_group(self) -> None:
+        """No member of the present round is to wait for another."""
+        self.broken(self._group.round)
+        for name in self._group.members:
+            self.send(name, messages.Broken(round=self._group.round))
+
+    def left(self, member: Member, code: int | None) -> None:
+        """Free the other members of its group, before anything else."""
+        if member.name in self._group.members and self.machine.needs(member.name):
+            self._break_group()
+        super().left(member, code)
 
     def _settled(self, round_: int, generation: int, slots: tuple[str, ...], *, complete: bool) -> None:
+        self._forming = False
         since = self._stopped_at.pop(round_, None)
         pause_s = 0.0 if since is None else time.time() - since
         log.info("round %d on %s, %.3f s%s", round_, slots, pause_s, "" if complete else " (not all that is wanted)")
@@ -88,6 +111,8 @@ class GroupEngine(WorkersEngine):
         match message:
             case messages.Ready(point=point, has_state=has_state, at=at):
                 member.waiting_since = at
+                if self._forming and member.name in self._group.members:  # it gave up a join that the others are in
+                    self._break_group()
                 self._do(self.machine.ready(member.name, point, has_state=has_state))
             case messages.Entered(callbacks=callbacks):
                 self._do(self.machine.entered(member.name, callbacks=callbacks))

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
+
+import msgspec
 
 from jupyter_elastic.protocol.worker import Entered, Go, Joined, Private, Removed, RendezvousPoint
 from jupyter_elastic.training.group import PeerLost
+from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker.plugin import Host
+
+_Struct = TypeVar("_Struct")
 
 
 class GroupWorker:
@@ -42,6 +47,13 @@ class GroupWorker:
                 self.save()
             self.host.exit_removed()
         return answer
+
+    def decoded(self, go: Go, kind: type[_Struct]) -> _Struct:
+        """What the driver's half gave for this group; ProtocolError when it is nothing of this kind."""
+        try:
+            return msgspec.msgpack.decode(go.rendezvous, type=kind)
+        except msgspec.DecodeError as problem:
+            raise ProtocolError(f"the driver's word for a group is no {kind.__name__}: {problem}") from problem
 
     @contextlib.contextmanager
     def joining(self, go: Go) -> Iterator[None]:
@@ -93,6 +105,9 @@ class WorkerGroup:
         """Find the other members."""
         raise NotImplementedError
 
+    def connect_alone(self) -> None:
+        """Form a group of one, in which a newcomer takes its first step."""
+
     def disconnect(self) -> None:
         """Close the connections."""
         raise NotImplementedError
@@ -110,13 +125,13 @@ class WorkerGroup:
     def enter(self) -> None:
         """The training begins: a provisional member joins the others."""
         if self.provisional:
+            self.disconnect()
             self._take(self._worker.rendezvous("run"))
         self._worker.entered()
 
     def leave(self) -> None:
         """Leave the group."""
-        if isinstance(self._place, Go):
-            self.disconnect()
+        self.disconnect()
         self._place = None
 
     def synced(self) -> None:
@@ -143,6 +158,7 @@ class WorkerGroup:
         self._place = place
         if isinstance(place, Private):
             self._worker.host.expect(place.rank, place.size)
+            self.connect_alone()
             return
         with self._worker.joining(place):
             self.connect(place)

@@ -90,6 +90,12 @@ class Update(_Message, frozen=True, kw_only=True):
     """Another group waits for this worker, or it is to leave: it comes to the rendezvous at its next commit."""
 
 
+class Broken(_Message, frozen=True, kw_only=True):
+    """A member of this round is gone: whoever waits for another member waits in vain."""
+
+    round: int
+
+
 class SendStack(_Message, frozen=True, kw_only=True):
     """Asks for a `StackReport`."""
 
@@ -209,7 +215,7 @@ class LeftBehind(_Message, frozen=True, kw_only=True):
     """The step of this worker."""
 
 
-ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Left | SendStack
+ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Broken | Left | SendStack
 FromWorker: TypeAlias = (
     Started
     | Progress

@@ -44,7 +44,12 @@ class DriverChannel:
         self.start: Start = self._read_start()
         self.update_requested = threading.Event()
         """Another group waits for this worker, or it is to leave."""
+        self.group_broken = threading.Event()
+        """A member of the group that this worker was last let into is gone."""
+        self._round = 0
         self.on_update: Callable[[], None] = lambda: None
+        self.on_broken: Callable[[], None] = lambda: None
+        """That has just become known."""
         self.on_left: Callable[[Left], None] = lambda _: None
         """Another member has left the training."""
         self.on_send_stack: Callable[[], None] = lambda: None
@@ -67,9 +72,7 @@ class DriverChannel:
     def rendezvous(self, point: messages.RendezvousPoint, *, has_state: bool) -> Go | Private | Removed:
         """Wait for the group; the driver's answer."""
         self.send(messages.Ready(point=point, has_state=has_state, at=time.time()))
-        answer = self._answers.get()
-        self.update_requested.clear()
-        return answer
+        return self._answers.get()
 
     def _read_start(self) -> Start:
         first = TO_WORKER.receive(self._stream)
@@ -93,11 +96,19 @@ class DriverChannel:
             case messages.Update():
                 self.update_requested.set()
                 self.on_update()
+            case messages.Broken(round=round_):
+                if round_ == self._round:
+                    self.group_broken.set()
+                    self.on_broken()
             case Left():
                 self.on_left(message)
             case messages.SendStack():
                 self.on_send_stack()
             case Go() | Private() | Removed():
+                if isinstance(message, Go):
+                    self._round = message.round
+                    self.group_broken.clear()
+                self.update_requested.clear()  # here: what comes after this message is about the next group
                 self._answers.put(message)
             case Start():
                 raise ProtocolError("the order to this worker came a second time")

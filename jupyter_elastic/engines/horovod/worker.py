@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -23,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from jupyter_elastic.engines.group_sockets import GroupSockets
 from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.engines.horovod.groups import HorovodGroups
-from jupyter_elastic.engines.horovod.messages import decode
+from jupyter_elastic.engines.horovod.messages import StoreAddress
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
 from jupyter_elastic.platform.imports import after_import
@@ -70,8 +70,7 @@ class HorovodWorker(GroupWorker):
         self._alone = False
         """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
-        self._sockets: frozenset[tuple[int, str]] = frozenset()
-        """The sockets of the present group: descriptor and inode."""
+        self._sockets = GroupSockets()
         host.channel.on_update = self._notify
 
     def install(self) -> None:
@@ -166,19 +165,15 @@ class HorovodWorker(GroupWorker):
         Horovod keeps them open until the next init, and a member that waits for this one's data, and not for the dead
         one's, would wait for Gloo's time-out.
         """
-        for descriptor, _ in self._sockets & _open_sockets():
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
-                if connected.family == socket.AF_INET and connected.type == socket.SOCK_STREAM:
-                    connected.shutdown(socket.SHUT_RDWR)
+        self._sockets.hang_up()
 
     def _join(self, go: Go | Private, real: Callable[[], Any]) -> Any:
         assert isinstance(go, Go), go
         self._set_environment(go.rank, go.size)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(decode(go.rendezvous).port)
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.decoded(go, StoreAddress).port)
         self._states.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
-        with self.joining(go):
-            before = _open_sockets()
+        with self.joining(go), self._sockets.opening():
             try:
                 value = real()
             except ValueError as problem:
@@ -186,7 +181,6 @@ class HorovodWorker(GroupWorker):
                 from horovod.common.exceptions import HorovodInternalError
 
                 raise HorovodInternalError(f"the group broke while it formed: {problem}") from problem
-            self._sockets = _open_sockets() - before
         return value
 
     def _set_environment(self, rank: int, size: int) -> None:
@@ -325,15 +319,3 @@ def _spare_autograph(module: types.ModuleType) -> None:
     for part in (module, sys.modules.get("horovod.tensorflow.functions")):
         if part is not None and hasattr(part, "_make_subgraph"):
             part._make_subgraph = lambda plain: function(plain, autograph=False)  # type: ignore[attr-defined]
-
-
-def _open_sockets() -> frozenset[tuple[int, str]]:
-    """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                target = str(entry.readlink())
-                if target.startswith("socket:"):
-                    found.add((int(entry.name), target))
-    return frozenset(found)

@@ -3,7 +3,6 @@
 import time
 from multiprocessing.connection import Client, Listener
 
-import msgspec
 import torch
 
 from jupyter_elastic.engines.group_engine import GroupEngine
@@ -34,7 +33,7 @@ class ToyGroup(WorkerGroup):
     links = ()
 
     def connect(self, go):
-        path = msgspec.msgpack.decode(go.rendezvous)
+        path = self._worker.decoded(go, str)
         if go.rank == 0:
             with Listener(path, "AF_UNIX", backlog=64) as listener:
                 self.links = [listener.accept() for _ in range(go.size - 1)]

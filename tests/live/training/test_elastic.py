@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine.bench import Bench
 from tests.live.training import cells
 
 EPOCHS, STEPS = 25, 100
 FRAMEWORKS = {
     "torch": cells.TORCH,
+    "torch.distributed": cells.TORCH,
     "keras": cells.KERAS,
     "legacy keras": cells.LEGACY_KERAS,
     "keras tape": cells.KERAS_TAPE,
@@ -48,9 +50,10 @@ def static(warm_workers, tmp_path_factory):
 
 
 def make(framework, folder, *, micro=None, seed=0, attempt=1):
-    pytest.importorskip("tf_keras" if framework.startswith("legacy") else framework.split()[0])
+    pytest.importorskip("tf_keras" if framework.startswith("legacy") else framework.split()[0].split(".")[0])
     names = {"SEED": seed, "EPOCHS": EPOCHS, "MICRO": micro}
-    return Bench(Horovod, folder / "job", FRAMEWORKS[framework], names=names, out=("weights", "ended"), attempt=attempt)
+    engine = Torch if framework == "torch.distributed" else Horovod
+    return Bench(engine, folder / "job", FRAMEWORKS[framework], names=names, out=("weights", "ended"), attempt=attempt)
 
 
 def hurry(bench):
@@ -91,7 +94,7 @@ def run(story, bench):
     asyncio.run(live())
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras", "legacy keras", "keras tape"])
+@pytest.mark.parametrize("framework", ["torch", "torch.distributed", "keras", "legacy keras", "keras tape"])
 def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
     expected = static(framework)
 
@@ -112,7 +115,7 @@ def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
     run(story, make(framework, tmp_path))
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras", "keras tape", "legacy keras tape"])
+@pytest.mark.parametrize("framework", ["torch", "torch.distributed", "keras", "keras tape", "legacy keras tape"])
 def test_micro_batches_on_two_workers_are_exact(framework, static, tmp_path):
     expected = static(framework)
 
@@ -127,7 +130,10 @@ def test_micro_batches_on_two_workers_are_exact(framework, static, tmp_path):
     run(story, make(framework, tmp_path, micro=5))
 
 
-@pytest.mark.parametrize(("framework", "victim"), [("torch", 0), ("torch", 1), ("keras", 0)])
+@pytest.mark.parametrize(
+    ("framework", "victim"),
+    [("torch", 0), ("torch", 1), ("torch.distributed", 0), ("torch.distributed", 1), ("keras", 0)],
+)
 def test_a_killed_worker_costs_no_more_than_the_steps_since_the_last_commit(framework, victim, static, tmp_path):
     expected = static(framework)
 
@@ -146,8 +152,9 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_last_commit(fram
     run(story, make(framework, tmp_path))
 
 
-def test_when_all_die_the_job_comes_back_from_its_last_commit(static, tmp_path):
-    expected = static("torch")
+@pytest.mark.parametrize("framework", ["torch", "torch.distributed"])
+def test_when_all_die_the_job_comes_back_from_its_last_commit(framework, static, tmp_path):
+    expected = static(framework)
 
     async def story(bench):
         await bench.launch("h:0", "h:1")
@@ -159,10 +166,10 @@ def test_when_all_die_the_job_comes_back_from_its_last_commit(static, tmp_path):
         check(bench, expected)
         assert len(of_rank_0(bench)) - STEPS <= 6  # five between commits, and the one that was under way
 
-    run(story, make("torch", tmp_path))
+    run(story, make(framework, tmp_path))
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
+@pytest.mark.parametrize("framework", ["torch", "torch.distributed", "keras"])
 def test_a_preempted_job_goes_on_in_the_next_attempt_without_losing_a_step(framework, static, tmp_path):
     expected = static(framework)
 
@@ -198,9 +205,10 @@ def test_fit_in_a_training_function_is_refused(warm_workers, tmp_path):
     run(story, bench)
 
 
+@pytest.mark.parametrize("framework", ["torch", "torch.distributed"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_curve_survives_random_kills_and_rescales(seed, static, tmp_path):
-    expected = static("torch")
+def test_the_curve_survives_random_kills_and_rescales(framework, seed, static, tmp_path):
+    expected = static(framework)
     chance = random.Random(seed)
 
     async def story(bench):
@@ -218,4 +226,4 @@ def test_the_curve_survives_random_kills_and_rescales(seed, static, tmp_path):
         await bench.ended(120)
         check(bench, expected)
 
-    run(story, make("torch", tmp_path))
+    run(story, make(framework, tmp_path))

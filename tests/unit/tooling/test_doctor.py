@@ -16,8 +16,8 @@ def test_every_check_finds_something_here(pool_dir: Path, capsys: pytest.Capture
     findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert code == 0, findings
     assert set(findings) == {
-        "Python", "Jupyter", "server extension", "daemon", "engines", "GPUs", "Horovod", "Keras", "host name",
-            "captures",
+        "Python", "Jupyter", "server extension", "daemon", "engines", "GPUs", "Horovod", "PyTorch", "Keras",
+            "host name", "captures",
     }  # fmt: skip
     assert "torch" in findings["Horovod"]["found"]
     assert "horovod" in findings["engines"]["found"]

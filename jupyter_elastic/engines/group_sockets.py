@@ -1,0 +1,57 @@
+"""The sockets by which a library holds a process group together, so that they can be hung up when the group breaks.
+
+Gloo has no call that interrupts a wait. A member that waits for one that lives, and itself waits for the dead, would
+wait for the whole time-out; a connection that is closed ends the wait at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class GroupSockets:
+    """The TCP connections that were opened in this process while the present group formed."""
+
+    def __init__(self) -> None:
+        self._before: frozenset[tuple[int, int]] = frozenset()
+        self._own: frozenset[tuple[int, int]] | None = frozenset()
+        """Descriptor and inode; None while the group forms."""
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """While the group forms: what is opened now is its own."""
+        self._before, self._own = _open_sockets(), None
+        try:
+            yield
+        finally:
+            self._own = _open_sockets() - self._before
+
+    def hang_up(self) -> None:
+        """Shut the group's connections down, from any thread, while the group forms too.
+
+        Listening sockets are spared: Gloo ends the process when its `accept` fails.
+        """
+        own = _open_sockets() - self._before if self._own is None else self._own
+        for descriptor, inode in own:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
+                same = os.fstat(connected.fileno()).st_ino == inode  # it may have been closed, and its number reused
+                tcp = connected.family in {socket.AF_INET, socket.AF_INET6} and connected.type == socket.SOCK_STREAM
+                if same and tcp and not connected.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connected.shutdown(socket.SHUT_RDWR)
+
+
+def _open_sockets() -> frozenset[tuple[int, int]]:
+    """This process's sockets, as (descriptor, inode); empty where there is no `/proc`."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                status = os.fstat(int(entry.name))
+                if stat.S_ISSOCK(status.st_mode):
+                    found.add((int(entry.name), status.st_ino))
+    return frozenset(found)

@@ -1,0 +1,50 @@
+"""Engine `torch`: process groups of `torch.distributed`. Imports no torch: that happens in the workers."""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import version
+from typing import Any, ClassVar
+
+from jupyter_elastic.driver import membership
+from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
+from jupyter_elastic.engines.group_engine import GroupEngine
+from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
+from jupyter_elastic.engines.torch_distributed.store_server import StoreServer
+
+
+class Torch(GroupEngine):
+    """One attempt's elastic `torch.distributed` group."""
+
+    name: ClassVar[str] = "torch"
+    worker: ClassVar[str] = "jupyter_elastic.engines.torch_distributed.worker:TorchWorker"
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why there is no PyTorch here, and what to do; empty when there is."""
+        if importlib.util.find_spec("torch") is None:
+            return "PyTorch is not installed for this interpreter; run `pip install torch` in its environment"
+        return ""
+
+    @classmethod
+    def examine(cls) -> Finding:
+        """PyTorch is installed."""
+        if cls.missing():
+            return Finding(check="PyTorch", status="warning", found="not installed", advice="pip install torch")
+        return Finding(check="PyTorch", status="ok", found=f"{version('torch')}, with torch.distributed")
+
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        super().__init__(context, report)
+        self._store = StoreServer(context.runtime / "torch-store")
+
+    async def rendezvous(self, go: membership.Go) -> StoreAddress:
+        """An empty store for the group."""
+        return await self._store.begin(go.round)
+
+    def broken(self, round_: int) -> None:
+        """Whoever waits in the store for a member that is gone fails now."""
+        self._store.end(round_)
+
+    def _end(self, *args: Any, **kwargs: Any) -> None:
+        self._store.close()
+        super()._end(*args, **kwargs)

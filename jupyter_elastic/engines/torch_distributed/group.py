@@ -1,0 +1,138 @@
+"""A `torch.distributed` process group as `training` uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from jupyter_elastic.engines.group_worker import WorkerGroup
+from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
+from jupyter_elastic.engines.torch_distributed.store_client import GroupStore
+from jupyter_elastic.protocol.worker import Go
+from jupyter_elastic.training.group import Array, PeerLost
+from jupyter_elastic.types.errors import EngineError
+
+if TYPE_CHECKING:
+    from jupyter_elastic.engines.torch_distributed.worker import TorchWorker
+
+JOIN = dt.timedelta(seconds=20)
+"""How long members wait for each other to join: they come when they are ready to take a step."""
+JOINS = 3
+"""After so many joins that failed although nobody had died, the cause is not another member."""
+
+
+class TorchGroup(WorkerGroup):
+    """The default process group of `torch.distributed`, formed anew for each generation."""
+
+    def __init__(self, worker: TorchWorker) -> None:
+        super().__init__(worker)
+        self._worker: TorchWorker = worker
+        self._store: dist.Store | None = None  # kept: C++ holds only the base of a store made in Python
+        self._failed_joins = 0
+
+    def connect(self, go: Go) -> None:
+        """Find the other members."""
+        address = self._worker.decoded(go, StoreAddress)
+        try:
+            with self._worker.sockets.opening():
+                self._initialize(GroupStore(address, JOIN), go.rank, go.size)
+        except RuntimeError as problem:
+            # A failed init leaves torch's counter of groups ahead of the other members', and the counter is in the
+            # store's keys (pytorch #46561): the next join would wait for its whole time-out.
+            c10d._world.group_count = 0
+            self._failed_joins += not self._worker.channel.group_broken.is_set()
+            if self._failed_joins >= JOINS:
+                raise
+            raise PeerLost(f"the group broke while it formed: {problem}") from problem
+        self._failed_joins = 0
+        c10d._set_pg_timeout(dist.default_pg_timeout)
+        if self._worker.channel.group_broken.is_set():  # that was before all its connections were known
+            self._worker.sever()
+
+    def connect_alone(self) -> None:
+        """Form a group of one."""
+        self._initialize(dist.HashStore(), 0, 1)
+
+    def _initialize(self, store: dist.Store, rank: int, size: int) -> None:
+        if dist.is_initialized():
+            raise EngineError(
+                "This cell has called torch.distributed.init_process_group() itself, and training.run forms the group: "
+                "leave the call out."
+            )
+        self._store = store
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=JOIN)
+
+    def disconnect(self) -> None:
+        """Leave the group, if there is one.
+
+        Gloo ends in 10 ms for each connection; whoever drops the last reference pays that, so another thread does.
+        """
+        if self._worker.lost_a_peer:
+            self._worker.sever()
+        if dist.is_initialized():
+            world = c10d.GroupMember.WORLD
+            kept = [world, *_backends(world), self._store]
+            del world
+            dist.destroy_process_group()
+            threading.Thread(target=kept.clear, name="elastic-leave", daemon=True).start()
+        self._store = None
+
+    def abort(self) -> None:
+        """Interrupt NCCL, which does not notice that a member's connections are closed; from any thread."""
+        if dist.is_initialized() and torch.cuda.is_available():
+            with contextlib.suppress(RuntimeError):
+                c10d._abort_process_group()
+
+    def rank(self) -> int:
+        """This worker's number."""
+        return super().rank() if self._place is not None or not dist.is_initialized() else dist.get_rank()
+
+    def size(self) -> int:
+        """Members."""
+        return super().size() if self._place is not None or not dist.is_initialized() else dist.get_world_size()
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Rank 0's `data`, everywhere."""
+        length = torch.tensor([len(data)])
+        dist.broadcast(length, 0)
+        content = torch.empty(int(length), dtype=torch.uint8)
+        if self.rank() == 0:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        dist.broadcast(content, 0)
+        return bytes(content.numpy().tobytes())
+
+    def total(self, values: Array) -> Array:
+        """The sum over all members."""
+        tensor = torch.from_numpy(np.array(values))
+        dist.all_reduce(tensor)
+        summed: Array = tensor.numpy()
+        return summed
+
+    def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
+        """Each tensor's sum or mean over all members, one message for each type and device."""
+        result: list[Any] = list(tensors)
+        by_kind: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for index, tensor in enumerate(tensors):
+            by_kind.setdefault((tensor.dtype, tensor.device), []).append(index)
+        for indices in by_kind.values():
+            flat = torch.cat([result[index].reshape(-1) for index in indices])
+            dist.all_reduce(flat)
+            if mean:
+                flat /= dist.get_world_size()
+            for index, piece in zip(indices, flat.split([result[index].numel() for index in indices]), strict=True):
+                result[index] = piece.view_as(result[index])
+        return result
+
+
+def _backends(group: Any) -> Iterator[Any]:
+    for device in group._device_types:
+        yield group._get_backend(device)

@@ -1,0 +1,91 @@
+"""What the engine's halves exchange: where the store is, and the requests to it with their answers. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
+
+from jupyter_elastic.protocol.framing import Frames
+
+MAX_VALUE = 256 * 1024
+"""Bytes of one value; Gloo's are addresses of some hundred bytes."""
+MAX_WAIT_S = 3600.0
+
+Key: TypeAlias = Annotated[str, Meta(max_length=1024)]
+Value: TypeAlias = Annotated[bytes, Meta(max_length=MAX_VALUE)]
+Keys: TypeAlias = Annotated[tuple[Key, ...], Meta(max_length=256)]
+
+
+class StoreAddress(Struct, frozen=True):
+    """Where the store of a group is; comes within `protocol.worker.Go`."""
+
+    path: str
+    """A UNIX socket."""
+    round: int
+
+
+class _Request(Struct, frozen=True, tag=True):
+    pass
+
+
+class Open(_Request, frozen=True):
+    """The first request of a connection: which round's store it is for."""
+
+    round: int
+
+
+class Set(_Request, frozen=True):
+    """Replace a value."""
+
+    key: Key
+    value: Value
+
+
+class Get(_Request, frozen=True):
+    """The value of a key, or None when it was not set in time."""
+
+    key: Key
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)]
+
+
+class Add(_Request, frozen=True):
+    """Add to a decimal number, 0 at first."""
+
+    key: Key
+    amount: int
+
+
+class CompareSet(_Request, frozen=True):
+    """Set to `desired` what is `expected`, or absent if `expected` is empty; answers with what it is then."""
+
+    key: Key
+    expected: Value
+    desired: Value
+
+
+class Delete(_Request, frozen=True):
+    """Delete a key; answers with 1 if it was there, else 0."""
+
+    key: Key
+
+
+class Count(_Request, frozen=True):
+    """How many of these keys there are; of all without any."""
+
+    keys: Keys = ()
+
+
+class Answer(Struct, frozen=True):
+    """What a request has come to."""
+
+    value: bytes | None = None
+    number: int = 0
+    refused: str = ""
+    """Why nothing was done."""
+
+
+Request: TypeAlias = Open | Set | Get | Add | CompareSet | Delete | Count
+
+REQUESTS: Frames[Request] = Frames(Request, "requests to the group's store", 2 * MAX_VALUE + 4096)
+ANSWERS: Frames[Answer] = Frames(Answer, "answers of the group's store", MAX_VALUE + 4096)
