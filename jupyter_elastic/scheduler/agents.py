@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core.agents import objection
+from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import AgentReported, AnyEffect
@@ -64,7 +65,7 @@ class Agents:
         """Send orders. Who has just come gets all that is open, which the new ones are among."""
         greeted, self._greeted = self._greeted, set()
         for peer in greeted:
-            for effect in self._store.core.outstanding(peer.user):
+            for effect in outstanding(self._store.core.state, peer.user):
                 self._order(peer, effect)
         for effect in effects:
             agent = self._peers.get(effect.owner)

@@ -116,13 +116,13 @@ def _submit(api: DaemonApi, context: Context, ask: wire.SubmitJob) -> Answer:
         raise BadRequest(f"a submit key has 1 to {KEY_CHARS} characters; a fresh uuid is one")
     _check_spec(ask.spec)
     store, user = api.store, context.peer.user
-    job = store.core.submitted(ask.key)
+    job = store.core.state.keys.get(ask.key)
     if (
         job is None or store.core.state.owner_of(job) != context.peer.user
     ):  # the core says what is wrong with another's key
         spec = replace(ask.spec, group=api.shares.group_of(user))  # nobody says himself which one is his
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec))
-        job = store.core.submitted(ask.key)
+        job = store.core.state.keys.get(ask.key)
     if job is None:
         raise BadRequest("the job was not accepted; submit it with a new key")
     return wire.Submitted(job=job)

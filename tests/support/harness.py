@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_elastic.scheduler.core import Core, check
+from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.types import (
     AnyEffect,
     AnyEventData,
@@ -20,6 +20,7 @@ from jupyter_elastic.types import (
     Stimulus,
     Submit,
 )
+from tests.support.invariants import check
 
 
 def host(name: str, count: int, **changes: Any) -> Host:

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import Core, check
+from jupyter_elastic.scheduler.core import Core
+from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.types import (
     AgentReported,
     AnyEffect,
@@ -53,6 +54,7 @@ from jupyter_elastic.types import (
     View,
 )
 from jupyter_elastic.types.errors import ElasticError
+from tests.support.invariants import check
 
 OWNERS = ("ann", "bob", "eve")
 HOSTS = tuple(
@@ -174,7 +176,7 @@ class World:
             event = self.events[-1]
             again = Submit(at=self.now, by=event.by, id=event.cause, spec=spec)
             assert self.core.step(again) == ((), ())
-            assert self.core.submitted(event.cause) == self.core.state.next_job - 1
+            assert self.core.state.keys.get(event.cause) == self.core.state.next_job - 1
 
     def any_job(self) -> int:
         r = self.random
@@ -425,7 +427,7 @@ class World:
     def connect(self, owner: str, connected: bool) -> None:
         self.connected[owner] = connected
         self.step(AgentReported, by=owner, connected=connected)
-        self.orders[owner] = self.core.outstanding(owner) if connected else []
+        self.orders[owner] = outstanding(self.core.state, owner) if connected else []
 
     # --- hosts and time
 

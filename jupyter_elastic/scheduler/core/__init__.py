@@ -11,10 +11,9 @@ from math import isfinite
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core.check import InvariantBroken, check
 from jupyter_elastic.scheduler.core.decide import decide, limit_at, unknown
 from jupyter_elastic.scheduler.core.explain import explain, until
-from jupyter_elastic.scheduler.core.react import outstanding, react
+from jupyter_elastic.scheduler.core.react import react
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve
 from jupyter_elastic.scheduler.core.view import Views, job_info, slot_infos
 from jupyter_elastic.types import (
@@ -41,7 +40,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import NotFound
 
-__all__ = ["FALLBACK", "Core", "InvariantBroken", "State", "check", "evolve"]
+__all__ = ["Core", "State"]
 
 _NEWS = (
     JobSubmitted,
@@ -71,10 +70,7 @@ class Core:
         """Begin with an empty state, or with that of a snapshot. Weights, quotas and seed only go into views."""
         self.state = state if state is not None else State()
         self._views = Views(weights=weights or {}, quotas=quotas or {}, seed=seed)
-        self._limits: dict[JobId, float] = {}
         self._wants_plan = True
-        for job in self.state.jobs.values():
-            self._note_limit(job)
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -103,29 +99,13 @@ class Core:
         sizes = self._measured(data.job) if isinstance(data, JobProgressed) else 0
         evolve(self.state, event)
         self._views.touch(data)
-        if isinstance(data, _NEWS):
+        if isinstance(data, _NEWS) or (isinstance(data, JobProgressed) and self._measured(data.job) > sizes):
             self._wants_plan = True
-        elif isinstance(data, JobProgressed):
-            self._wants_plan = self._wants_plan or self._measured(data.job) > sizes
-            return
-        job_id: JobId | None = getattr(data, "job", None)
-        if job_id is not None:
-            job = self.state.jobs.get(job_id)
-            if job is None:
-                self._limits.pop(job_id, None)
-            else:
-                self._note_limit(job)
 
     def _measured(self, job_id: JobId) -> int:
+        """How many sizes of the job have a measured speed."""
         job = self.state.jobs.get(job_id)
         return len(job.learned.points) if job else 0
-
-    def _note_limit(self, job: Job) -> None:
-        due = limit_at(job)
-        if due is None:
-            self._limits.pop(job.job, None)
-        else:
-            self._limits[job.job] = due
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -141,10 +121,6 @@ class Core:
     def view(self, now: float) -> View:
         """All that a policy may know at `now`."""
         return self._views.view(self.state, now)
-
-    def submitted(self, key: str) -> JobId | None:
-        """The job that the Submit with this id made; None before."""
-        return self.state.keys.get(key)
 
     def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> list[JobInfo]:  # noqa: A002
         """The unfinished jobs, with `all` also the `limit` that ended last, oldest first; or the one `job`.
@@ -171,13 +147,10 @@ class Core:
         """The sentence of that about its start; empty where waiting alone does not help."""
         return until(self.state, self._find(job), now)
 
-    def outstanding(self, owner: str) -> list[AnyEffect]:
-        """The orders to send again to this user's agent when it connects."""
-        return outstanding(self.state, owner)
-
     def next_wakeup(self, now: float) -> float | None:
         """When the next time limit is reached (not before `now`): a Tick is due then. None: never."""
-        due = min(self._limits.values(), default=None)
+        limits = (limit_at(self.state.jobs[job]) for job in self.state.active)
+        due = min((limit for limit in limits if limit is not None), default=None)
         return None if due is None else max(due, now)
 
     def _find(self, job_id: JobId) -> Job:

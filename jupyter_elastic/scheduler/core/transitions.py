@@ -47,42 +47,17 @@ MOVES: tuple[Move, ...] = (
 _TABLE: dict[tuple[Phase | None, str], Phase] = {(move.origin, move.event): move.target for move in MOVES}
 
 
-def label(data: AnyEventData) -> str:
-    """The event's name in the table: its class, for an end with the outcome."""
-    if isinstance(data, JobEnded):
-        return f"JobEnded {data.outcome}"
-    return type(data).__name__
-
-
-def legal(phase: Phase | None, data: AnyEventData) -> bool:
-    """Whether the table knows this event in this phase."""
-    return (phase, label(data)) in _TABLE
-
-
 def after(phase: Phase, data: AnyEventData) -> Phase:
     """The phase after the event; the same one where the table has no line (a fold must not fail)."""
-    return _TABLE.get((phase, label(data)), phase)
-
-
-def _arrows() -> list[tuple[str, str, str]]:
-    """(origin, target, events) in the table's order; events that share an arrow are joined."""
-    joined: dict[tuple[str, str], list[str]] = {}
-    for move in MOVES:
-        joined.setdefault((move.origin or "[*]", move.target), []).append(move.event.split()[0])
-    return [(origin, target, ", ".join(events)) for (origin, target), events in joined.items()]
+    name = f"JobEnded {data.outcome}" if isinstance(data, JobEnded) else type(data).__name__
+    return _TABLE.get((phase, name), phase)
 
 
 def mermaid() -> str:
-    """The table as a mermaid state diagram, as it stands in ARCHITECTURE.md."""
-    lines = ["stateDiagram-v2"]
-    lines += [f"    {origin} --> {target}: {events}" for origin, target, events in _arrows()]
+    """The table as a mermaid state diagram, as it stands in ARCHITECTURE.md; events that share an arrow are joined."""
+    joined: dict[tuple[str, str], list[str]] = {}
+    for origin, event, target in MOVES:
+        joined.setdefault((origin or "[*]", target), []).append(event.split()[0])
+    lines = [f"    {origin} --> {target}: {', '.join(events)}" for (origin, target), events in joined.items()]
     lines += [f"    {end} --> [*]" for end in ("completed", "failed", "cancelled")]
-    return "\n".join(lines) + "\n"
-
-
-def ascii_table() -> str:
-    """The same for a terminal: one line an arrow."""
-    arrows = _arrows()
-    left = max(len(origin) for origin, _, _ in arrows)
-    right = max(len(target) for _, target, _ in arrows)
-    return "".join(f"{origin:>{left}} --> {target:<{right}}  {events}\n" for origin, target, events in arrows)
+    return "\n".join(["stateDiagram-v2", *lines]) + "\n"

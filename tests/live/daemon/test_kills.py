@@ -11,10 +11,10 @@ from pathlib import Path
 
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.core import check
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.restore import restore, save_snapshot
 from jupyter_elastic.types import Event, JobSubmitted
+from tests.support.invariants import check
 
 KILLS = 200 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 5
 WINDOW = 32

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_elastic.scheduler.core import InvariantBroken, State, check
+from jupyter_elastic.scheduler.core import State
 from jupyter_elastic.types import Cancel
 from tests.support.harness import Harness, host
+from tests.support.invariants import InvariantBroken, check
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic import types
+from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.types import (
     AgentChanged,
     AgentReported,
@@ -93,10 +94,10 @@ def test_an_empty_pool_says_so() -> None:
 
 def test_a_repeated_submit_makes_one_job() -> None:
     pool = Harness(host("a", 2))
-    assert pool.core.submitted("k") is None
+    assert pool.core.state.keys.get("k") is None
     pool.step(Submit, key="k", spec=job_spec())
     assert pool.step(Submit, key="k", spec=job_spec()) == []
-    assert pool.core.submitted("k") == 1
+    assert pool.core.state.keys.get("k") == 1
     with pytest.raises(BadRequest, match="another user"):
         pool.step(Submit, by="eve", key="k", spec=job_spec())
 
@@ -490,24 +491,24 @@ def test_an_agent_that_went_hides_queued_jobs_and_hears_everything_when_it_is_ba
     assert pool.plan({job: 2, waiting: 2})[0].job == job  # type: ignore[union-attr]
     assert pool.job(waiting).phase == "queued"
     pool.step(AgentReported, by="ann", connected=True)
-    launch, order = pool.core.outstanding("ann")
+    launch, order = outstanding(pool.core.state, "ann")
     assert isinstance(launch, Launch)
     assert isinstance(order, Rescale)
     assert (launch.generation, launch.slots) == (1, ("a:0", "a:1"))
     assert (order.generation, order.slots, order.draining) == (2, ("a:0", "a:1"), ("a:2", "a:3"))
-    assert pool.core.outstanding("bob") == []
+    assert outstanding(pool.core.state, "bob") == []
 
 
 def test_outstanding_orders_of_a_settled_and_of_a_stopping_job() -> None:
     pool = Harness(host("a", 4))
     job = pool.running(2)
-    [launch] = pool.core.outstanding("ann")
+    [launch] = outstanding(pool.core.state, "ann")
     assert isinstance(launch, Launch)
     assert (launch.generation, launch.slots) == (1, ("a:0", "a:1"))
     pool.step(Cancel, job=job, reason="enough")
-    assert [type(order) for order in pool.core.outstanding("ann")] == [Launch, Stop]
+    assert [type(order) for order in outstanding(pool.core.state, "ann")] == [Launch, Stop]
     pool.step(ReleaseReported, job=job, attempt=1, slots=("a:0", "a:1"))
-    [stop] = pool.core.outstanding("ann")
+    [stop] = outstanding(pool.core.state, "ann")
     assert isinstance(stop, Stop)
     assert (stop.how, stop.reason) == ("cancel", "enough")
 

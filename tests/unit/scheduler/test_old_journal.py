@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler.core import check
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.restore import restore
 from jupyter_elastic.types import AgentChanged, Event, PlanRejected, WorkerReplaced
+from tests.support.invariants import check
 
 DATA = Path(__file__).parents[2] / "data" / "journal_before_the_moves.sqlite"
 """30 events of 17 kinds: two jobs that grew, shrank, ended or were lost, a policy text, an agent that went."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_elastic.scheduler.core import check
 from jupyter_elastic.scheduler.sim import metrics, registry
 from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
 from jupyter_elastic.scheduler.sim.workload import Power, Task, synthetic
 from jupyter_elastic.types import JobEnded, JobStarted, Plan, RescaleRequested, Size, SlotsReleased, View
 from jupyter_elastic.types.errors import BadRequest
+from tests.support.invariants import check
 
 COSTS = Costs(start=10.0, rescale=5.0, release=1.0, stop=2.0)
 

@@ -1,4 +1,4 @@
-"""The invariants of the state, as code. Run after every step in tests, and by a daemon started with --paranoid.
+"""The invariants of the state of the core, as code: run after every step of a history.
 
 Knows what must be true at any time, and nothing of how it came to be: it counts everything anew from both sides.
 """
