@@ -24,7 +24,8 @@ from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher, DriverProcess
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import endpoints, paths, processes
+from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportArrived
 from jupyter_elastic.types import AnyEffect, ExitReported, Launch
@@ -226,15 +227,15 @@ def _is_ours() -> bool:
     path = os.environ.get(paths.DIR_VARIABLE)
     if path and not Path(path).exists():
         return False
-    record = endpoints.read_agent(paths.agent_file())
+    record = private_files.read_json(paths.agent_file(), AgentRecord)
     return record is not None and record.pid == os.getpid()
 
 
 async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None:
     """Run the agent; the caller holds its lock. `take_over`: replace one elsewhere of which nothing runs any more."""
     pid, started = processes.this_process()
-    record = endpoints.AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
-    endpoints.write_agent(paths.agent_file(), record)
+    record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
+    private_files.write_json(paths.agent_file(), record)
     client = AsyncClient(endpoint, role="agent")
     client.hello = hello(take_over=take_over)
     async with client:

@@ -23,7 +23,7 @@ from jupyter_elastic.cli.commands import print_json
 from jupyter_elastic.client import Client
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
-from jupyter_elastic.platform import endpoints, paths, peer, processes
+from jupyter_elastic.platform import endpoints, paths, peer, private_files, processes
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError
 
@@ -52,9 +52,9 @@ class Stopped(Struct, frozen=True, kw_only=True):
 
 def stop(runtime: Path, *, force: bool) -> Stopped:
     """End the pool that has this runtime folder; nothing when jobs are not over, unless `force` says so."""
-    endpoint = endpoints.read_endpoint(runtime / "daemon.json")
+    endpoint = private_files.read_json(runtime / "daemon.json", endpoints.Endpoint)
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
-    record = endpoints.read_agent(runtime / "agent.json")
+    record = private_files.read_json(runtime / "agent.json", endpoints.AgentRecord)
     agent = (record.pid, record.start_time) if record is not None else (0, 0.0)
     pool = _name(runtime, daemon, agent)
     # In this order: the agent would start drivers again, and drivers report to the daemon.

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from jupyter_elastic.jobfiles.usage import NAME, GpuUsage, ResourceUsage
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.processes import ProcessId
@@ -55,7 +53,7 @@ class UsageSampler:
                 workers, devices = self._workers(), self._devices()
                 gpus = await asyncio.to_thread(gpu_usage, devices) if devices else []
                 with contextlib.suppress(OSError):  # others report a full disk
-                    private_files.write_private(self._path, msgspec.json.encode(self.measure(workers, gpus)))
+                    private_files.write_json(self._path, self.measure(workers, gpus))
         finally:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import psutil
 from msgspec import Struct
 
-from jupyter_elastic.platform import processes
+from jupyter_elastic.platform import private_files, processes
 
 WARM_VARIABLE = "JUPYTER_ELASTIC_WARM"
 """`0`: never fork workers from warm parents; another number: keep so many parents at most."""
@@ -67,13 +66,10 @@ def found(runtime: Path, kinds: Sequence[str] = (WORKERS, DRIVERS)) -> list[Pare
     """The forkservers that live in this runtime folder."""
     parents = []
     for path in [path for kind in kinds for path in runtime.glob(f"{kind}-*.lock")]:
-        try:
-            record, used = msgspec.json.decode(path.read_bytes(), type=Record), path.stat().st_mtime
-        except (OSError, msgspec.DecodeError):
-            continue  # it has just begun or has just ended
-        known = (record.pid, record.start_time)
-        if processes.living([known]):
-            parents.append(Parent(known, record.memory, used, path.with_suffix(".sock")))
+        record = private_files.read_json(path, Record)
+        if record is not None and processes.alive(record.pid, record.start_time):  # else it has just begun or ended
+            known = (record.pid, record.start_time)
+            parents.append(Parent(known, record.memory, path.stat().st_mtime, path.with_suffix(".sock")))
     return parents
 
 

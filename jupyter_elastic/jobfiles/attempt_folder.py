@@ -14,7 +14,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -29,8 +28,6 @@ SOCKET_NAME = "driver.sock"
 LONGEST_LOG_LINE = 300
 _OLD_EXIT, _EXIT = b'{"type":"ExitSeen",', b'{"type":"ExitReported",'
 """How `exit.json` begins: as it was first written, and now. An end that is not read would be reported as `lost`."""
-
-_T = TypeVar("_T")
 
 
 class DriverRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,38 +69,31 @@ class AttemptFolder:
     def create(self, launch: Launch) -> None:
         """Make the folder and write the order, by which a later agent knows the attempt."""
         self.path.mkdir(mode=0o700, exist_ok=True)
-        private_files.write_private(self.path / "order.json", msgspec.json.encode(launch))
+        private_files.write_json(self.path / "order.json", launch)
 
     def order(self) -> Launch | None:
         """The Launch of this attempt."""
-        return _read(self.path / "order.json", Launch)
+        return private_files.read_json(self.path / "order.json", Launch)
 
     def write_record(self, record: DriverRecord) -> None:
         """Write which processes belong to the attempt, in one step."""
-        private_files.write_private(self.path / "driver.json", msgspec.json.encode(record))
+        private_files.write_json(self.path / "driver.json", record)
 
     def record(self) -> DriverRecord | None:
         """The processes of the attempt as last written."""
-        return _read(self.path / "driver.json", DriverRecord)
+        return private_files.read_json(self.path / "driver.json", DriverRecord)
 
     def write_exit(self, seen: ExitReported) -> None:
         """Write the end, on disk before this returns."""
-        path = self.path / "exit.json"
-        temporary = path.with_name(f".exit.json.{os.getpid()}")
-        with private_files.open_private(temporary) as file:
-            file.write(msgspec.json.encode(seen))
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        private_files.write_json(self.path / "exit.json", seen, sync=True)
 
     def exit(self) -> ExitReported | None:
         """How the attempt ended; None while it hasn't."""
-        path = self.path / "exit.json"
-        return _read(path, ExitReported) or _read(path, ExitReported, rename=(_OLD_EXIT, _EXIT))
+        try:
+            content = (self.path / "exit.json").read_bytes()
+            return msgspec.json.decode(content.replace(_OLD_EXIT, _EXIT, 1), type=ExitReported)
+        except (OSError, msgspec.DecodeError):
+            return None
 
     @property
     def lock(self) -> Lock:
@@ -139,10 +129,3 @@ def _subfolders(path: Path) -> Iterator[Path]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 yield Path(entry.path)
-
-
-def _read(path: Path, kind: type[_T], rename: tuple[bytes, bytes] = (b"", b"")) -> _T | None:
-    try:
-        return msgspec.json.decode(path.read_bytes().replace(*rename, 1), type=kind)
-    except (OSError, msgspec.DecodeError):
-        return None

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jupyter_elastic.platform import private_files
+
 PAYLOAD, NAMES = "payload.msgpack", "names.pickle"
 LARGE = 256 * 1024
 """Bytes of captured names from which they are a file of their own."""
@@ -46,8 +48,7 @@ def store(data: bytes, folder: Path) -> None:
         if _holds(twin, data):
             os.link(twin, path)
             return
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
+    private_files.write_private(path, data)
     with contextlib.suppress(OSError):
         twin.parent.mkdir(mode=0o700, exist_ok=True)
         os.link(path, twin)

@@ -14,8 +14,8 @@ import shutil
 import threading
 from pathlib import Path
 
+from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.paths import SHARED_MEMORY
-from jupyter_elastic.platform.private_files import private_dir
 from jupyter_elastic.types.errors import ElasticError
 
 
@@ -33,15 +33,15 @@ class Commits:
     def save(self, blob: bytes, *, durable: bool = False) -> None:
         """Replace the commit by `blob`; `durable`: it is on disk on return. OSError when the disk is full."""
         try:
-            private_dir(self._root)
-            private_dir(self.shared.parent)
-            _write(self.shared, blob, sync=False)
+            private_files.private_dir(self._root)
+            private_files.private_dir(self.shared.parent)
+            private_files.write_private(self.shared, blob)
         except (OSError, ElasticError):  # no or full shared memory: the disk is slower and as good
             with contextlib.suppress(OSError):
                 self.shared.unlink(missing_ok=True)
             durable = True
             with self._lock:
-                _write(self.disk, blob, sync=True)
+                self._write_to_disk(blob)
         if durable:
             self.to_disk()
 
@@ -64,7 +64,7 @@ class Commits:
                     blob = file.read()
             except FileNotFoundError:
                 return False
-            _write(self.disk, blob, sync=True)
+            self._write_to_disk(blob)
             self._on_disk = version
             return True
 
@@ -81,17 +81,6 @@ class Commits:
         """Free the shared memory."""
         shutil.rmtree(self.shared.parent, ignore_errors=True)
 
-
-def _write(path: Path, blob: bytes, *, sync: bool) -> None:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".commit.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(blob)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    def _write_to_disk(self, blob: bytes) -> None:
+        self.disk.parent.mkdir(mode=0o700, exist_ok=True)
+        private_files.write_private(self.disk, blob, sync=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
+
+from jupyter_elastic.platform import private_files
 
 DIED = "WorkerDied"
 """The type of a failure that is no exception: the worker's process died."""
@@ -39,16 +39,10 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 def read(folder: Path) -> Failure | None:
     """The failure in this job's folder; None when there is none that can be read."""
-    try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=Failure)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return private_files.read_json(folder / NAME, Failure)
 
 
 def write(folder: Path, failure: Failure) -> None:
     """Leave the failure in the job's folder; a full disk is no error."""
-    temporary = folder / f".{NAME}"
     with contextlib.suppress(OSError):
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(failure))
-        temporary.replace(folder / NAME)
+        private_files.write_json(folder / NAME, failure)

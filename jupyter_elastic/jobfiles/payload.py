@@ -6,7 +6,6 @@ Knows cloudpickle's bytes and the job's folder; `kernel.capture` makes them.
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 import shutil
 import uuid
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.types.errors import PackagingError
 
 SOURCE = "cell.py"
@@ -99,11 +99,11 @@ def create_job_folder(payload: Payload, root: Path) -> Path:
         except FileNotFoundError:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.mkdir(mode=0o700)
-        _write(folder / SOURCE, payload.source.encode())
+        write_private(folder / SOURCE, payload.source.encode())
         if len(payload.names) >= captures.LARGE:
             captures.store(payload.names, folder)
             payload = msgspec.structs.replace(payload, names=b"")
-        _write(folder / PAYLOAD, encode_payload(payload))
+        write_private(folder / PAYLOAD, encode_payload(payload))
     except OSError as problem:
         why = "the disk is full" if problem.errno == errno.ENOSPC else str(problem)
         raise PackagingError(
@@ -116,8 +116,3 @@ def create_job_folder(payload: Payload, root: Path) -> Path:
 def remove_job_folder(folder: Path) -> None:
     """Remove the folder of a job that was refused."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)

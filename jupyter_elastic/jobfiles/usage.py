@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
+
+from jupyter_elastic.platform.private_files import read_json
 
 NAME = "usage.json"
 FRESH_S = 10.0
@@ -43,7 +44,4 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
 def read(folder: Path) -> ResourceUsage | None:
     """What the job's driver last wrote; None where there is nothing, or nothing that may be read."""
-    try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=ResourceUsage)
-    except (OSError, msgspec.DecodeError):
-        return None
+    return read_json(folder / NAME, ResourceUsage)

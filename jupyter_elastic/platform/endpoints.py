@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.platform.paths import daemon_file, socket_path, state_dir
-from jupyter_elastic.platform.private_files import write_private
+from jupyter_elastic.platform.private_files import read_json, write_private
 from jupyter_elastic.platform.processes import alive
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 
@@ -33,19 +32,6 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For CURVE: file with the client's own key pair (`public secret`, Z85); empty: `state_dir()/client.key`."""
 
 
-def write_endpoint(path: Path, endpoint: Endpoint) -> None:
-    """Write a connection file (0600)."""
-    write_private(path, msgspec.json.encode(endpoint))
-
-
-def read_endpoint(path: Path) -> Endpoint | None:
-    """Read a connection file; None when it is absent or damaged."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Endpoint)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
 class AgentRecord(Struct, frozen=True, kw_only=True):
     """The content of `agent.json`: the process of this user's agent."""
 
@@ -53,19 +39,6 @@ class AgentRecord(Struct, frozen=True, kw_only=True):
     start_time: float
     package: str
     python: str
-
-
-def write_agent(path: Path, record: AgentRecord) -> None:
-    """Write the agent's record (0600)."""
-    write_private(path, msgspec.json.encode(record))
-
-
-def read_agent(path: Path) -> AgentRecord | None:
-    """Read the agent's record; None when it is absent or damaged."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=AgentRecord)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 def client_key(path: str = "") -> tuple[str, str]:
@@ -95,14 +68,14 @@ def find(endpoint: str | None = None) -> Endpoint:
     if given:
         if "://" in given:
             return Endpoint(endpoint=given)
-        found = read_endpoint(Path(given).expanduser())
+        found = read_json(Path(given).expanduser(), Endpoint)
         if found is None:
             raise DaemonUnreachable(f"{given} is neither an endpoint (ipc://, tcp://) nor a readable connection file")
         return found
-    return read_endpoint(daemon_file()) or Endpoint(endpoint=f"ipc://{socket_path()}")
+    return read_json(daemon_file(), Endpoint) or Endpoint(endpoint=f"ipc://{socket_path()}")
 
 
 def living_daemon() -> Endpoint | None:
     """The own pool's daemon if it lives."""
-    found = read_endpoint(daemon_file())
+    found = read_json(daemon_file(), Endpoint)
     return found if found is not None and alive(found.pid, found.start_time) else None

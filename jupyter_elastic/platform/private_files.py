@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from io import FileIO
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from jupyter_elastic.types.errors import BadRequest, NotAllowed
+
+_T = TypeVar("_T")
 
 
 def private_dir(path: Path) -> Path:
@@ -31,14 +37,43 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600 all at once: a reader sees the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_private(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Write a file of mode 0600 all at once: a reader sees the old one or the new one. `sync`: it is on disk on return.
+
+    OSError when that fails, as on a full disk; nothing is left of it then.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    temporary.replace(path)
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(handle)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if sync:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_json(path: Path, value: Any, *, sync: bool = False) -> None:
+    """`write_private` of a struct as JSON."""
+    write_private(path, msgspec.json.encode(value), sync=sync)
+
+
+def read_json(path: Path, kind: type[_T]) -> _T | None:
+    """Read a struct; None when the file is absent or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def open_private(path: Path, *, append: bool = False) -> FileIO:

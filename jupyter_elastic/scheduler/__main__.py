@@ -155,9 +155,9 @@ def _announce(daemon: Daemon) -> None:
     found = endpoints.Endpoint(endpoint=daemon.endpoints[0], pid=pid, start_time=started, package=__version__)
     if settings.curve is not None and len(daemon.endpoints) > 1:
         remote = endpoints.Endpoint(endpoint=daemon.endpoints[1], server_key=settings.curve.public.decode())
-        endpoints.write_endpoint(settings.state_dir / "remote.json", remote)
+        private_files.write_json(settings.state_dir / "remote.json", remote)
         log.info("remote clients need %s", settings.state_dir / "remote.json")
-    endpoints.write_endpoint(paths.daemon_file(), found)  # last: who sees it finds everything
+    private_files.write_json(paths.daemon_file(), found)  # last: who sees it finds everything
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ import cloudpickle
 
 from jupyter_elastic.jobfiles import newcomer_output
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
-from jupyter_elastic.platform import processes
+from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.training import accelerate, guards, lightning
@@ -257,10 +257,7 @@ class Worker:
             ) from problem
         folder = self._folder / "results"
         folder.mkdir(mode=0o700, exist_ok=True)
-        temporary = folder / f".rank.{self._rank}.{os.getpid()}"
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        temporary.replace(folder / f"rank.{self._rank}.pickle")
+        private_files.write_private(folder / f"rank.{self._rank}.pickle", data)
 
     # --- after a failure, or when it is not wanted any more
 

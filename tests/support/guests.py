@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from jupyter_elastic.platform import endpoints, paths
+from jupyter_elastic.platform import endpoints, paths, private_files
 from tests.support.pool import Pool
 
 
@@ -28,10 +28,10 @@ def guest(folder: Path, name: str) -> Pool:
 
 def invite(made: Pool, pool: Pool) -> None:
     """Give somebody the pool's address."""
-    remote = endpoints.read_endpoint(pool.folder / "remote.json")
+    remote = private_files.read_json(pool.folder / "remote.json", endpoints.Endpoint)
     assert remote is not None
     own = msgspec.structs.replace(remote, secret_file=str(made.folder / "client.key"))
-    endpoints.write_endpoint(Path(made.endpoint), own)
+    private_files.write_json(Path(made.endpoint), own)
 
 
 def environment(made: Pool) -> dict[str, str]:

@@ -179,7 +179,7 @@ class Pool:
             )
 
     def _daemon_lives(self) -> bool:
-        found = endpoints.read_endpoint(self.runtime / "daemon.json")
+        found = private_files.read_json(self.runtime / "daemon.json", endpoints.Endpoint)
         return found is not None and processes.alive(found.pid, found.start_time)
 
     def _ended_early(self, process: subprocess.Popen[bytes] | None, name: str) -> bool:

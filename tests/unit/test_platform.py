@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.platform import endpoints, paths, processes
+from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed
 
@@ -89,10 +89,10 @@ def test_two_pools_have_two_sockets(tmp_path: Path) -> None:
 def test_find(pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert endpoints.find().endpoint == f"ipc://{paths.socket_path()}"
     assert endpoints.find("tcp://host:7").endpoint == "tcp://host:7"
-    endpoints.write_endpoint(paths.daemon_file(), endpoints.Endpoint(endpoint="ipc:///x", pid=1))
+    private_files.write_json(paths.daemon_file(), endpoints.Endpoint(endpoint="ipc:///x", pid=1))
     assert endpoints.find().endpoint == "ipc:///x"
     assert stat.S_IMODE(paths.daemon_file().stat().st_mode) == 0o600
-    endpoints.write_endpoint(tmp_path / "remote.json", endpoints.Endpoint(endpoint="tcp://h:1", server_key="k"))
+    private_files.write_json(tmp_path / "remote.json", endpoints.Endpoint(endpoint="tcp://h:1", server_key="k"))
     monkeypatch.setenv(endpoints.ENDPOINT_VARIABLE, str(tmp_path / "remote.json"))
     assert endpoints.find().server_key == "k"
     monkeypatch.setenv(endpoints.ENDPOINT_VARIABLE, str(tmp_path / "nothing"))
@@ -103,7 +103,7 @@ def test_find(pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"endpoint": 3}', b"[" * 100_000])
 def test_a_broken_connection_file_is_no_file(pool_dir: Path, content: bytes) -> None:
     paths.daemon_file().write_bytes(content)
-    assert endpoints.read_endpoint(paths.daemon_file()) is None
+    assert private_files.read_json(paths.daemon_file(), endpoints.Endpoint) is None
     assert endpoints.living_daemon() is None
 
 

@@ -13,7 +13,7 @@ from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
-from jupyter_elastic.platform import endpoints, paths, processes
+from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
 from jupyter_elastic.types.errors import DaemonUnreachable
 from tests.support import fake_engine
@@ -161,7 +161,7 @@ def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
         now += seconds
         await asyncio.sleep(0)
 
-    endpoints.write_agent(paths.agent_file(), record)
+    private_files.write_json(paths.agent_file(), record)
     asyncio.run(agent.Agent(Silent(), monotonic=lambda: now, sleep=sleep).run())
     assert now == 300.0 + agent.DAEMON_GONE_S + agent.PING_S
 

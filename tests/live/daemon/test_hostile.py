@@ -248,12 +248,12 @@ def test_curve_lets_in_the_keys_of_the_table_and_nobody_else(pool, tmp_path, spe
     table = tmp_path / "keys.txt"
     table.write_text(f"# who may connect\n{ann} ann\n\n")
     pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(table))
-    remote = endpoints.read_endpoint(state / "remote.json")
+    remote = private_files.read_json(state / "remote.json", endpoints.Endpoint)
 
     def file_for(name: str, **changes: str) -> str:
         path = tmp_path / f"{name}.json"
         secret = str(tmp_path / f"{name.split('-', maxsplit=1)[0]}.key")
-        endpoints.write_endpoint(path, msgspec.structs.replace(remote, secret_file=secret, **changes))
+        private_files.write_json(path, msgspec.structs.replace(remote, secret_file=secret, **changes))
         return str(path)
 
     client = pool.client(endpoint=file_for("ann"))

@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_elastic.jobfiles import commits as commits_module
 from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.platform import private_files
 
 
 @pytest.fixture
@@ -49,16 +50,16 @@ def test_to_disk_only_what_is_new(folder: Path) -> None:
 def test_shared_memory_that_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk takes over, and what lay in shared memory does not hide the newer one."""
     commits = Commits(folder)
-    write = commits_module._write
+    write = private_files.write_private
     try:
         commits.save(b"old")
 
-        def full(path: Path, blob: bytes, *, sync: bool) -> None:
+        def full(path: Path, blob: bytes, *, sync: bool = False) -> None:
             if not sync:
                 raise OSError(28, "No space left on device")
             write(path, blob, sync=sync)
 
-        monkeypatch.setattr(commits_module, "_write", full)
+        monkeypatch.setattr(private_files, "write_private", full)
         commits.save(b"new")
         assert commits.load() == b"new"
         assert commits.disk.read_bytes() == b"new"
