@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     """Run a script on slots of the pool, and show what it prints; the exit code. An ElasticError says what is wrong."""
     file, arguments, options = script_line(argv, os.environ)
     package = _package(file, arguments, options)
-    engine = submission.choose_engine(options.engine)
+    engine = submission.choose_engine(options.engine, resumable=options.resumable)
     for line in submission.report(package, options, engine):
         print(line, file=sys.stdout if options.dry_run else sys.stderr)
     if options.dry_run:

@@ -20,6 +20,8 @@ The rules, measured in ARCHITECTURE.md:
 - Who comes back to the rendezvous after another member has come to the end of its cell was left behind by it, unless a
   member died: the news of that may come later, so a few ticks pass before the attempt is given up.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
+- The workers of a *resumable* cell are never regrouped: a change or a death ends them all, and when the last is gone
+  all that is wanted is forked anew. Deaths soon after each restart end the attempt.
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ DEATHS = 10
 """So many deaths, plus two for each wanted slot, without a commit between them, and the attempt gives up."""
 PATIENCE = 10
 """Ticks that members of a broken join get to abort by themselves or to come back to the rendezvous."""
+
+RESTARTS = 3
+"""So many times in a row a worker of a resumable cell may die before `STEADY`, and the attempt gives up."""
+STEADY = 300
+"""Ticks after which a resumable cell has got somewhere."""
 
 
 # --- what is to be done -----------------------------------------------------------------------------------------------
@@ -102,6 +109,15 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """End these workers: when they are gone, all that is wanted is forked anew."""
+
+    names: tuple[str, ...]
+    planned: bool
+    """Nobody has died: they get time to save."""
+
+
+@dataclass(frozen=True)
 class Release:
     """No process is on this slot any more, and none is to come."""
 
@@ -131,7 +147,7 @@ class GiveUp:
     why: Literal["not elastic", "too often", "left early"]
 
 
-Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Release | Settled | GiveUp
+Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Restart | Release | Settled | GiveUp
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -176,6 +192,9 @@ class Membership:
     min_slots: int = 1
     elastic: bool = False
     """Whether the cell can regroup: hinted by its text at first, known once a worker waited at `run`."""
+    resumable: bool = False
+    """A change ends all workers and forks them anew: the cell goes on from a checkpoint of its own."""
+    restarts: int = 0
     wanted: tuple[SlotId, ...] = ()
     generation: int = 0
     round: int = 0
@@ -184,7 +203,9 @@ class Membership:
     ended: bool = False
     """Given up, or told to stop: nobody is added or called."""
     deaths: int = 0
-    """Since the last commit."""
+    """Since the last commit; of a resumable cell, those in a row that came soon after a restart."""
+    _age: int = 0
+    """Ticks since the workers were last forked anew."""
     alone: bool = True
     """Nobody meets a newcomer's collectives before `elastic.run`."""
     _unmet: bool = False
@@ -217,7 +238,11 @@ class Membership:
         self.generation, self.wanted = generation, tuple(dict.fromkeys(slots))
         self._called.clear()
         idle = before - set(self.wanted) - {w.slot for w in self._workers.values()}
-        return [*(Release(slot) for slot in sorted(idle)), *self._decide()]
+        self._held -= idle
+        living = {w.slot for w in self._workers.values() if not w.out}
+        changed = self.resumable and not self.finishing and living and living != set(self.wanted)
+        restart = self._restart(planned=True) if changed else []
+        return [*(Release(slot) for slot in sorted(idle)), *restart, *self._decide()]
 
     def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False) -> list[Action]:
         """A worker waits for its group."""
@@ -229,7 +254,7 @@ class Membership:
         worker.has_state = has_state
         self._called.discard(name)
         if point == "run":
-            self.elastic = self._entered = True
+            self._regroups_itself()
         return self._decide()
 
     def entered(self, name: str, *, callbacks: bool = False) -> list[Action]:
@@ -237,7 +262,7 @@ class Membership:
         worker = self._workers.get(name)
         if worker is None:
             return []
-        self.elastic = self._entered = True
+        self._regroups_itself()
         self.alone = self._unmet or (self.alone and not callbacks)
         worker.early = False
         return self._decide()
@@ -277,6 +302,11 @@ class Membership:
             return self._decide()
         if worker.round == self.round and self._settled < self.round:
             self._broken = 0
+        if self.resumable and not self.finishing:
+            self.deaths = self.deaths + 1 if self._age < STEADY else 1
+            if self.deaths > RESTARTS:
+                return [GiveUp(name, "too often"), *self.end()]
+            return [*self._restart(planned=False), *self._decide()]
         self.deaths += 1
         self._member_died |= worker.round == self.round
         if worker.slot in self.wanted and not self.finishing:
@@ -300,6 +330,7 @@ class Membership:
     def tick(self) -> list[Action]:
         """A moment has passed (the shell says which): calls that were not answered are repeated."""
         self._called.clear()
+        self._age += 1
         if self._left_behind():
             self._left_behind_ticks += 1
             if self._left_behind_ticks > PATIENCE:
@@ -339,6 +370,17 @@ class Membership:
 
     # what follows
 
+    def _regroups_itself(self) -> None:
+        self.elastic = self._entered = True
+        self.resumable = False
+
+    def _restart(self, *, planned: bool) -> list[Action]:
+        staying = [w for w in self._workers.values() if not w.out]
+        for worker in staying:
+            worker.move("Restart")
+        self.restarts += 1
+        return [Restart(tuple(w.name for w in staying), planned)]
+
     def _members(self) -> list[_Worker]:
         """Living members of the present round, except those that are through or on their way out."""
         if not self.round:
@@ -377,19 +419,22 @@ class Membership:
         return [Settled(self.round, self.generation, slots, complete)]
 
     def _fork(self) -> list[Action]:
-        if self.finishing:
+        if self.finishing or (self.resumable and any(w.out for w in self._workers.values())):
             return []
         taken = {w.slot for w in self._workers.values()}
         actions: list[Action] = []
         for slot in self.wanted:
             if slot not in taken:
+                self._age = 0
                 worker = _Worker(f"w{self._born}", slot, self._born)
                 self._born += 1
                 self._workers[worker.name] = worker
                 rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != Place.LEAVING) - 1
                 if self._entered:
                     rank, _ = worker.promise = self._promise()
-                actions.append(Fork(worker.name, slot, rank, len(self.wanted), newcomer=self.round > 0))
+                actions.append(
+                    Fork(worker.name, slot, rank, len(self.wanted), newcomer=self.round > 0 and not self.resumable)
+                )
         return actions
 
     def _kept(self) -> list[_Worker]:
@@ -416,7 +461,7 @@ class Membership:
         actions: list[Action] = []
         for worker in self._newcomers():
             unwanted = worker.slot not in self.wanted or not self._holds(worker)
-            late = self.finishing and self.round and worker.place != Place.DONE
+            late = self.finishing and self.round and worker.place != Place.DONE and not self.resumable
             if worker.out or not (unwanted or late):
                 continue
             action = Removed(worker.name) if worker.waits else Kill(worker.name)
@@ -498,6 +543,8 @@ class Membership:
     def _release(self) -> list[Action]:
         """Slots that had a worker and have none, and won't get one."""
         now = frozenset(w.slot for w in self._workers.values())
+        if self.resumable and not (self.ended or self.finishing):
+            now |= self._held & set(self.wanted)
         free = sorted(self._held - now)
         self._held = now
         return [Release(slot) for slot in free]

@@ -1,7 +1,7 @@
 """The places of a worker in its group as one table, and the picture drawn from it. Pure.
 
 What leads from one place to another is a message of the worker (`Ready ...`, `Joined`, `Done`) or an action of
-`membership` (`Fork`, `Private`, `Go`, `Removed`, `Kill`). A worker's process may go from wherever it is.
+`membership` (`Fork`, `Private`, `Go`, `Removed`, `Kill`, `Restart`). A worker's process may go from wherever it is.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ MOVES: tuple[Move, ...] = (
     *_moves((*_IN_CELL, *WAITING, Place.DONE), "Done", Place.DONE),
     *_moves(WAITING, "Removed", Place.LEAVING),
     Move(Place.WORKING, "Kill", Place.LEAVING),
+    *_moves((*_IN_CELL, *WAITING), "Restart", Place.LEAVING),
 )
 """Every way a place can change. What is not here does not happen."""
 

@@ -104,7 +104,7 @@ class GroupEngine(WorkersEngine):
         pause_s = 0.0 if since is None else time.time() - since
         log.info("round %d on %s, %.3f s%s", round_, slots, pause_s, "" if complete else " (not all that is wanted)")
         self.replaced(slots)
-        if complete:
+        if complete and not self.machine.resumable:
             self.running(generation, slots, pause_s)
 
     def _received(self, member: Member, message: messages.FromWorker) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -116,16 +116,19 @@ class WorkerProcesses:
         if (member := self.members.get(name)) is not None:
             self._signal(member, signal.SIGKILL)
 
-    async def end(self, ladder: Ladder) -> None:
-        """End all workers."""
+    async def end(self, ladder: Ladder, members: Sequence[Member] | None = None) -> None:
+        """End these workers, or all that there are now."""
+        left = list(self.members.values() if members is None else members)
         for number, wait_s in ladder:
-            for member in self.members.values():
+            left = [member for member in left if self.members.get(member.name) is member]
+            for member in left:
                 self._signal(member, number)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s), asyncio.TaskGroup() as group:
-                    for known in self.pids():
+                    started = [member.process.known for member in left if member.process is not None]
+                    for known in started:
                         group.create_task(processes.gone(known))
-                    if self.members and not self.pids():  # they are being started
+                    if left and not started:
                         await asyncio.sleep(wait_s)
 
     async def all_cleared(self) -> None:

@@ -74,6 +74,8 @@ class WorkersEngine:
     """The library whose use in a cell says that it forms groups by itself, and what people call it."""
     forms_groups: ClassVar[bool] = False
     """Whether its workers form groups."""
+    resumable: ClassVar[bool] = True
+    """Whether it can end all workers at a change and start them anew (`--resumable`)."""
     grace_s: ClassVar[float] = 10.0
     """How long the workers have to save and leave when the job is preempted."""
 
@@ -119,6 +121,8 @@ class WorkersEngine:
         self._deaths = 0
         self._vacant: dict[SlotId, tuple[float, int, int]] = {}
         """Slots whose worker died: when, its rank, the number of that death."""
+        self._restarting_since: float | None = None
+        """When the workers of a resumable cell were last told to end; None when all that are wanted run."""
         self._last_left: tuple[Member, int | None] | None = None
         """The worker that left last without being asked, and its exit code."""
 
@@ -139,6 +143,7 @@ class WorkersEngine:
             patience_s(payload.env), labels, lambda member: self.send(member.name, messages.SendStack())
         )
         self._port = environment.reserve()
+        self.machine.resumable = payload.resumable
         self.machine.elastic = self.forms_groups and self._cell.elastic
         self._launcher = WorkerLauncher(
             self.context.python, payload.env, self._cell.frameworks, warm=self.context.warm, kept_for=payload.kernel
@@ -159,7 +164,10 @@ class WorkersEngine:
             return
         self._stopping = how
         if how == "preempt":
-            self._preempt()
+            if self.machine.resumable:
+                self._do(self.machine.want(self.machine.generation, ()))
+            else:
+                self._preempt()
             self._spawn_task(self._end_workers(KILL, after_s=self.grace_s))
         else:
             self._spawn_task(self._end_workers(CANCEL))
@@ -201,6 +209,8 @@ class WorkersEngine:
                     self._fork(action)
                 case membership.Kill(name):
                     self.workers.kill(name)
+                case membership.Restart(names, planned):
+                    self._restart(names, planned=planned)
                 case membership.Release(slot):
                     self._releasing.add(self._spawn_task(self._release(slot)))
                 case membership.GiveUp(name, why):
@@ -215,7 +225,26 @@ class WorkersEngine:
         """Send a message to a worker, unless it is gone."""
         self.workers.send(name, message)
 
+    def _restart(self, names: tuple[str, ...], *, planned: bool) -> None:
+        """End the workers, with time to save if nobody has died; what failed because of a death is no failure."""
+        self._restarting_since = self._restarting_since or time.time()
+        self._failures = Failures()
+        members = [self.members[name] for name in names]
+        for member in members:
+            member.doomed = True
+        ladder: Ladder = ((signal.SIGTERM, self.grace_s), *KILL) if planned else FAIL
+        self._spawn_task(self.workers.end(ladder, members))
+
+    def _begin_again(self) -> None:
+        """Nothing of the workers before a restart is left: another port, no results."""
+        for held in (self._port, *self._servers):
+            held.close()
+        self._port, self._servers = environment.reserve(), []
+        shutil.rmtree(self.context.folder / "results", ignore_errors=True)
+
     def _fork(self, fork: membership.Fork) -> None:
+        if self.machine.restarts and not self.members:
+            self._begin_again()
         local_rank = environment.smallest_free({other.local_rank for other in self.members.values()})
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
         self.workers.start(member, self._launcher, lambda: self._order(member, fork.size))
@@ -235,7 +264,7 @@ class WorkersEngine:
             plugin=self.worker,
             folder=str(self.context.folder),
             job=self.context.job,
-            attempt=self.context.attempt,
+            restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
             env={**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size)},
         )
@@ -269,6 +298,10 @@ class WorkersEngine:
             self.watch.answered(member, message, self._computing(), list(self._through.values()))
             return
         self.watch.activity()
+        if self.machine.resumable and member.doomed:  # it takes its leave after SIGTERM, well or not
+            if isinstance(message, messages.Failed):
+                self.workers.kill(member.name)
+            return
         match message:
             case messages.Started(stack=stack):
                 member.running, member.stack_file = True, stack
@@ -349,7 +382,8 @@ class WorkersEngine:
             return
         weight, death = self._death(*(self._last_left or (Member(name, "", 0), None)))
         if why == "too often":
-            message = f"{death.message}; workers died again and again without a commit between"
+            since = "soon after each restart" if self.machine.resumable else "without a commit between"
+            message = f"{death.message}; workers died again and again {since}"
             death = msgspec.structs.replace(death, message=message)
         self._fail(weight, death)
 
@@ -369,9 +403,10 @@ class WorkersEngine:
     async def _end_failed(self) -> None:
         await asyncio.sleep(COLLECT_S)
         until = time.monotonic() + CAUSE_S
-        while not self._failures.explained and time.monotonic() < until:  # noqa: ASYNC110 - many ways to end
+        while self._failures and not self._failures.explained and time.monotonic() < until:  # noqa: ASYNC110 - many ways to end
             await asyncio.sleep(COLLECT_S / 10)
-        await self._end_workers(FAIL)
+        if self._failures:  # else a death was the cause, and a restart the answer
+            await self._end_workers(FAIL)
 
     # --- the end
 
@@ -433,7 +468,9 @@ class WorkersEngine:
         self.report(self._last)
 
     def _elastic(self) -> bool | None:
-        """Whether the cell can regroup: known when it has come to its elastic loop, hinted at by its text before."""
+        """Whether its size can change: known when it has come to its elastic loop, hinted at by its text before."""
+        if self.machine.resumable:
+            return True
         if self.forms_groups and self.machine.regroups:
             return True
         return None if self.forms_groups and self._cell.elastic else False
@@ -447,10 +484,14 @@ class WorkersEngine:
         """Without a group a command is fulfilled when every wanted worker runs its cell."""
         wanted, generation = self.machine.wanted, self.machine.generation
         groups = self.forms_groups and (self._cell.forms_groups or self.machine.regroups)
-        if groups or self._stopping or (self._last is not None and self._last.generation >= generation):
+        known = self._last is not None and self._last.generation >= generation and self._restarting_since is None
+        if self._stopping or known or (groups and not self.machine.resumable):
             return
         if wanted and {m.slot for m in self.members.values() if m.running and not m.doomed} >= set(wanted):
-            self.running(generation, wanted)
+            pause_s = 0.0 if self._restarting_since is None else time.time() - self._restarting_since
+            self._restarting_since = None
+            self.replaced(wanted)
+            self.running(generation, wanted, pause_s)
 
     def _is_running(self) -> None:
         """A worker got somewhere: the attempt runs, whether or not there was a group."""

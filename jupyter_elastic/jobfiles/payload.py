@@ -51,6 +51,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """The process that packaged it, by pid and start time: its forkservers are kept while it lives."""
     seed: int | None = None
     """Rank r seeds every generator with `seed + r`; None: each worker has random numbers of its own."""
+    resumable: bool = False
+    """It goes on from a checkpoint of its own when all workers are ended and started anew."""
     sources: dict[str, tuple[str, str]] = {}
     """By file name of captured functions: the name that people know it by, and its text, for tracebacks."""
     argv: tuple[str, ...] = ()

@@ -90,7 +90,7 @@ class ElasticMagics(Magics):
             return None
         options = parse(line, os.environ)
         package = self._package(options, cell)
-        engine = choose_engine(options.engine)
+        engine = choose_engine(options.engine, resumable=options.resumable)
         _report(package, options, engine)
         if options.dry_run:
             return None

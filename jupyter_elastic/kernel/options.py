@@ -55,6 +55,8 @@ class Options(Struct, frozen=True, kw_only=True):
     sizes: tuple[int, ...] = ()
     """Allowed numbers of slots, ascending; empty: all of the range."""
     preemptible: bool = True
+    resumable: bool = False
+    """The cell loads a checkpoint of its own: a change of size ends all workers and starts them anew."""
     deadline_at: float | None = None
     """Seconds since the epoch."""
     dry_run: bool = False
@@ -130,6 +132,12 @@ def sizes_from(text: str) -> tuple[int, ...]:
     metavar="TIME",
     help="Be done by then, for the policy `deadline`: 2h (from now), 18:00, 2026-12-24T18:00, or the end of a date. It "
     "needs --estimate, or a loop that reports how much there is to do.",
+)
+@argument(
+    "--resumable",
+    action="store_true",
+    help="The cell saves checkpoints and begins with the last one, as scripts for torchrun do: a change of size or a "
+    "worker's death ends all workers and starts them anew. For cells without an elastic loop.",
 )
 @argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
 @argument("--max-time", type=_seconds, metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")

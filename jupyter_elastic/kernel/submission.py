@@ -14,6 +14,8 @@ from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any
 
+from msgspec.structs import replace
+
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.jobfiles.payload import create_job_folder, remove_job_folder
@@ -46,7 +48,8 @@ def submit(
     JobCancelled by an interrupt before the daemon has answered; a job that is refused leaves no folder.
     """
     try:
-        folder = create_job_folder(package.payload, paths.jobs_dir())
+        payload = replace(package.payload, resumable=options.resumable)
+        folder = create_job_folder(payload, paths.jobs_dir())
         spec = JobSpec(
             name=options.name or name,
             folder=str(folder),
@@ -96,10 +99,10 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
     return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}")
 
 
-def choose_engine(asked: str) -> str:
+def choose_engine(asked: str, *, resumable: bool = False) -> str:
     """The engine asked for, else Horovod where it is built for this interpreter, else independent workers.
 
-    BadRequest names the engines that there are.
+    BadRequest names the engines that there are, or says what the one asked for can't do.
     """
     if not asked:
         return "horovod" if _has_horovod() else "process"
@@ -111,6 +114,11 @@ def choose_engine(asked: str) -> str:
             )
     if missing := _missing(asked):
         raise BadRequest(f"--engine {asked}: {missing}. Nothing was queued.")
+    if resumable and not getattr(plugins.load(_engines()[asked]), "resumable", False):
+        raise BadRequest(
+            f"--resumable: the engine {asked} can't end its workers and start them anew; leave --resumable out, or "
+            "name another with --engine. Nothing was queued."
+        )
     return asked
 
 
@@ -153,7 +161,7 @@ def report(package: capture.Package, options: Options, engine: str) -> list[str]
     if options.dry_run:
         wants = f"{options.min_slots}" + ("" if options.max_slots == options.min_slots else f" to {options.max_slots}")
         wants = " or ".join(map(str, options.sizes)) or wants
-        kept = "" if options.preemptible else ", not to be paused"
+        kept = ("" if options.preemptible else ", not to be paused") + (", resumable" if options.resumable else "")
         back = ", ".join(options.out) or "nothing"
         lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
         if travel := capture.telling(package.payload.env):

@@ -49,7 +49,8 @@ class Start(_Message, frozen=True, kw_only=True):
     folder: str
     """The job's."""
     job: types.JobId
-    attempt: int
+    restarts: int = 0
+    """How often the cell was started before, in this attempt and those before it."""
     newcomer: bool = False
     """There is a group already: what it prints is kept apart until it has joined."""
     env: dict[str, str] = {}

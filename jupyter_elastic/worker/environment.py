@@ -13,7 +13,9 @@ HOST = "127.0.0.1"
 """All workers of a job are on one machine and connect to each other there."""
 
 
-def torchrun(*, rank: int, size: int, local_rank: int, port: int = 0, job: int = 0, attempt: int = 1) -> dict[str, str]:
+def torchrun(
+    *, rank: int, size: int, local_rank: int, port: int = 0, job: int = 0, restarts: int = 0
+) -> dict[str, str]:
     """The variables that torchrun sets for a worker; without those of the rendezvous when there is no `port`.
 
     `TORCHELASTIC_USE_AGENT_STORE` says that rank 0 is to open the store: our driver has none.
@@ -34,7 +36,7 @@ def torchrun(*, rank: int, size: int, local_rank: int, port: int = 0, job: int =
             "MASTER_ADDR": HOST,
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": f"jupyter-elastic-{job}",
-            "TORCHELASTIC_RESTART_COUNT": str(attempt - 1),
+            "TORCHELASTIC_RESTART_COUNT": str(restarts),
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_USE_AGENT_STORE": "False",
         }

@@ -161,7 +161,7 @@ class Worker:
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         _limit_threads()
-        self._say_place(port=self._order.port, job=self._order.job, attempt=self._order.attempt)
+        self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
         sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
         sys.argv = [*payload.argv] or [payload.filename]
         if payload.workdir:

@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 
+from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.kernel.submission import choose_engine
 from jupyter_elastic.types.errors import BadRequest
 
@@ -15,6 +16,13 @@ def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkey
     with pytest.raises(BadRequest, match="build-horovod"):
         choose_engine("horovod")
     assert choose_engine("process") == "process"
+
+
+def test_an_engine_that_starts_nothing_anew_is_refused_for_a_resumable_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_engine("process", resumable=True) == "process"
+    monkeypatch.delattr(WorkersEngine, "resumable")
+    with pytest.raises(BadRequest, match="--resumable: the engine process can't"):
+        choose_engine("process", resumable=True)
 
 
 def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -78,6 +78,7 @@ NOON = datetime(2026, 11, 22, 12, 0).timestamp()  # noqa: DTZ001 - local time, a
         ("--sizes 1,2,4", {"sizes": (1, 2, 4), "min_slots": 1, "max_slots": 4}),
         ("--sizes 4,2 --gpus 1:8", {"sizes": (2, 4), "min_slots": 2, "max_slots": 4}),
         ("--no-preempt", {"preemptible": False}),
+        ("--resumable", {"resumable": True}),
         ("--deadline 2h", {"deadline_at": NOON + 7200}),
         ("--deadline 1d2h", {"deadline_at": NOON + 93_600}),
         ("--deadline 18:00", {"deadline_at": NOON + 6 * 3600}),

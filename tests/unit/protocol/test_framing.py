@@ -19,7 +19,7 @@ STOP = Stop(job=1, attempt=1, owner="ann", how="cancel")
 RELEASED = ReleaseReported(at=1.0, by="ann", id="r", job=1, attempt=1, slots=("a:0",), generation=1)
 START = Start(
     name="w0", rank=0, size=1, local_rank=0, visible="", device="cpu", port=1, engine="process", folder="/", job=1,
-    attempt=1,
+    restarts=1,
 )  # fmt: skip
 SPEC = JobSpec(name="x", folder="/", python="/p", min_slots=1, max_slots=1)
 LAUNCH = forkserver.StartDriver(

@@ -1,0 +1,113 @@
+"""`--resumable`: a change of size or a death ends all workers, which go on from the script's own checkpoint."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from jupyter_elastic.engines.process import Process
+from tests.live.engine.bench import NOTE, Bench, asynchronous
+
+COUNT = (
+    NOTE
+    + """
+path = os.path.join(FOLDER, f"count.{rank}")
+begin = int(open(path).read()) if os.path.exists(path) else 0
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+port = os.environ["MASTER_PORT"]
+print(f"start {restarts} at {begin}")
+for step in range(begin, 10**6):
+    with open(path + ".new", "w") as file:
+        file.write(str(step + 1))
+    os.replace(path + ".new", path)
+    note(rank=rank, size=world_size, restarts=restarts, port=port)
+    if stopped():
+        break
+    time.sleep(0.01)
+"""
+)
+
+
+@asynchronous
+async def test_it_grows_dies_shrinks_and_goes_on_from_its_own_checkpoint(folder: Path) -> None:
+    async with Bench(Process, folder, COUNT, out=("restarts",), resumable=True) as bench:
+        await bench.launch("h:0")
+        assert (await bench.running()).elastic is True
+        first = await bench.step_at(1)
+        await bench.rescale("h:0", "h:1")
+        assert (await bench.running()).pause_s > 0
+        second = await bench.step_at(2)
+        assert (second["restarts"], first["restarts"]) == (1, 0)
+        assert second["port"] != first["port"]
+        bench.kill(1)
+        await bench.until(lambda: any(s["restarts"] == 2 and s["rank"] == 0 for s in bench.steps()))
+        (death,) = await bench.until(lambda: bench.of("DeathReported"))
+        assert death.rank == 1
+        await bench.until(lambda: bench.of("ReplacementReported"))
+        assert bench.released == []
+        await bench.rescale("h:1")
+        last = await bench.step_at(1, time.time())
+        assert (last["rank"], last["restarts"]) == (0, 3)
+        assert bench.released == ["h:0"]
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert bench.results() == {0: {"restarts": 3}}
+        begins = [int(line.split()[-1]) for line in bench.text(0).splitlines()]
+        assert len(begins) == 4, "what earlier rounds printed is gone"
+        assert begins == sorted(begins)
+        assert begins[0] == 0 < begins[-1]
+
+
+@asynchronous
+async def test_a_planned_change_lets_a_script_save(folder: Path) -> None:
+    source = (
+        NOTE
+        + """
+import signal, sys
+def save(*_):
+    time.sleep(0.3)
+    note(saved=rank, size=0)
+    sys.exit(SAVED_WITH)
+signal.signal(signal.SIGTERM, save)
+note(size=world_size)
+while not stopped():
+    time.sleep(0.01)
+"""
+    )
+    for code in (0, 1):
+        (folder / "steps").unlink(missing_ok=True)
+        (folder / "stop").unlink(missing_ok=True)
+        async with Bench(Process, folder, source, names={"SAVED_WITH": code}, resumable=True) as bench:
+            await bench.launch("h:0")
+            await bench.step_at(1)
+            await bench.rescale("h:0", "h:1")
+            await bench.step_at(2)
+            await bench.until(lambda: [s for s in bench.steps() if s["size"] == 2][1:])
+            assert [s["saved"] for s in bench.steps() if "saved" in s] == [0]
+            await bench.engine.stop("preempt")
+            assert (await bench.ended()).outcome == "preempted", bench.story()
+            assert sorted(s["saved"] for s in bench.steps() if "saved" in s) == [0, 0, 1]
+            assert sorted(bench.released) == ["h:0", "h:1"]
+
+
+@asynchronous
+async def test_a_death_soon_after_each_restart_ends_it_with_that_death(folder: Path) -> None:
+    source = "import os, signal\nprint('again', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)"
+    async with Bench(Process, folder, source, resumable=True) as bench:
+        await bench.launch("h:0")
+        seen = await bench.ended()
+        assert seen.outcome == "failed"
+        assert "SIGSEGV" in seen.reason
+        assert "again and again soon after each restart" in seen.reason
+        assert bench.text(0).count("again") == 4
+        assert bench.released == ["h:0"]
+
+
+@asynchronous
+async def test_its_own_error_ends_it_at_once(folder: Path) -> None:
+    source = "if rank == 1:\n    raise ValueError('mine')\nimport time\ntime.sleep(60)"
+    async with Bench(Process, folder, source, resumable=True) as bench:
+        await bench.launch("h:0", "h:1")
+        seen = await bench.ended()
+        assert (seen.outcome, bench.engine.machine.restarts) == ("failed", 0)
+        assert "ValueError: mine" in seen.reason
