@@ -5,6 +5,7 @@ Finds the command, runs it, turns what goes wrong into a message and an exit cod
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shlex
@@ -25,12 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The terminal's entry point; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    clients: list[Client] = []
+    clients = contextlib.ExitStack()
 
     def connect() -> Client:
         services.ensure()
-        clients.append(Client())
-        return clients[-1]
+        return clients.enter_context(Client())
 
     try:
         first = arguments[0] if arguments else ""
@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     finally:
-        for client in clients:
-            client.close()
+        clients.close()
 
 
 def notebook(line: str, connect: Connect) -> None:

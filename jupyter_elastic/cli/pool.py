@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import queue
 import time
 
@@ -64,10 +65,6 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
     console.print(escape("\n".join(lines)))
 
 
-def _pool_once(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    _top(given, connect, console, once=True)
-
-
 def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:
     connect()
     pictures: queue.SimpleQueue[tuple[PoolScreen, float | None]] = queue.SimpleQueue()
@@ -103,5 +100,5 @@ def _top_arguments(parser: argparse.ArgumentParser) -> None:
 
 HOSTS = Command("the slots of the pool and who holds them", _hosts)
 STATUS = Command("the pool in a few lines", _status)
-POOL = Command("who holds what, who waits, and what the policy did", _pool_once)
+POOL = Command("who holds what, who waits, and what the policy did", functools.partial(_top, once=True))
 TOP = Command("the same, kept up to date until Ctrl-C", _top, _top_arguments, notebook=False)

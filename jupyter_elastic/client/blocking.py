@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
 from jupyter_elastic.client.client import CLOSED, TIMEOUT_S, AsyncClient
@@ -39,7 +38,7 @@ class Client:
         self._closed = False
         try:
             self._client = AsyncClient(endpoint, timeout_s=timeout_s)
-            self._call(self._start())
+            self._call(self._client.__aenter__())
         except BaseException:
             self._end_loop()
             raise
@@ -94,7 +93,7 @@ class Client:
         """See `AsyncClient.events`. Ends when the client is closed."""
         stream = self._client.events(since, job, follow=follow)
         try:
-            while not self._closed and (event := self._call(_next(stream))) is not None:
+            while not self._closed and (event := self._call(_awaited(anext(stream, None)))) is not None:
                 yield event
         except DaemonUnreachable:
             if not self._closed:
@@ -102,7 +101,7 @@ class Client:
         finally:
             if not self._closed:
                 with contextlib.suppress(ElasticError, RuntimeError):
-                    self._call(_aclose(stream))
+                    self._call(_awaited(stream.aclose()))
 
     def close(self) -> None:
         """End the connection and the thread."""
@@ -112,9 +111,6 @@ class Client:
         with contextlib.suppress(Exception):
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(5)
         self._end_loop()
-
-    async def _start(self) -> None:
-        self._client.start()
 
     async def _finish(self) -> None:
         await self._client.close()
@@ -131,16 +127,10 @@ class Client:
                 self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        return self._result(self._begin(work), timeout_s)
-
-    def _begin(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         if self._closed:
             work.close()
             raise DaemonUnreachable(CLOSED)
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    @staticmethod
-    def _result(future: concurrent.futures.Future[_T], timeout_s: float | None = None) -> _T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
         except (asyncio.CancelledError, GeneratorExit):
@@ -150,9 +140,5 @@ class Client:
             raise
 
 
-async def _next(stream: AsyncIterator[Event]) -> Event | None:
-    return await anext(stream, None)
-
-
-async def _aclose(stream: Any) -> None:
-    await stream.aclose()
+async def _awaited(work: Awaitable[_T]) -> _T:
+    return await work

@@ -1,7 +1,8 @@
 """The one fold of a job's events into what a screen shows of it.
 
 Pure: no clock, no socket, no front end. `fold` each event once, in order; `screen(now)` at any time gives the view
-model that the widget, the static display, the terminal and the server extension draw and do not compute.
+model that the widget, the static display, the terminal and the server extension draw and do not compute. Reported
+numbers are finite: the daemon leaves out what is not.
 """
 
 from __future__ import annotations
@@ -215,10 +216,10 @@ class JobModel:
             sizes=list(self.sizes),
             fraction=self.fraction,
             eta_s=self._eta(now) if running else None,
-            epoch=_finite(progress.epoch),
-            epochs=_finite(progress.epochs),
+            epoch=progress.epoch,
+            epochs=progress.epochs,
             step=progress.step,
-            samples_per_s=_finite(progress.samples_per_s),
+            samples_per_s=progress.samples_per_s,
             metrics=[curve.series(name) for name, curve in self._curves.items()],
             use=self.use if self.slots and self.use is not None and now - self.use.at < FRESH_S else None,
             attempt=self.attempt,
@@ -282,16 +283,14 @@ class JobModel:
                 self._curves.setdefault(name, _Curve()).add(float(self._reports if x is None else x), value)
 
     def _eta(self, now: float) -> float | None:
-        progress = self.progress
-        if progress is None:
-            return None
-        total, done, speed = _finite(progress.total_samples), _finite(progress.samples), progress.samples_per_s
+        progress = self.progress or Progress()
+        total, done, speed = progress.total_samples, progress.samples, progress.samples_per_s
         at = self._speed[-1][0] if self._speed else now
         left: float | None = None
         if len(self._speed) >= 2 and self._speed[-1][1] > self._speed[0][1]:
             (t0, f0), (t1, f1) = self._speed[0], self._speed[-1]
             left = (1.0 - f1) * (t1 - t0) / (f1 - f0)
-        elif total is not None and done is not None and speed and math.isfinite(speed) and speed > 0:
+        elif total is not None and done is not None and speed:
             left = max(0.0, total - done) / speed
         return None if left is None else max(0.0, left - (now - at))
 
@@ -342,7 +341,7 @@ class _Curve:
 
     def add(self, x: float, y: float) -> None:
         self.last = f"{y:.4g}"
-        if not (math.isfinite(x) and math.isfinite(y)):
+        if math.isnan(y):
             return
         if self.points and x < self.points[-1][0]:  # rolled back: the curve goes on from the commit
             self.points = [point for point in self.points if point[0] < x]
@@ -388,15 +387,11 @@ def human_range(low: float, high: float) -> str:
     return f"less than {last} {unit}" if first == 0 else f"about {first} to {last} {unit}"
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _done(progress: Progress | None) -> float | None:
     """Fraction done that a report amounts to."""
     if progress is None:
         return None
     for part, whole in ((progress.samples, progress.total_samples), (progress.epoch, progress.epochs)):
-        if part is not None and whole and math.isfinite(part) and math.isfinite(whole):
+        if part is not None and whole:
             return part / whole
     return None

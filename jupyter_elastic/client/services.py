@@ -14,11 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from jupyter_elastic.platform import endpoints, paths
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.python_path import with_package
 from jupyter_elastic.types.errors import DaemonUnreachable
+
+_T = TypeVar("_T")
 
 DAEMON = ("-m", "jupyter_elastic.scheduler")
 AGENT = ("-m", "jupyter_elastic.agent")
@@ -34,10 +37,10 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
     names its log.
     """
     elsewhere = os.environ.get(endpoints.ENDPOINT_VARIABLE)
-    endpoint = endpoints.find().endpoint if elsewhere else _daemon(start)
+    endpoint = endpoints.find() if elsewhere else _daemon(start)
     if agent and start:
-        _agent()
-    return endpoint
+        _started("agent", AGENT, _agent)
+    return endpoint.endpoint
 
 
 def log_file(name: str) -> Path:
@@ -45,35 +48,31 @@ def log_file(name: str) -> Path:
     return paths.state_dir() / f"{name}.log"
 
 
-def _daemon(start: bool) -> str:
-    found = endpoints.living_daemon()
-    if found is not None:
-        return found.endpoint
-    if not start:
+def _daemon(start: bool) -> endpoints.Endpoint:
+    found = _started("daemon", DAEMON, endpoints.living_daemon) if start else endpoints.living_daemon()
+    if found is None:
         raise DaemonUnreachable(
             f"no daemon runs for the pool {paths.state_dir()}; start one with `jupyter elastic daemon`"
         )
-    with Lock(paths.runtime_dir() / "start-daemon.lock").held():
-        found = endpoints.living_daemon()  # somebody else may have been faster
-        if found is None:
-            _spawn("daemon", DAEMON, lambda: endpoints.living_daemon() is not None)
-            found = endpoints.living_daemon()
+    return found
+
+
+def _agent() -> int | None:
+    """The process that holds the lock of this user's agent, as it does for as long as it runs."""
+    return Lock(paths.agent_lock()).holder()
+
+
+def _started(name: str, arguments: tuple[str, ...], living: Callable[[], _T | None]) -> _T:
+    """What `living` finds, once the process is started that it found none of."""
+    if (found := living()) is not None:
+        return found
+    with Lock(paths.runtime_dir() / f"start-{name}.lock").held():
+        if (found := living()) is None:  # somebody else may have been faster
+            _spawn(name, arguments, lambda: living() is not None)
+            found = living()
     if found is None:
-        raise DaemonUnreachable(f"the daemon ended at once; its log is {log_file('daemon')}")
-    return found.endpoint
-
-
-def _agent() -> None:
-    if _agent_lives():
-        return
-    with Lock(paths.runtime_dir() / "start-agent.lock").held():
-        if not _agent_lives():
-            _spawn("agent", AGENT, _agent_lives)
-
-
-def _agent_lives() -> bool:
-    """Whether this user's agent runs: it holds its lock for as long as it does."""
-    return Lock(paths.agent_lock()).holder() is not None
+        raise DaemonUnreachable(f"the {name} ended at once; its log is {log_file(name)}")
+    return found
 
 
 def _spawn(name: str, arguments: tuple[str, ...], lives: Callable[[], bool]) -> None:

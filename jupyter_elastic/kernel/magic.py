@@ -91,7 +91,8 @@ class ElasticMagics(Magics):
         options = parse(line, os.environ)
         package = self._package(options, cell)
         engine = choose_engine(options.engine, resumable=options.resumable)
-        _report(package, options, engine)
+        for said in report(package, options, engine):
+            print(said)  # noqa: T201
         if options.dry_run:
             return None
         return self._run(options, package, engine)
@@ -188,12 +189,6 @@ class ElasticMagics(Magics):
             print(f"note: {note}")  # noqa: T201
         JobDisplay(self.shell, job, self._kind(client)).replay()
         return job
-
-
-def _report(package: capture.Package, options: Options, engine: str) -> None:
-    """Say what travels before it does."""
-    for line in report(package, options, engine):
-        print(line)  # noqa: T201
 
 
 def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
