@@ -22,7 +22,7 @@ def objection(state: State, user: str, place: AgentPlace | None, *, alone: bool,
     if known is None or (place is not None and place.place == known.place):
         return ""
     connected = state.agents.get(user, False)
-    jobs = [str(job) for job in sorted(state.active) if state.jobs[job].owner == user]
+    jobs = [str(job.job) for job in state.active_jobs() if job.owner == user]
     if connected and not jobs:
         if take_over:
             return ""

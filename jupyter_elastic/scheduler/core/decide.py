@@ -7,7 +7,7 @@ advice; a report never raises: one of an old attempt, an old generation or a job
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from msgspec import UNSET
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import placement, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS
-from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, needs
 from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
@@ -72,6 +72,8 @@ MIN_AGE_S = 3600.0
 FORGOTTEN_AT_ONCE = 1000
 """Jobs in one event."""
 
+_NUMBERS = [name for name in Progress.__struct_fields__ if name not in ("metrics", "not_finite")]
+
 EventList = list[AnyEventData]
 
 
@@ -87,12 +89,10 @@ def _submit(state: State, command: Submit) -> EventList:
     known = state.keys.get(command.id)
     if known is not None:
         if state.owner_of(known) != command.by:
-            msg = "this submit key belongs to another user's job; submit again with a new key"
-            raise BadRequest(msg)
+            raise BadRequest("this submit key belongs to another user's job; submit again with a new key")
         return []
     _check_spec(command.spec)
-    least = min((n for n in command.spec.sizes if n >= command.spec.min_slots), default=command.spec.min_slots)
-    _check_fits(state, least + command.spec.min_servers)
+    _check_fits(state, command.spec)
     return [JobSubmitted(job=state.next_job, owner=command.by, spec=command.spec)]
 
 
@@ -104,9 +104,9 @@ def _check_spec(spec: JobSpec) -> None:
         problem = f"none of the sizes {spec.sizes} lies in {spec.min_slots}:{spec.max_slots}; change one of them"
     elif not 0 <= spec.min_servers <= spec.max_servers:
         problem = f"{spec.min_servers}:{spec.max_servers} is no range of servers; write min:max with 0 <= min <= max"
-    elif spec.max_time_s is not None and not (isfinite(spec.max_time_s) and spec.max_time_s > 0):
+    elif spec.max_time_s is not None and not 0 < spec.max_time_s < inf:
         problem = "the time limit must be a positive number of seconds"
-    elif spec.estimate_s is not None and not (isfinite(spec.estimate_s) and spec.estimate_s >= 0):
+    elif spec.estimate_s is not None and not 0 <= spec.estimate_s < inf:
         problem = "the estimated running time must be a number of seconds"
     elif spec.deadline_at is not None and not isfinite(spec.deadline_at):
         problem = "the deadline must be a time"
@@ -114,17 +114,20 @@ def _check_spec(spec: JobSpec) -> None:
         raise BadRequest(problem)
 
 
-def _check_fits(state: State, least: int) -> None:
+def _check_fits(state: State, spec: JobSpec) -> None:
+    least = needs(spec)
     if least <= state.total:
         return
     if not state.total:
-        msg = "the pool has no slots; look at `jupyter elastic hosts`, and ask its administrator to add some"
-        raise BadRequest(msg)
+        raise BadRequest(
+            "the pool has no slots; look at `jupyter elastic hosts`, and ask its administrator to add some"
+        )
     kinds = {host.kind for host in state.hosts if host.slots}
     kind = f"{kinds.pop().upper()} " if len(kinds) == 1 else ""
     plural = "" if state.total == 1 else "s"
-    msg = f"the pool has {state.total} {kind}slot{plural}; ask for at most {state.total} (you asked for {least})"
-    raise BadRequest(msg)
+    raise BadRequest(
+        f"the pool has {state.total} {kind}slot{plural}; ask for at most {state.total} (you asked for {least})"
+    )
 
 
 def _unfinished(state: State, job_id: int) -> Job:
@@ -154,26 +157,25 @@ def _cancel(state: State, command: Cancel) -> EventList:
 def _resize(state: State, command: Resize) -> EventList:
     job = _unfinished(state, command.job)
     if job.job in state.ended:
-        msg = f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"
-        raise BadRequest(msg)
+        raise BadRequest(
+            f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"
+        )
     data = _resized(job.spec, command)
     spec = data.applied(job.spec)
     _check_spec(spec)
     if isinstance(command.deadline_at, float) and command.deadline_at <= command.at:
-        msg = "the deadline lies in the past; give a later one"
-        raise BadRequest(msg)
-    _check_fits(state, min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers)
+        raise BadRequest("the deadline lies in the past; give a later one")
+    _check_fits(state, spec)
     if spec == job.spec:
         return []
     changed = (spec.min_slots, spec.max_slots, spec.sizes) != (job.spec.min_slots, job.spec.max_slots, job.spec.sizes)
     kept = spec.min_slots == spec.max_slots == job.size.workers
     if changed and not kept and job.rigid and job.elastic is False:
         slots = "slot" if job.size.workers == 1 else "slots"
-        msg = (
+        raise BadRequest(
             f"job {job.job} keeps its {job.size.workers} {slots} until its end, because its cell has no elastic loop; "
             "cancel it and run the cell again with another --gpus, or make its loop elastic (@training.run)"
         )
-        raise BadRequest(msg)
     return [data]
 
 
@@ -187,8 +189,7 @@ def _resized(spec: JobSpec, command: Resize) -> JobResized:
     high = high if command.max_slots is UNSET else command.max_slots
     outside = [size for size in sizes if not low <= size <= high]
     if outside:
-        msg = f"the size {outside[0]} lies outside {low}:{high}; change one of them"
-        raise BadRequest(msg)
+        raise BadRequest(f"the size {outside[0]} lies outside {low}:{high}; change one of them")
     return JobResized(
         job=command.job,
         min_slots=low,
@@ -204,8 +205,9 @@ def _use_policy(state: State, command: UsePolicy) -> EventList:
     try:
         options: dict[str, Any] = plan.journaled(command.options)[0]
     except ValueError as problem:
-        msg = f"the options of policy {command.name} hold more than JSON values ({problem}); use numbers and texts"
-        raise BadRequest(msg) from problem
+        raise BadRequest(
+            f"the options of policy {command.name} hold more than JSON values ({problem}); use numbers and texts"
+        ) from problem
     if (command.name, options, command.source) == (state.policy, state.policy_options, state.policy_source):
         return []
     return [
@@ -271,7 +273,7 @@ def _running_reported(state: State, report: RunningReported) -> EventList:
     elastic = job.elastic if job.elastic or report.elastic is None else report.elastic
     if not members or (known and elastic == job.elastic):
         return []
-    pause_s = report.pause_s if isfinite(report.pause_s) and report.pause_s > 0 and not known else 0.0
+    pause_s = report.pause_s if 0 < report.pause_s < inf and not known else 0.0
     return [
         JobRunning(
             job=job.job,
@@ -314,7 +316,6 @@ def _death_reported(state: State, report: DeathReported) -> EventList:
         return []
     if job.deaths >= FIRST_DEATHS and report.count < FEWER * job.deaths:
         return []
-    cause = plan.plain(report.cause)
     return [
         WorkerDied(
             job=job.job,
@@ -322,7 +323,7 @@ def _death_reported(state: State, report: DeathReported) -> EventList:
             count=report.count,
             rank=report.rank,
             slot=report.slot,
-            cause=cause,
+            cause=plan.plain(report.cause),
             step=report.step,
         )
     ]
@@ -332,7 +333,7 @@ def _replacement_reported(state: State, report: ReplacementReported) -> EventLis
     job = _attempt(state, report)
     if job is None or job.phase == "stopping" or job.died.get(report.slot) != report.count:
         return []
-    after_s = report.after_s if isfinite(report.after_s) and report.after_s > 0 else 0.0
+    after_s = report.after_s if 0 < report.after_s < inf else 0.0
     return [
         WorkerReplaced(job=job.job, attempt=job.attempt, count=report.count, rank=report.rank, slot=report.slot,
                        after_s=after_s)
@@ -341,17 +342,11 @@ def _replacement_reported(state: State, report: ReplacementReported) -> EventLis
 
 def _finite(progress: Progress) -> Progress:
     """The report without what is no number or can't be: JSON can't write NaN, so it is named."""
-    changes: dict[str, Any] = {}
-    for name in Progress.__struct_fields__:
-        value = getattr(progress, name)
-        if name == "metrics":
-            if not all(isfinite(metric) for metric in value.values()):
-                changes[name] = {key: metric for key, metric in value.items() if isfinite(metric)}
-                changes["not_finite"] = tuple(key for key, metric in value.items() if not isfinite(metric))
-        elif name == "not_finite":
-            continue
-        elif value is not None and not (isfinite(value) and value >= 0):
-            changes[name] = None
+    metrics = {name: value for name, value in progress.metrics.items() if isfinite(value)}
+    changes: dict[str, Any] = {name: None for name in _NUMBERS if not 0 <= (getattr(progress, name) or 0) < inf}
+    if len(metrics) < len(progress.metrics):
+        changes["metrics"] = metrics
+        changes["not_finite"] = tuple(name for name in progress.metrics if name not in metrics)
     return replace(progress, **changes) if changes else progress
 
 
@@ -393,8 +388,7 @@ def _agent_reported(state: State, report: AgentReported) -> EventList:
 
 def _tick(state: State, tick: Tick) -> EventList:
     events: EventList = []
-    for job_id in sorted(state.active):
-        job = state.jobs[job_id]
+    for job in state.active_jobs():
         limit = job.spec.max_time_s
         due = limit_at(job)
         if limit is not None and due is not None and tick.at >= due:
@@ -433,8 +427,7 @@ def _hosts_reported(state: State, report: HostsReported) -> EventList:
         return []
     usable = {host.slot_id(slot.index) for host in hosts for slot in host.slots if not slot.out}
     events: EventList = [HostsChanged(hosts=hosts)]
-    for job_id in sorted(state.active):
-        job = state.jobs[job_id]
+    for job in state.active_jobs():
         lost = [slot for slot in job.slots if slot not in usable]
         if lost:
             events.append(_without(state, job, lost))

@@ -5,7 +5,7 @@ Knows the state. Guesses nothing that it can't tell from it, and says "about" wh
 
 from __future__ import annotations
 
-from jupyter_elastic.scheduler.core.state import Job, State
+from jupyter_elastic.scheduler.core.state import Job, State, needs
 from jupyter_elastic.types import JobId, Phase, size_stays
 
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
@@ -32,13 +32,19 @@ def until(state: State, job: Job, now: float) -> str:
 
     It is apart because whoever has a forecast of the wait shows that instead.
     """
-    need = _needs(job)
+    need = needs(job.spec)
     if job.phase != "queued" or state.absent(job.owner) or need > state.capacity:
         return ""
     before = _before(state, job)
-    return _until(
-        state, need, before, sum(1 for _ in state.free()) + sum(_draining(state).values()), max(state.at, now)
-    )
+    ahead = sum(needs(state.jobs[other].spec) for other in before)
+    now = max(state.at, now)
+    if sum(1 for _ in state.free()) + sum(_draining(state).values()) >= need + ahead:
+        return "It can start as soon as a plan gives it slots."
+    when = expected(state, need + ahead, now)
+    if when is None:
+        return "When it can start can't be told: running jobs don't say how much is left."
+    first = " and those before it" if before else ""
+    return f"By what running jobs report, there is room for it{first} in about {span(when - now)}."
 
 
 def _because(reason: str) -> str:
@@ -58,14 +64,8 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _needs(job: Job) -> int:
-    """Slots without which it can't start."""
-    spec = job.spec
-    return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers
-
-
 def _waits(state: State, job: Job, now: float) -> list[str]:
-    need = _needs(job)
+    need = needs(job.spec)
     lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_count(need)} to start."]
     if job.spec.deadline_at is not None:
         lines.append(_deadline(job.spec.deadline_at, now))
@@ -74,52 +74,30 @@ def _waits(state: State, job: Job, now: float) -> list[str]:
     if state.absent(job.owner):
         lines.append(f"The agent of {job.owner} is not connected; run `jupyter elastic agent` to go on.")
         return lines
-    free, draining = sum(1 for _ in state.free()), _draining(state)
-    lines.append(f"{_count(free)} of {state.capacity} free{_from(draining)}.")
+    free = sum(1 for _ in state.free())
+    draining = "".join(f", {count} draining from job {other}" for other, count in _draining(state).items())
+    lines.append(f"{_count(free)} of {state.capacity} free{draining}.")
     if need > state.capacity:
         out = state.total - state.capacity
         lines.append(f"The pool can't give {need} now ({_count(out)} out): it waits for slots to come back.")
         return lines
     before = _before(state, job)
     if before:
-        lines.append(f"Before it in the queue: {', '.join(f'job {other}' for other in before[:5])}{_more(before)}.")
-    said = state.reasons.get(job.job)
-    lines.append(f"Policy {state.policy}{f' says: {said}' if said else ' gave it nothing in its last plan'}.")
+        more = f" and {len(before) - 5} more" if len(before) > 5 else ""
+        lines.append(f"Before it in the queue: {', '.join(f'job {other}' for other in before[:5])}{more}.")
+    reason = state.reasons.get(job.job)
+    lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' gave it nothing in its last plan'}.")
     return lines
-
-
-def _until(state: State, need: int, before: list[JobId], soon: int, now: float) -> str:
-    """About when it can start, if those before it go first."""
-    ahead = sum(_needs(state.jobs[other]) for other in before)
-    if soon >= need + ahead:
-        return "It can start as soon as a plan gives it slots."
-    when = expected(state, need + ahead, now)
-    if when is None:
-        return "When it can start can't be told: running jobs don't say how much is left."
-    first = " and those before it" if before else ""
-    return f"By what running jobs report, there is room for it{first} in about {span(when - now)}."
 
 
 def _draining(state: State) -> dict[JobId, int]:
     """Slots that can be leased once their job has released them, by job."""
-    found: dict[JobId, int] = {}
-    for job_id in sorted(state.active):
-        count = sum(not state.slots[slot].out for slot in state.jobs[job_id].draining)
-        if count:
-            found[job_id] = count
-    return found
-
-
-def _from(draining: dict[JobId, int]) -> str:
-    return "".join(f", {count} draining from job {job}" for job, count in draining.items())
+    counts = {job.job: sum(not state.slots[slot].out for slot in job.draining) for job in state.active_jobs()}
+    return {job: count for job, count in counts.items() if count}
 
 
 def _before(state: State, job: Job) -> list[JobId]:
     return [other for key, other in state.order if (key, other) < job.key and state.jobs[other].phase == "queued"]
-
-
-def _more(before: list[JobId]) -> str:
-    return f" and {len(before) - 5} more" if len(before) > 5 else ""
 
 
 def _holds(state: State, job: Job, now: float) -> list[str]:
@@ -130,9 +108,9 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
     if job.changed_at is not None:
         lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
-    said = state.reasons.get(job.job)
-    if said and said != job.reason:
-        lines.append(f"Policy {state.policy} says: {said}.")
+    reason = state.reasons.get(job.job)
+    if reason and reason != job.reason:
+        lines.append(f"Policy {state.policy} says: {reason}.")
     if job.phase == "starting":
         lines.append("Its workers have not reported yet.")
     stays = size_stays(spec, job.size.workers, job.elastic)
@@ -186,13 +164,8 @@ def finish(job: Job, now: float) -> float | None:
 def expected(state: State, need: int, now: float) -> float | None:
     """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
     have = sum(not slot.out and (slot.job is None or slot.draining) for slot in state.slots.values())
-    ends = []
-    for job_id in state.active:
-        job = state.jobs[job_id]
-        end = finish(job, now)
-        if end is not None:
-            ends.append((end, job_id, len(job.slots)))
-    for end, _, slots in sorted(ends):
+    ends = [(finish(job, now), job.job, len(job.slots)) for job in state.active_jobs()]
+    for end, _, slots in sorted((end, job, slots) for end, job, slots in ends if end is not None):
         have += slots
         if have >= need:
             return end

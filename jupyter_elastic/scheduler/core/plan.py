@@ -50,8 +50,7 @@ def judge(state: State, plan: Any) -> str | None:
         job = state.jobs[number]
         return None if ignored(state, job) else job_view(job)
 
-    active = [state.jobs[number] for number in state.active]
-    held = (job_view(job) for job in active if job.slots and not job.spec.preemptible)
+    held = (job_view(job) for job in state.active_jobs() if job.slots and not job.spec.preemptible)
     return _judge(plan, find, held, state.capacity)
 
 
@@ -179,9 +178,7 @@ class _Difference:
         }
         self._pool = placement.Free(state.free())
         self._free = len(self._pool)
-        self._coming = sum(
-            len(self._soon(job, job.draining)) for job in map(state.jobs.__getitem__, state.active) if job.draining
-        )
+        self._coming = sum(len(self._soon(job, job.draining)) for job in state.active_jobs())
 
     def _soon(self, job: Job, slots: tuple[str, ...]) -> list[str]:
         """Those of a job's slots that can be leased once it has released them; none if nobody is there to release."""
@@ -194,9 +191,8 @@ class _Difference:
         stops: list[AnyEventData] = []
         shrinks: list[AnyEventData] = []
         growing: list[Job] = []
-        for job_id in sorted(state.active):
-            job = state.jobs[job_id]
-            size = self._wanted.get(job_id)
+        for job in state.active_jobs():
+            size = self._wanted.get(job.job)
             if job.phase == "stopping" or size == job.size:
                 continue
             if size is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import combinations
 from math import isfinite
 from statistics import median
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
@@ -21,6 +22,7 @@ RECENT = 9
 """Measurements kept for each size; their median is the speed, so that one slow step does not show."""
 
 _NOTHING = Profile()
+_Coefficients: TypeAlias = tuple[float, float, float]
 
 
 class Measured(Struct):
@@ -111,40 +113,32 @@ def remaining(progress: Progress | None) -> float | None:
     return None
 
 
-def fit(seconds: dict[int, float]) -> tuple[float, float, float] | None:
+def fit(seconds: dict[int, float]) -> _Coefficients | None:
     """(a, b, d) >= 0 of T(n) = a/n + b + d*n with the least squared relative error; None without a measurement.
 
     Exact: three unknowns have seven non-empty supports, and the best non-negative solution is the unconstrained one of
     its own support (Lawson & Hanson 1974, ch. 23). Among equals the first support wins: one point says perfect scaling,
     two points say Amdahl.
     """
-    rows = [((1 / n / t, 1 / t, n / t), 1.0) for n, t in seconds.items() if n > 0 and t > 0 and isfinite(t)]
+    rows = [(1 / n / t, 1 / t, n / t) for n, t in seconds.items() if n > 0 and t > 0 and isfinite(t)]
     if not rows:
         return None
-    best: tuple[float, tuple[float, ...]] | None = None
+    best: tuple[float, _Coefficients] | None = None
     for size in (1, 2, 3):
         for support in combinations(range(3), size):
             solution = _least_squares(rows, support)
             if solution is None or min(solution) < 0:
                 continue
-            error = sum((sum(x * y for x, y in zip(row, solution, strict=True)) - 1) ** 2 for row, _ in rows)
+            error = sum((sum(x * y for x, y in zip(row, solution, strict=True)) - 1) ** 2 for row in rows)
             if best is None or error < best[0] - 1e-9:
                 best = (error, solution)
-    if best is None:
-        return None
-    a, b, d = best[1]
-    return a, b, d
+    return best and best[1]
 
 
-def _least_squares(
-    rows: list[tuple[tuple[float, float, float], float]], support: tuple[int, ...]
-) -> tuple[float, ...] | None:
-    """Solve the normal equations on some columns by Gauss-Jordan with pivots; None when they are singular."""
+def _least_squares(rows: list[_Coefficients], support: tuple[int, ...]) -> _Coefficients | None:
+    """Solve the normal equations of `row * x = 1` on some columns by Gauss-Jordan with pivots; None if singular."""
     size = len(support)
-    matrix = [
-        [sum(row[i] * row[j] for row, _ in rows) for j in support] + [sum(row[i] * y for row, y in rows)]
-        for i in support
-    ]
+    matrix = [[*(sum(row[i] * row[j] for row in rows) for j in support), sum(row[i] for row in rows)] for i in support]
     for column in range(size):
         pivot = max(range(column, size), key=lambda r: abs(matrix[r][column]))
         matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
@@ -162,4 +156,4 @@ def _least_squares(
         if not isfinite(value):
             return None
         values[i] = value
-    return tuple(values)
+    return values[0], values[1], values[2]

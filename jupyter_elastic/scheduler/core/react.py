@@ -43,8 +43,7 @@ def outstanding(state: State, owner: str) -> list[AnyEffect]:
     the `Stop`. The `Launch` is then the first generation, which the agent may or may not have seen, on today's slots.
     """
     effects: list[AnyEffect] = []
-    for job_id in sorted(state.active):
-        job = state.jobs[job_id]
+    for job in state.active_jobs():
         if job.owner != owner:
             continue
         moved = job.generation > 1 and (bool(job.draining) or job.settled != job.generation)

@@ -142,18 +142,10 @@ class Job(Struct, kw_only=True):
         """The order among jobs."""
         return self.submitted_at, self.job
 
-    def allows(self, workers: int) -> bool:
-        """Whether the job can run on this many workers."""
-        spec = self.spec
-        return spec.min_slots <= workers <= spec.max_slots and (not spec.sizes or workers in spec.sizes)
-
     def largest(self, workers: int) -> int:
         """The largest allowed number of workers that is at most `workers`; 0 if there is none."""
-        spec = self.spec
-        if spec.sizes:
-            return max((size for size in spec.sizes if size <= workers and self.allows(size)), default=0)
-        workers = min(workers, spec.max_slots)
-        return workers if workers >= spec.min_slots else 0
+        most = min(workers, self.spec.max_slots)
+        return max((size for size in self.spec.sizes or (most,) if self.spec.min_slots <= size <= most), default=0)
 
     def account(self, at: float) -> None:
         """Count the time since the last count; slots must not have changed in between."""
@@ -178,7 +170,6 @@ class State(Struct, kw_only=True):
     order: list[tuple[float, JobId]] = field(default_factory=list)
     """Keys of the unfinished jobs, sorted."""
     active: set[JobId] = field(default_factory=set)
-    """Unfinished jobs that aren't queued."""
     keys: dict[str, JobId] = field(default_factory=dict)
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
@@ -220,6 +211,10 @@ class State(Struct, kw_only=True):
         """Whether this user's agent was here and went. One never seen is on its way: the first submit starts it."""
         return not self.agents.get(owner, True)
 
+    def active_jobs(self) -> list[Job]:
+        """Unfinished jobs that aren't queued, oldest first."""
+        return [self.jobs[job] for job in sorted(self.active)]
+
     def free(self) -> Iterator[tuple[str, SlotId]]:
         """(host, slot) of every free slot in the pool's order."""
         for host in self.hosts:
@@ -231,6 +226,11 @@ class State(Struct, kw_only=True):
     def hosts_of(self, slots: tuple[SlotId, ...]) -> list[str]:
         """The host of each slot."""
         return [self.slots[slot].host for slot in slots]
+
+
+def needs(spec: JobSpec) -> int:
+    """Slots without which such a job can't start."""
+    return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers
 
 
 def evolve(state: State, event: Event) -> None:

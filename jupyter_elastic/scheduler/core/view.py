@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State
@@ -80,16 +81,15 @@ class Views:
             else:
                 self._jobs[job_id] = job_view(job)
         self._stale = set()
-        for job_id in state.active:
-            job = state.jobs[job_id]
+        for job in state.active_jobs():
             if job.slots:
                 passed = max(now - job.accounted_at, 0.0)
-                draft = self._jobs[job_id]
+                draft = self._jobs[job.job]
                 profile = draft.profile
                 if job.rigid and job.changed_at is not None:  # whoever takes its slots takes what it has done
                     lost = max(now - job.changed_at, 0.0)
                     profile = replace(profile, rescale_cost_s=job.learned.rescale_cost_s + lost)
-                self._jobs[job_id] = replace(
+                self._jobs[job.job] = replace(
                     draft,
                     attained_s=job.attained_s + passed * len(job.slots),
                     run_s=job.run_s + passed,
@@ -151,24 +151,8 @@ def _host_views(state: State) -> Iterable[HostView]:
 
 def job_info(state: State, job: Job) -> JobInfo:
     """A job as people see it."""
-    return JobInfo(
-        job=job.job,
-        owner=job.owner,
-        spec=job.spec,
-        phase=job.phase,
-        attempt=job.attempt,
-        generation=job.generation,
-        slots=job.slots,
-        draining=job.draining,
-        submitted_at=job.submitted_at,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        reason=(state.reasons.get(job.job) if job.phase == "queued" else None) or job.reason,
-        progress=job.progress,
-        preemptions=job.preemptions,
-        restarts=job.restarts,
-        elastic=job.elastic,
-    )
+    reason = (state.reasons.get(job.job) if job.phase == "queued" else None) or job.reason
+    return replace(convert(job, JobInfo, from_attributes=True), reason=reason)
 
 
 def slot_infos(state: State) -> list[SlotInfo]:
