@@ -10,13 +10,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from jupyter_elastic.client.job import BACKGROUND, Job
-from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.output import Output
@@ -72,7 +70,7 @@ class JobDisplay:
 
             from jupyter_elastic.widgets.job import JobWidget
 
-            self._widget = JobWidget(on_command=self._command, waits=waits)
+            self._widget = JobWidget(job=job.id, on_background=self._sent_away.set, waits=waits)
             show(self._widget)
         self.followed, self.ended = updater().show_job(job, self._draw, kind)
         self._relay = Relay(shell, job.folder, again=not waits) if self.surface != "terminal" else None
@@ -143,18 +141,6 @@ class JobDisplay:
         }
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _command(self, command: dict[str, Any], answered: Callable[[str], None]) -> None:
-        if command["type"] == "background":
-            self._sent_away.set()
-            answered("")
-        elif command["type"] == "cancel":
-            updater().command(wire.CancelJob(job=self.job.id, reason="cancelled in the notebook"), answered)
-        elif isinstance(command.get("least"), int) and isinstance(command.get("most"), int):
-            resize = wire.ResizeJob(job=self.job.id, min_slots=command["least"], max_slots=command["most"])
-            updater().command(resize, answered)
-        else:
-            answered("a job is resized to whole numbers of slots, MIN:MAX")
 
     def _draw(self, output: Output | None) -> None:
         """Called on the updater's thread. Who waits for the job draws what the page keeps, else it is drawn here."""

@@ -7,36 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import anywidget
 import msgspec
 import traitlets
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.widgets import bundle, forecasts
+from jupyter_elastic.widgets.commands import WINDOW, Command, CommandWidget
 from jupyter_elastic.widgets.follower import PoolFollower
-from jupyter_elastic.widgets.job import receive_while_busy
 from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
 from jupyter_elastic.widgets.updater import updater
 
-WINDOW = 100
 
-
-class _Command(msgspec.Struct, forbid_unknown_fields=True):
-    """What the page asks for; `id` comes back in the answer."""
-
-    id: int
-    type: str
-    policy: str = ""
-    options: dict[str, Any] = {}
-    reason: str = ""
-    job: int = 0
-    offset: int = 0
-    limit: int = WINDOW
-
-
-class PoolWidget(anywidget.AnyWidget):
-    """Shows the pool; `plain` is what tools without widgets and the saved file show instead."""
+class PoolWidget(CommandWidget):
+    """Shows the pool; `plain` is what the saved file shows too."""
 
     _esm = bundle.script("pool")
     _css = bundle.style()
@@ -49,11 +32,9 @@ class PoolWidget(anywidget.AnyWidget):
     picking = traitlets.Bool().tag(sync=True)
     """Whether the picker is open at first."""
 
-    def __init__(self, *, plain: str = "", **traits: Any) -> None:
+    def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
-        self._plain, self._limit, self._policy = plain, WINDOW, ""
-        self.on_msg(self._message)
-        receive_while_busy(self)
+        self._limit, self._policy = WINDOW, ""
         self._leave = updater().show_pool(self._renew)
 
     def close(self) -> None:
@@ -71,31 +52,8 @@ class PoolWidget(anywidget.AnyWidget):
             self.screen, self._policy = msgspec.json.encode(screen).decode(), screen.policy
             self.down_since = follower.down_since
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        found = super()._repr_mimebundle_(**options)
-        data = found[0] if isinstance(found, tuple) else found
-        if data and self._plain:
-            data["text/plain"] = self._plain
-        return found
-
-    def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        number = content.get("id") if isinstance(content, dict) else None
-        try:
-            command = msgspec.convert(content, _Command)
-        except msgspec.ValidationError as problem:
-            self.send({"id": number, "error": f"not understood: {problem}"})
-            return
-        updater().begin(self._answer(command))
-
-    async def _answer(self, command: _Command) -> None:
-        try:
-            self.send({"id": command.id, "value": msgspec.to_builtins(await self._execute(command))})
-        except ElasticError as problem:
-            self.send({"id": command.id, "error": str(problem)})
-        except Exception as problem:  # a policy may be anybody's
-            self.send({"id": command.id, "error": f"{type(problem).__name__}: {problem}"})
-
-    async def _execute(self, command: _Command) -> Any:
+    async def execute(self, command: Command) -> Any:
+        """What the panel does by REST, and which part of the job table is sent."""
         follower = updater().follower
         match command.type:
             case "policies":
@@ -119,6 +77,6 @@ class PoolWidget(anywidget.AnyWidget):
                 self._limit = min(max(command.limit, 1), MAX_WINDOW)
                 self.offset = max(0, command.offset)
                 updater().redraw()
-            case other:
-                raise BadRequest(f"there is no {other[:50]!r}; the page and the kernel are of different versions")
+            case _:
+                await super().execute(command)
         return None

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from jupyter_elastic.client import services
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
 from jupyter_elastic.widgets.output import Output
@@ -55,19 +54,6 @@ class Updater:
     def begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Let the thread do something; what comes back waits for it, or cancels it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def command(self, ask: wire.AnyAsk, answered: Callable[[str], None]) -> None:
-        """Ask for what a button stands for; does not wait. `answered` gets the reason why not, or an empty text."""
-
-        async def carry_out() -> None:
-            try:
-                await self.follower.ask(ask)
-            except ElasticError as problem:
-                answered(str(problem))
-            else:
-                answered("")
-
-        self.begin(carry_out())
 
     def show_job(self, job: Job, sink: JobSink, kind: str = "cpu") -> tuple[FollowedJob, threading.Event]:
         """Let a sink draw the job until its end; the event is set once the end was drawn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Followed(FollowedJob):
 
 
 def test_views_share_their_class_and_their_front_end() -> None:
-    first, second = (JobWidget(on_command=print, page="{}") for _ in range(2))
+    first, second = (JobWidget(job=1, on_background=print, page="{}") for _ in range(2))
     assert type(first) is type(second) is JobWidget
     assert first.layout is second.layout
     assert "export" in first.layout.script
@@ -53,9 +54,27 @@ def test_views_share_their_class_and_their_front_end() -> None:
 
 
 def test_a_tool_without_widgets_is_shown_no_object_of_ours() -> None:
-    data, _ = JobWidget(on_command=print, page="{}")._repr_mimebundle_()  # type: ignore[misc]
+    data, _ = JobWidget(job=1, on_background=print, page="{}")._repr_mimebundle_()  # type: ignore[misc]
     assert data["text/plain"] == ""
     assert "application/vnd.jupyter.widget-view+json" in data
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ({"type": "explode", "id": 7}, "there is no 'explode'; the page and the kernel are of different versions"),
+        ({"type": "resize", "least": "many", "id": 7}, "not understood: Expected `int`, got `str` - at `$.least`"),
+        ("cancel", "not understood: Expected `object`, got `str`"),
+    ],
+)
+def test_a_command_that_can_not_be_carried_out_is_answered_with_why(
+    command: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widget = JobWidget(job=1, on_background=print, page="{}")
+    answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    monkeypatch.setattr(widget, "send", answers.put)
+    widget._handle_custom_msg(command, [])
+    assert answers.get(timeout=60) == {"id": 7 if isinstance(command, dict) else None, "error": reason}
 
 
 def test_what_was_printed_before_the_view_stood_is_shown_at_once(tmp_path: Path) -> None:
