@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
@@ -145,6 +145,10 @@ class WorkerGroup:
     def change_wanted(self) -> bool:
         """Never: the driver tells the session."""
         return False
+
+    def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
+        """The model itself: its gradients are added up before the optimizer's step."""
+        return model
 
     def rank(self) -> int:
         """This worker's number."""

@@ -50,6 +50,7 @@ __all__ = [
     "shard",
     "size",
     "total",
+    "wrap",
 ]
 
 
@@ -203,6 +204,24 @@ def prepare(*objects: Any) -> Any:
         for framework in _frameworks():
             framework.tracked(value)
     return objects[0] if len(objects) == 1 else objects
+
+
+def wrap(model: Any, **options: Any) -> Any:
+    """A PyTorch model whose gradients are added up during `backward`, while the rest of it still computes.
+
+    For large models, on engine `torch`; call it within the function under `@training.run`, which begins anew with each
+    group. Train the wrapped model, and keep the plain one in the state. Elsewhere the model comes back as it is, and
+    gradients are added up before the optimizer's step.
+
+    Args:
+        model: A `torch.nn.Module`.
+        options: Of `torch.nn.parallel.DistributedDataParallel`, such as `find_unused_parameters`.
+
+    Returns:
+        A module that is called like `model`; its gradients are those of the global batch's mean loss.
+    """
+    group = _context.group
+    return model if group is None else group.wrap(model, **options)
 
 
 def commit(*, durable: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from jupyter_elastic.training import session
 from jupyter_elastic.training.data import MicroBatch
@@ -66,6 +66,8 @@ class TrainingContext:
     """Whether a newcomer runs its first step in private: no collectives, no reports, no commits."""
     micro_batch: MicroBatch | None = None
     """What is being computed now."""
+    added_up: set[Any] = field(default_factory=set)
+    """Parameters whose gradients were added up over the group during `backward`, in this step."""
     trained: bool = False
     """Whether the optimizer has stepped for the present global batch."""
     reducers: int = 0
@@ -97,10 +99,12 @@ class TrainingContext:
     def begin_step(self) -> None:
         """Nothing is computed, trained or agreed yet."""
         self.micro_batch, self.change, self.trained = None, None, False
+        self.added_up.clear()
 
     def stepped(self, *, change: bool) -> None:
         """An optimizer has stepped with the global gradient; `change`: a member wants to regroup."""
         self.trained = True
+        self.added_up.clear()
         if self.group is not None and self.state is not None:
             self.change = bool(self.change) or change
 

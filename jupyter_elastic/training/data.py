@@ -36,6 +36,8 @@ class MicroBatch:
     """Samples in the global batch."""
     last: bool
     """Whether the optimizer steps after this micro-batch; the others only accumulate."""
+    only: bool = True
+    """Whether it is this rank's whole share."""
 
 
 def order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -72,7 +74,7 @@ def micro_batches(
         first, behind = share(len(mine), part, number)
         indices = mine[first:behind]
         weight = len(indices) / total
-        yield MicroBatch(step, indices if len(indices) else batch[:1], weight, total, part == number - 1)
+        yield MicroBatch(step, indices if len(indices) else batch[:1], weight, total, part == number - 1, number == 1)
 
 
 def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:

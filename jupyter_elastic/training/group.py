@@ -83,6 +83,10 @@ class Group(Protocol):
         """
         ...
 
+    def wrap(self, model: Any, **options: Any) -> Any:
+        """The model, or one that calls it and adds its gradients up during `backward` (see `training.wrap`)."""
+        ...
+
 
 class Groups(Protocol):
     """What an engine offers to `training` in a worker."""
@@ -144,6 +148,10 @@ class SingleProcess:
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
         """The tensors themselves."""
         return list(tensors)
+
+    def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
+        """The model itself."""
+        return model
 
 
 def translated(call: Callable[[], _Result], peer_lost: Callable[[BaseException], PeerLost | None]) -> _Result:

@@ -73,7 +73,10 @@ class Reducer:
         """Put the global gradient into `.grad`; but keep it, and leave none, before the batch's last micro-batch."""
         if self.reduced:
             return
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        parameters = [
+            p for group in optimizer.param_groups for p in group["params"]
+            if p.requires_grad and p not in context.added_up
+        ]  # fmt: skip
         if not context.last_micro_batch:
             self._keep(parameters)
             return

@@ -94,6 +94,10 @@ class HorovodGroup:
         """What another launcher's notification manager calls, from a thread of its own."""
         self._called.set()
 
+    def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
+        """The model itself: its gradients are added up before the optimizer's step."""
+        return model
+
     def rank(self) -> int:
         """This worker's number."""
         return int(self.hvd.rank())

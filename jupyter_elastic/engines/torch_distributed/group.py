@@ -12,11 +12,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from jupyter_elastic.engines.group_worker import WorkerGroup
 from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
 from jupyter_elastic.engines.torch_distributed.store_client import GroupStore
 from jupyter_elastic.protocol.worker import Go
+from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array, PeerLost
 from jupyter_elastic.types.errors import EngineError
 
@@ -131,6 +133,33 @@ class TorchGroup(WorkerGroup):
             for index, piece in zip(indices, flat.split([result[index].numel() for index in indices]), strict=True):
                 result[index] = piece.view_as(result[index])
         return result
+
+    def wrap(self, model: Any, **options: Any) -> Any:
+        """The model in a `DistributedDataParallel` of this group; all have the same weights, so none are sent."""
+        return _Overlapping(model, **{"init_sync": False, **options})
+
+
+class _Overlapping(DistributedDataParallel):
+    """Adds gradients up by each rank's share of the batch; of a share in several pieces the optimizer's hook does."""
+
+    def __init__(self, model: torch.nn.Module, **options: Any) -> None:
+        super().__init__(model, **options)
+        if not options.keys() & {"broadcast_buffers", "forward_sync_buffers"}:
+            self.broadcast_buffers = False  # else an evaluation of unequal shares would wait for rank 0's buffers
+        self.register_comm_hook(None, lambda _, bucket: _add_up(bucket))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's."""
+        pieces = context.micro_batch is not None and not context.micro_batch.only
+        with self.no_sync() if pieces else contextlib.nullcontext():
+            return super().forward(*args, **kwargs)
+
+
+def _add_up(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    gradients = bucket.buffer().mul_(context.weight)
+    context.added_up.update(bucket.parameters())
+    future: torch.futures.Future[Any] = dist.all_reduce(gradients, async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
 
 
 def _backends(group: Any) -> Iterator[Any]:

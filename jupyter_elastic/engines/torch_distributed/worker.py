@@ -27,9 +27,7 @@ BROKEN_S = 5.0
 class TorchWorker(GroupWorker):
     """One worker's way into its groups and out of them, and what it offers to `training`."""
 
-    preimports: ClassVar[Mapping[str, Sequence[str]]] = {
-        "torch": ("torch.nn.parallel.distributed", "jupyter_elastic.engines.torch_distributed.group")
-    }
+    preimports: ClassVar[Mapping[str, Sequence[str]]] = {"torch": ("jupyter_elastic.engines.torch_distributed.group",)}
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)

@@ -18,6 +18,9 @@ EPOCHS, STEPS = 25, 100
 FRAMEWORKS = {
     "torch": cells.TORCH,
     "torch.distributed": cells.TORCH,
+    "torch.distributed wrapped": cells.TORCH.replace("(model(x), y)", "(wrapped(x), y)").replace(
+        "def train(state):\n", "def train(state):\n    wrapped = training.wrap(model)\n"
+    ),
     "keras": cells.KERAS,
     "legacy keras": cells.LEGACY_KERAS,
     "keras tape": cells.KERAS_TAPE,
@@ -52,7 +55,7 @@ def static(warm_workers, tmp_path_factory):
 def make(framework, folder, *, micro=None, seed=0, attempt=1):
     pytest.importorskip("tf_keras" if framework.startswith("legacy") else framework.split()[0].split(".")[0])
     names = {"SEED": seed, "EPOCHS": EPOCHS, "MICRO": micro}
-    engine = Torch if framework == "torch.distributed" else Horovod
+    engine = Torch if framework.startswith("torch.") else Horovod
     return Bench(engine, folder / "job", FRAMEWORKS[framework], names=names, out=("weights", "ended"), attempt=attempt)
 
 
@@ -94,7 +97,10 @@ def run(story, bench):
     asyncio.run(live())
 
 
-@pytest.mark.parametrize("framework", ["torch", "torch.distributed", "keras", "legacy keras", "keras tape"])
+@pytest.mark.parametrize(
+    "framework",
+    ["torch", "torch.distributed", "torch.distributed wrapped", "keras", "legacy keras", "keras tape"],
+)
 def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
     expected = static(framework)
 
@@ -115,7 +121,10 @@ def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
     run(story, make(framework, tmp_path))
 
 
-@pytest.mark.parametrize("framework", ["torch", "torch.distributed", "keras", "keras tape", "legacy keras tape"])
+@pytest.mark.parametrize(
+    "framework",
+    ["torch", "torch.distributed", "torch.distributed wrapped", "keras", "keras tape", "legacy keras tape"],
+)
 def test_micro_batches_on_two_workers_are_exact(framework, static, tmp_path):
     expected = static(framework)
 
@@ -205,7 +214,7 @@ def test_fit_in_a_training_function_is_refused(warm_workers, tmp_path):
     run(story, bench)
 
 
-@pytest.mark.parametrize("framework", ["torch", "torch.distributed"])
+@pytest.mark.parametrize("framework", ["torch", "torch.distributed", "torch.distributed wrapped"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_curve_survives_random_kills_and_rescales(framework, seed, static, tmp_path):
     expected = static(framework)
