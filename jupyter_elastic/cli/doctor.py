@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.filesize import decimal as human
 
 from jupyter_elastic.cli.commands import print_json, table
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver.engine import Finding
 from jupyter_elastic.jobfiles import captures
-from jupyter_elastic.kernel.capture import human
 from jupyter_elastic.platform import paths, plugins
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, EngineError

@@ -28,7 +28,6 @@ MOST_SLOTS = 100_000
 """Of any pool (`JobSpec`)."""
 MANY = 10_000
 """So many jobs a pool remembers."""
-_RANK_FILE = re.compile(r"rank\.(\d+)\.pickle")
 
 
 class Tail:
@@ -144,9 +143,7 @@ class Job:
         """Rank -> {name: value} of the --out names, for every rank that has finished."""
         found: dict[int, dict[str, Any]] = {}
         for path in (self.folder / "results").glob("rank.*.pickle"):
-            match = _RANK_FILE.fullmatch(path.name)
-            if match:
-                found[int(match[1])] = _load(path)
+            found[int(path.name.split(".")[1])] = _load(path)
         return dict(sorted(found.items()))
 
     def result(self, rank: int | None = None) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from rich.filesize import decimal as human
 
 from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
 from jupyter_elastic.kernel import analysis
@@ -96,20 +97,29 @@ def package(
     capture: Iterable[str] | None = None,
     out: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
-    workdir: str | None = None,
     seed: int | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Package:
     """Package a cell that was written against `namespace`.
 
-    `capture` names what to take along instead of what the text reads (`()`: nothing). PackagingError names what can't
-    travel, or what the cell never sets although `out` asks for it, and says what to do. `labels` names the files in
-    which functions of the notebook say that they were written, as people know them.
+    Args:
+        source: The cell's text; IPython's own lines in it are turned into Python.
+        namespace: The notebook's names.
+        filename: What tracebacks call the cell.
+        first_line: The line at which `source` begins there.
+        capture: Names to take along instead of those that the text reads; `()`: none.
+        out: Names whose values come back.
+        env: Variables of the workers, beside those of `environment`.
+        seed: Of rank 0's random numbers; None: each worker has its own.
+        labels: What people call the files in which the notebook's functions were written.
+
+    Raises:
+        PackagingError: A name can't travel, or the cell never sets one of `out`; the message says what to do.
     """
     out = tuple(dict.fromkeys(out))
     cell = analysis.read(source, filename=filename, first_line=first_line)
     notes = list(cell.notes)
-    wanted = _asked_for(capture, namespace) if capture is not None else _needed(cell.needs, namespace)
+    wanted = _closure(_known(cell.needs, namespace) if capture is None else _asked_for(capture, namespace), namespace)
     # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
     doubtful = cell.sets if capture is None else frozenset()
     captured, values = _capture(wanted, namespace, doubtful, notes)
@@ -135,7 +145,7 @@ def package(
         out=out,
         env={**given, **early},
         sys_path=_search_path(),
-        workdir=workdir or str(Path.cwd()),
+        workdir=str(Path.cwd()),
         sources=_sources(values, namespace, labels or {}),
         kernel=processes.this_process(),
         seed=seed,
@@ -165,15 +175,6 @@ def staying(payload: Payload, environ: Mapping[str, str]) -> list[str]:
     return [name for name in dict.fromkeys([*read, *sorted(known)]) if name in environ and name not in gone]
 
 
-def human(size: float) -> str:
-    """`1.2 MB`: bytes for people, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
-
-
 def _search_path() -> tuple[str, ...]:
     here = str(Path.cwd())
     return tuple(dict.fromkeys(entry if entry.startswith(os.sep) else str(Path(here, entry)) for entry in sys.path))
@@ -182,18 +183,15 @@ def _search_path() -> tuple[str, ...]:
 # --- which names ------------------------------------------------------------------------------------------------------
 
 
-def _asked_for(asked: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
-    names = list(dict.fromkeys(asked))
-    missing = [name for name in names if name not in namespace]
-    if missing:
-        raise PackagingError(
-            f"--in {missing[0]}: the notebook has no `{missing[0]}`; run the cell that defines it first"
-        )
-    return _closure(names, namespace)
+def _asked_for(asked: Iterable[str], namespace: Mapping[str, Any]) -> Iterator[str]:
+    for name in asked:
+        if name not in namespace:
+            raise PackagingError(f"--in {name}: the notebook has no `{name}`; run the cell that defines it first")
+        yield name
 
 
-def _needed(needs: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
-    return _closure([name for name in needs if name in namespace and name not in _SHELL_NAMES], namespace)
+def _known(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
+    return [name for name in names if name in namespace and name not in _SHELL_NAMES]
 
 
 def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
@@ -205,14 +203,9 @@ def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
         if name in found:
             continue
         found[name] = None
-        reads = _names_in_code(namespace[name], namespace)
-        todo += [read for read in reads if read in namespace and read not in _SHELL_NAMES]
+        for code in _codes(namespace[name], namespace):
+            todo += _known(sorted(_co_names(code)), namespace)
     return list(found)
-
-
-def _names_in_code(value: Any, namespace: Mapping[str, Any]) -> list[str]:
-    """Global names that a notebook's function, class or instance of such a class reads."""
-    return [name for code in _codes(value, namespace) for name in sorted(_co_names(code))]
 
 
 def _codes(value: Any, namespace: Mapping[str, Any]) -> Iterator[types.CodeType]:

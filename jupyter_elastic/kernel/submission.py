@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from msgspec.structs import replace
+from rich.filesize import decimal as human
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
@@ -141,10 +142,10 @@ def report(package: capture.Package, options: Options, engine: str) -> list[str]
     """What travels, in a few lines."""
     lines = []
     sent = sorted((c for c in package.captured if c.kind != "import"), key=lambda c: -c.size)
-    shown = [f"{c.name} ({c.type}, {capture.human(c.size)})" for c in sent[:12]]
+    shown = [f"{c.name} ({c.type}, {human(c.size)})" for c in sent[:12]]
     more = f" and {len(sent) - 12} more" if len(sent) > 12 else ""
     if sent:
-        lines.append(f"captured {capture.human(package.size)}: {', '.join(shown)}{more}")
+        lines.append(f"captured {human(package.size)}: {', '.join(shown)}{more}")
     modules = [c.name for c in package.captured if c.kind == "import"]
     if modules:
         lines.append(f"imported again in the workers: {', '.join(modules)}")

@@ -222,9 +222,3 @@ def test_environment_keeps_what_changes_behaviour_and_not_secrets_or_devices() -
     assert payload.env["MINE"] == "1"
     assert "" not in payload.sys_path
     assert Path(payload.workdir).is_dir()
-
-
-def test_sizes_for_people() -> None:
-    assert [capture.human(n) for n in (0, 999, 1500, 123_456, 5_200_000, 2.5e9)] == [
-        "0 B", "999 B", "1.5 kB", "123 kB", "5.2 MB", "2.5 GB",
-    ]  # fmt: skip
