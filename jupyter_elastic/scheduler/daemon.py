@@ -22,7 +22,7 @@ from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
-from jupyter_elastic.scheduler.transport import Received, Transport
+from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
 from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError
 
@@ -119,11 +119,10 @@ class Daemon:
             raise self.store.failing
         self._tasks.create_task(self._planner.switch(stimulus, context))
 
-    def _take(self, received: Received) -> None:
+    def _take(self, peer: Peer, frame: memoryview) -> None:
         """Answer a frame; the answer goes out with `_commit`."""
-        peer = received.peer
         try:
-            request = wire.decode_request(received.frame)
+            request = wire.decode_request(frame)
         except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
             self.transport.counts["refused"] += 1
             refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
@@ -132,7 +131,7 @@ class Daemon:
         context = Context(peer, request.id)
         answer: wire.AnyAnswer | None
         try:
-            answer = requests.answer(self, context, request.ask)
+            answer = requests.answer(request.ask, self, context)
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))
         except Exception:

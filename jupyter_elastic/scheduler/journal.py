@@ -156,30 +156,25 @@ class Journal:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _open(self) -> sqlite3.Connection:
-        connection = None
-        try:
-            connection = _connect(self.path)
-            found = self._first(connection, "pragma user_version")
-            if self._first(connection, "pragma application_id") != APPLICATION or found < 1:
-                raise JournalError(_damaged(self.path, "it is not a journal, or its first page is gone"))  # noqa: TRY301
-            if found > FORMAT:
-                raise JournalError(  # noqa: TRY301
-                    f"{self.path} was written by a newer jupyter-elastic (format {found}, this one reads {FORMAT}): "
-                    "install that version again, or move the file away to begin with an empty pool"
-                )
-            for number in range(found, FORMAT):
-                connection.executescript(f"begin; {_UPGRADES[number]}; pragma user_version = {number + 1}; commit;")
-            verdict = connection.execute("pragma quick_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise JournalError(_damaged(self.path, str(verdict)))  # noqa: TRY301
-        except (sqlite3.Error, OSError) as problem:
-            if connection is not None:
-                connection.close()
-            raise JournalError(_damaged(self.path, str(problem))) from problem
-        except JournalError:
-            if connection is not None:
-                connection.close()
-            raise
+        with contextlib.ExitStack() as on_error:
+            try:
+                connection = on_error.enter_context(contextlib.closing(_connect(self.path)))
+                found = self._first(connection, "pragma user_version")
+                if self._first(connection, "pragma application_id") != APPLICATION or found < 1:
+                    raise JournalError(_damaged(self.path, "it is not a journal, or its first page is gone"))
+                if found > FORMAT:
+                    raise JournalError(
+                        f"{self.path} was written by a newer jupyter-elastic (format {found}, this one reads {FORMAT}):"
+                        " install that version again, or move the file away to begin with an empty pool"
+                    )
+                for number in range(found, FORMAT):
+                    connection.executescript(f"begin; {_UPGRADES[number]}; pragma user_version = {number + 1}; commit;")
+                verdict = connection.execute("pragma quick_check(1)").fetchone()[0]
+                if verdict != "ok":
+                    raise JournalError(_damaged(self.path, str(verdict)))
+            except (sqlite3.Error, OSError) as problem:
+                raise JournalError(_damaged(self.path, str(problem))) from problem
+            on_error.pop_all()
         return connection
 
     def _forget(self) -> None:

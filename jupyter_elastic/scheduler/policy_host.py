@@ -16,12 +16,13 @@ import subprocess
 import sys
 import time
 import traceback
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Struct
 
 from jupyter_elastic.scheduler import plugins
-from jupyter_elastic.scheduler.policies.source import NoOptions, from_source
+from jupyter_elastic.scheduler.policies.source import from_source
 from jupyter_elastic.types import Plan, Policy, View
 from jupyter_elastic.types.errors import BadRequest
 
@@ -34,102 +35,103 @@ LINE = 8 * 1024 * 1024
 START_S = 30.0
 
 
+class _First(Struct):
+    """The first line to the child: the policy that it is to make. Views follow."""
+
+    name: str
+    options: dict[str, Any]
+    source: str
+
+
+class _Answer(Struct, omit_defaults=True):
+    """A line of the child: an empty one when it has started, then one to each line that it gets."""
+
+    error: str = ""
+    interval_s: float | None = None
+    plan: Plan | None = None
+
+
 class HostedPolicy:
     """A policy in a child of its own, by name or from its text. One that hangs or dies is replaced when next asked."""
-
-    Options = NoOptions
-    summary = "Given as source text."
-    work_conserving = False
 
     def __init__(self, name: str, options: dict[str, Any], source: str, deadline_s: float) -> None:
         """Start the child and let it make the policy; BadRequest says why it can't."""
         self.name = name
         self.interval_s: float | None = None
-        self._first = msgspec.json.encode({"name": name, "options": options, "source": source})
+        self._first = _First(name=name, options=options, source=source)
         self._deadline_s = deadline_s
-        self._text = bool(source)
         self._child: subprocess.Popen[bytes] | None = None
-        self._rest = b""
-        self._begin(deadline_s)
+        self._begin()
 
     def plan(self, view: View) -> Plan:
         """The child's plan. RuntimeError with its traceback's end, TimeoutError, or whatever shows that it is none."""
         if self._child is None:
-            self._begin(self._deadline_s)
-        said = self._ask(msgspec.json.encode(view), self._deadline_s)
-        if "error" in said:
-            raise RuntimeError(str(said["error"])[:2000])
-        return msgspec.convert(said.get("plan"), Plan, strict=False)
+            self._begin()
+        answer = self._ask(view, self._deadline_s)
+        if answer.plan is None:
+            raise RuntimeError(answer.error[:2000])
+        return answer.plan
 
     def close(self) -> None:
         """End the child."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            child.wait()
+            with contextlib.suppress(OSError), child:  # closes the pipes and waits
+                pass
 
-    def _begin(self, deadline_s: float) -> None:
-        self._rest = b""
+    def _begin(self) -> None:
+        text = bool(self._first.source)
         self._child = subprocess.Popen(
-            [sys.executable, *(["-I"] if self._text else []), "-m", "jupyter_elastic.scheduler.policy_host"],
+            [sys.executable, *(["-I"] if text else []), "-m", "jupyter_elastic.scheduler.policy_host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
-            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"} if self._text else None,
+            env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"} if text else None,
         )
         try:
             self._read(START_S)  # it has imported what it needs; from now on its time is the text's
-            said = self._ask(self._first, max(deadline_s, 1.0))
+            answer = self._ask(self._first, max(self._deadline_s, 1.0))
         except (TimeoutError, OSError, ValueError) as problem:
             self.close()
             raise BadRequest(f"policy {self.name}: it could not be made ({problem})") from problem
-        if "error" in said:
+        if answer.error:
             self.close()
-            raise BadRequest(str(said["error"])[:2000])
-        interval = said.get("interval_s")
-        self.interval_s = float(interval) if isinstance(interval, int | float) and interval > 0 else None
+            raise BadRequest(answer.error[:2000])
+        self.interval_s = answer.interval_s if answer.interval_s and answer.interval_s > 0 else None
 
-    def _ask(self, line: bytes, limit_s: float) -> dict[str, Any]:
+    def _ask(self, question: _First | View, limit_s: float) -> _Answer:
         child = self._child
         if child is None or child.stdin is None:
             raise OSError("its process is gone")
         try:
-            child.stdin.write(line + b"\n")
+            child.stdin.write(msgspec.json.encode(question) + b"\n")
             child.stdin.flush()
-            return self._read(limit_s)
+            line = self._read(limit_s)
         except BaseException:
             self.close()
             raise
+        return msgspec.json.decode(line, type=_Answer)
 
-    def _read(self, limit_s: float) -> dict[str, Any]:
+    def _read(self, limit_s: float) -> bytes:
         child = self._child
         if child is None or child.stdout is None:
             raise OSError("its process is gone")
         limit = time.monotonic() + limit_s
-        pieces = [self._rest]
-        size = len(self._rest)
-        while b"\n" not in pieces[-1]:
+        line = bytearray()
+        while not line.endswith(b"\n"):
             ready, _, _ = select.select([child.stdout], [], [], max(limit - time.monotonic(), 0.0))
             if not ready:
                 raise TimeoutError(f"it gave no plan within {limit_s:g} s")
             piece = os.read(child.stdout.fileno(), 1 << 16)
             if not piece:
                 raise OSError("its process ended; did it use more than 1 GiB of memory, or exit?")
-            pieces.append(piece)
-            size += len(piece)
-            if size > LINE:
-                raise ValueError(f"it said more than {LINE:,} bytes")
-        line, self._rest = b"".join(pieces).split(b"\n", 1)
-        said = msgspec.json.decode(line)
-        if not isinstance(said, dict):
-            raise ValueError("what it said is no answer")  # noqa: TRY004 - of the same kind as a broken line
-        return said
+            line += piece
+            if len(line) > LINE:
+                raise ValueError(f"its answer has more than {LINE:,} bytes")
+        return bytes(line)
 
 
 # --- the child's side -------------------------------------------------------------------------------------------------
@@ -142,38 +144,39 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # a print in the policy must not speak for us
         os.dup2(nothing, number)
-    _say(answers, {"ready": True})
-    first = msgspec.json.decode(questions.readline())
-    name, options, source = first["name"], first["options"], first["source"]
+    _send(answers, msgspec.json.encode(_Answer()))
+    first = msgspec.json.decode(questions.readline(), type=_First)
     try:
-        if source:
+        if first.source:
             _limit()
-            policy = from_source(name, source, options)
+            policy = from_source(first.name, first.source, first.options)
         else:
-            policy = plugins.make_policy(name, options)
+            policy = plugins.make_policy(first.name, first.options)
+        made = msgspec.json.encode(_Answer(interval_s=getattr(policy, "interval_s", None)))
     except BaseException as problem:  # it may call sys.exit
-        _say(answers, {"error": str(problem) or type(problem).__name__})
+        _send(answers, msgspec.json.encode(_Answer(error=str(problem) or type(problem).__name__)))
         return
-    _say(answers, {"ok": True, "interval_s": getattr(policy, "interval_s", None)})
+    _send(answers, made)
     decoder = msgspec.json.Decoder(View)
     while line := questions.readline():
-        _say(answers, _answer(policy, decoder.decode(line)))
+        _send(answers, _answer(policy, decoder.decode(line)))
 
 
-def _answer(policy: Policy, view: View) -> dict[str, Any]:
+def _answer(policy: Policy, view: View) -> bytes:
     try:
         plan: Any = policy.plan(view)
-        if not isinstance(plan, Plan):
-            return {"error": f"plan() gave back {type(plan).__name__}, not a Plan or a dictionary"}
-        return {"plan": msgspec.to_builtins(plan, str_keys=True)}
-    except BaseException as problem:
-        last = traceback.extract_tb(problem.__traceback__)[-1:]
+        if isinstance(plan, Plan):
+            return msgspec.json.encode(_Answer(plan=plan))
+        problem = f"plan() gave back {type(plan).__name__}, not a Plan or a dictionary"
+    except BaseException as error:
+        last = traceback.extract_tb(error.__traceback__)[-1:]
         where = f" (line {last[0].lineno})" if last and last[0].filename.startswith("<policy") else ""
-        return {"error": f"{type(problem).__name__}: {problem}{where}"}
+        problem = f"{type(error).__name__}: {error}{where}"
+    return msgspec.json.encode(_Answer(error=problem))
 
 
-def _say(file: Any, said: dict[str, Any]) -> None:
-    file.write(msgspec.json.encode(said) + b"\n")
+def _send(file: BinaryIO, line: bytes) -> None:
+    file.write(line + b"\n")
     file.flush()
 
 

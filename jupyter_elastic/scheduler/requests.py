@@ -7,8 +7,8 @@ lasting is the daemon's business.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from functools import singledispatch
+from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -44,7 +44,6 @@ METRICS = 100
 
 Answer: TypeAlias = wire.AnyAnswer | None
 """None: it is answered later."""
-A = TypeVar("A", bound=wire.Ask)
 
 
 class DaemonApi(Protocol):
@@ -67,27 +66,14 @@ class DaemonApi(Protocol):
         ...
 
 
-_Case: TypeAlias = Callable[[DaemonApi, Context, A], Answer]
-_CASES: dict[type[wire.Ask], _Case[Any]] = {}
-
-
-def answer(api: DaemonApi, context: Context, ask: wire.AnyAsk) -> Answer:
+@singledispatch
+def answer(ask: wire.Ask, api: DaemonApi, context: Context) -> Answer:
     """The answer to an ask; an ElasticError where it is refused."""
-    return _CASES[type(ask)](api, context, ask)
+    raise NotImplementedError
 
 
-def _case(kind: type[A]) -> Callable[[_Case[A]], _Case[A]]:
-    """Register the function that answers this kind of ask."""
-
-    def register(function: _Case[A]) -> _Case[A]:
-        _CASES[kind] = function
-        return function
-
-    return register
-
-
-@_case(wire.Hello)
-def _hello(api: DaemonApi, context: Context, ask: wire.Hello) -> Answer:
+@answer.register
+def _hello(ask: wire.Hello, api: DaemonApi, context: Context) -> Answer:
     if ask.version != wire.VERSION:
         raise ProtocolError(
             f"you speak protocol {ask.version}, this daemon (jupyter-elastic {__version__}) {wire.VERSION}: "
@@ -110,16 +96,14 @@ def _hello(api: DaemonApi, context: Context, ask: wire.Hello) -> Answer:
     )
 
 
-@_case(wire.SubmitJob)
-def _submit(api: DaemonApi, context: Context, ask: wire.SubmitJob) -> Answer:
+@answer.register
+def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
     if not 1 <= len(ask.key) <= KEY_CHARS:
         raise BadRequest(f"a submit key has 1 to {KEY_CHARS} characters; a fresh uuid is one")
     _check_spec(ask.spec)
     store, user = api.store, context.peer.user
     job = store.core.state.keys.get(ask.key)
-    if (
-        job is None or store.core.state.owner_of(job) != context.peer.user
-    ):  # the core says what is wrong with another's key
+    if job is None or store.core.state.owner_of(job) != user:  # the core says what is wrong with another's key
         spec = replace(ask.spec, group=api.shares.group_of(user))  # nobody says himself which one is his
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec))
         job = store.core.state.keys.get(ask.key)
@@ -139,16 +123,16 @@ def _check_sizes(sizes: tuple[int, ...]) -> None:
         raise BadRequest(f"a job may name {SIZES} sizes at most; leave them out to allow all")
 
 
-@_case(wire.CancelJob)
-def _cancel(api: DaemonApi, context: Context, ask: wire.CancelJob) -> Answer:
+@answer.register
+def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
     api.rights.change_job(context.peer.user, api.store.core.state.owner_of(ask.job), ask.job)
     reason = ask.reason[:REASON_CHARS]
     api.store.command(Cancel(**api.store.stamp(context.peer.user), job=ask.job, reason=reason))
     return wire.Done()
 
 
-@_case(wire.ResizeJob)
-def _resize(api: DaemonApi, context: Context, ask: wire.ResizeJob) -> Answer:
+@answer.register
+def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
     api.rights.change_job(context.peer.user, api.store.core.state.owner_of(ask.job), ask.job)
     numbers = [number for number in (ask.min_slots, ask.max_slots) if number is not UNSET]
     if ask.sizes is not UNSET:
@@ -170,8 +154,8 @@ def _resize(api: DaemonApi, context: Context, ask: wire.ResizeJob) -> Answer:
     return wire.Done()
 
 
-@_case(wire.ListJobs)
-def _list_jobs(api: DaemonApi, context: Context, ask: wire.ListJobs) -> Answer:
+@answer.register
+def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
     found = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit)
     if len(found) > limit:  # those with slots are always shown, then the newest
@@ -190,15 +174,15 @@ def _visible_to(api: DaemonApi, user: str, info: JobInfo) -> JobInfo:
     return replace(info, progress=None)
 
 
-@_case(wire.ListHosts)
-def _list_hosts(api: DaemonApi, _context: Context, _ask: wire.ListHosts) -> Answer:
+@answer.register
+def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, _context: Context) -> Answer:
     state = api.store.core.state
     kind = "gpu" if any(host.kind == "gpu" for host in state.hosts) else "cpu"
     return wire.Hosts(slots=tuple(api.store.core.slots()), kind=kind, seq=state.seq)
 
 
-@_case(wire.ListPolicies)
-def _list_policies(api: DaemonApi, context: Context, _ask: wire.ListPolicies) -> Answer:
+@answer.register
+def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) -> Answer:
     state, refusal = api.store.core.state, ""
     try:
         api.rights.switch_policy(context.peer.user, source=False)
@@ -207,16 +191,16 @@ def _list_policies(api: DaemonApi, context: Context, _ask: wire.ListPolicies) ->
     return wire.Policies(policies=plugins.policy_infos(state.policy, state.policy_options), refusal=refusal)
 
 
-@_case(wire.ReadView)
-def _read_view(api: DaemonApi, _context: Context, _ask: wire.ReadView) -> Answer:
+@answer.register
+def _read_view(_ask: wire.ReadView, api: DaemonApi, _context: Context) -> Answer:
     """A what-if of more jobs than this is no longer read by anybody, and its view must fit into a frame."""
     state, view = api.store.core.state, api.store.core.view(api.store.now())
     near = replace(view, jobs=view.jobs[:VIEW_JOBS], memo=None)
     return wire.PoolView(view=near, policy=state.policy, options=state.policy_options)
 
 
-@_case(wire.SwitchPolicy)
-def _switch_policy(api: DaemonApi, context: Context, ask: wire.SwitchPolicy) -> Answer:
+@answer.register
+def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> Answer:
     api.rights.switch_policy(context.peer.user, source=bool(ask.source))
     if not 1 <= len(ask.name) <= 200 or len(ask.source) > 100_000:
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
@@ -233,25 +217,25 @@ def _switch_policy(api: DaemonApi, context: Context, ask: wire.SwitchPolicy) -> 
     return None
 
 
-@_case(wire.ExplainJob)
-def _explain(api: DaemonApi, _context: Context, ask: wire.ExplainJob) -> Answer:
+@answer.register
+def _explain(ask: wire.ExplainJob, api: DaemonApi, _context: Context) -> Answer:
     now = api.store.now()
     return wire.Explanation(text=api.store.core.explain(ask.job, now), until=api.store.core.until(ask.job, now))
 
 
-@_case(wire.Follow)
-def _follow(api: DaemonApi, context: Context, ask: wire.Follow) -> Answer:
+@answer.register
+def _follow(ask: wire.Follow, api: DaemonApi, context: Context) -> Answer:
     return api.subscriptions.follow(context.peer, ask)
 
 
-@_case(wire.Unfollow)
-def _unfollow(api: DaemonApi, context: Context, ask: wire.Unfollow) -> Answer:
+@answer.register
+def _unfollow(ask: wire.Unfollow, api: DaemonApi, context: Context) -> Answer:
     api.subscriptions.unfollow(context.peer, ask.stream)
     return wire.Done()
 
 
-@_case(wire.ReportArrived)
-def _report(api: DaemonApi, context: Context, ask: wire.ReportArrived) -> Answer:
+@answer.register
+def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer:
     """Who and when are ours to say: the clock of somebody else in the state would stop it for ever."""
     report = ask.report
     api.rights.report(context.peer.user, api.store.core.state.owner_of(report.job), report.job)
@@ -263,13 +247,13 @@ def _report(api: DaemonApi, context: Context, ask: wire.ReportArrived) -> Answer
     return wire.Done() if api.store.report(stimulus, context) else None
 
 
-@_case(wire.Ping)
-def _ping(_api: DaemonApi, _context: Context, _ask: wire.Ping) -> Answer:
+@answer.register
+def _ping(_ask: wire.Ping, _api: DaemonApi, _context: Context) -> Answer:
     return wire.Done()
 
 
-@_case(wire.Shutdown)
-def _shutdown(api: DaemonApi, context: Context, _ask: wire.Shutdown) -> Answer:
+@answer.register
+def _shutdown(_ask: wire.Shutdown, api: DaemonApi, context: Context) -> Answer:
     api.rights.shut_down(context.peer.user)
     api.stop()
     return wire.Done()

@@ -11,6 +11,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.state_store import StateStore
@@ -32,20 +34,17 @@ DRAIN_S = 0.005
 log = logging.getLogger(__name__)
 
 
-class _Subscription:
+class _Subscription(Struct, eq=False):
     """One stream of events to one peer."""
 
-    __slots__ = ("cursor", "job", "number", "peer", "sent")
-
-    def __init__(self, peer: Peer, ask: wire.Follow, since: int) -> None:
-        self.peer = peer
-        self.number = ask.stream
-        """What the peer calls it."""
-        self.job = ask.job
-        self.cursor = since
-        """The last event that was looked at for it."""
-        self.sent = since
-        """The last one that a message reached to: `previous` of the next one."""
+    peer: Peer
+    number: int
+    """What the peer calls it."""
+    job: JobId | None
+    cursor: int
+    """The last event that was looked at for it."""
+    sent: int
+    """The last one that a message reached to: `previous` of the next one."""
 
 
 class Subscriptions:
@@ -69,7 +68,7 @@ class Subscriptions:
         self.unfollow(peer, ask.stream)
         head = self._journal.last_seq
         since = min(max(ask.since, 0), head)
-        stream = _Subscription(peer, ask, since)
+        stream = _Subscription(peer, ask.stream, ask.job, cursor=since, sent=since)
         if ask.job is not None and (job := self._store.core.state.find(ask.job)) is not None:
             stream.cursor = max(since, job.submitted_seq - 1)  # a pool may be years older than the job
         self._streams.setdefault(peer, {})[ask.stream] = stream

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import zmq
+from msgspec import Struct, field
 from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
@@ -43,36 +44,26 @@ class Curve(NamedTuple):
     keys: Keys
 
 
-class Peer:
+class Peer(Struct, eq=False):
     """A connection. Its user is what the socket says, for as long as it lasts."""
 
-    __slots__ = ("gone", "heard_at", "identity", "outbox", "place", "role", "socket", "user")
-
-    def __init__(self, socket: zmq.Socket[bytes], identity: bytes, user: str) -> None:
-        self.socket = socket
-        self.identity = identity
-        self.user = user
-        self.role = "client"
-        self.place: AgentPlace | None = None
-        """Where it is, if it is an agent."""
-        self.heard_at = 0.0
-        """Monotonic time of its last frame."""
-        self.outbox: deque[bytes] = deque()
-        self.gone = False
-
-
-class Received(NamedTuple):
-    """A frame and whose it is."""
-
-    peer: Peer
-    frame: memoryview
+    socket: zmq.Socket[bytes]
+    identity: bytes
+    user: str
+    role: str = "client"
+    place: AgentPlace | None = None
+    """Where it is, if it is an agent."""
+    heard_at: float = 0.0
+    """Monotonic time of its last frame."""
+    outbox: deque[bytes] = field(default_factory=deque)
+    gone: bool = False
 
 
 class Transport:
     """All sockets of a daemon. In the loop's thread `take` gets every frame; `rest` is called after the last one."""
 
     def __init__(
-        self, take: Callable[[Received], None], rest: Callable[[], None], monotonic: Callable[[], float]
+        self, take: Callable[[Peer, memoryview], None], rest: Callable[[], None], monotonic: Callable[[], float]
     ) -> None:
         self.counts: Counter[str] = Counter()
         """Frames by fate: `received`, `malformed` (parts missing or too many), `unknown` (no user), `dropped`."""
@@ -205,42 +196,33 @@ class Transport:
         try:
             for socket, curve in self._sockets.items():
                 for _ in range(BATCH):
-                    parts = _receive(socket)
+                    parts = _next_message(socket)
                     if not parts:
                         break
                     count += 1
-                    received = self._received(socket, curve, parts, now)
-                    if received is not None:
-                        self._take(received)
+                    self._receive(socket, curve, parts, now)
             if count:
                 self._rest()
         finally:
-            self._look_again()
-
-    def _look_again(self) -> None:
-        if self._loop is None or self._pumping:
-            return
-        if any(_readable(socket) for socket in self._sockets):
-            self._pump_soon()
+            if self._loop is not None and any(_readable(socket) for socket in self._sockets):
+                self._pump_soon()
 
     def _pump_soon(self) -> None:
         if self._loop is not None and not self._pumping:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
-    def _received(
-        self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float
-    ) -> Received | None:
+    def _receive(self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float) -> None:
         self.counts["received"] += 1
         # Names that peers give themselves are refused: who took the name of one who just left would get their frames.
         identity = parts[0].bytes
         if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:
             self.counts["malformed"] += 1
-            return None
+            return
         user = self._user(curve, parts[1])
         if user is None:
             self.counts["unknown"] += 1
-            return None
+            return
         key = (id(socket), identity)
         peer = self._peers.get(key)
         if peer is None or peer.user != user:
@@ -248,7 +230,7 @@ class Transport:
                 self.forget(peer)
             peer = self._peers[key] = Peer(socket, identity, user)
         peer.heard_at = now
-        return Received(peer, parts[1].buffer)
+        self._take(peer, parts[1].buffer)
 
     @staticmethod
     def _user(curve: bool, frame: zmq.Frame) -> str | None:
@@ -294,7 +276,7 @@ class Transport:
             self._zap.send_multipart(reply)
 
 
-def _receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
+def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     """The parts of the next message; none when there is no message."""
     try:
         return socket.recv_multipart(zmq.NOBLOCK, copy=False)
