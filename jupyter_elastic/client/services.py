@@ -32,9 +32,15 @@ WAIT_S = 30.0
 def ensure(*, start: bool = True, agent: bool = True) -> str:
     """The daemon's endpoint; daemon and agent are started, detached, when none lives.
 
-    The daemon of `$JUPYTER_ELASTIC_ENDPOINT` is used as it is and never started. Raises
-    DaemonUnreachable when there is none and `start` is False, or when a started process does not come up; the message
-    names its log.
+    The daemon of `$JUPYTER_ELASTIC_ENDPOINT` is used as it is and never started.
+
+    Args:
+        start: False: nothing is started.
+        agent: False: only a daemon is.
+
+    Raises:
+        DaemonUnreachable: There is no daemon and `start` is False, or what was started does not come up; the message
+            names its log.
     """
     elsewhere = os.environ.get(endpoints.ENDPOINT_VARIABLE)
     endpoint = endpoints.find() if elsewhere else _daemon(start)

@@ -182,9 +182,9 @@ def _replace(lines: list[str], node: ast.expr, text: str) -> None:
 
 def _sets(source: str, tree: ast.Module) -> tuple[set[str], bool]:
     top = symtable.symtable(source, "<cell>", "exec")
-    sets = {s.get_name() for s in top.get_symbols() if s.is_imported() or s.is_namespace()}
     # From Python 3.12 on, a table also has the variables of the comprehensions in it: those are never set at top level.
-    sets |= {s.get_name() for s in top.get_symbols() if s.is_assigned()} - _only_in_comprehensions(tree)
+    sets = {s.get_name() for s in top.get_symbols() if s.is_assigned()} - _only_in_comprehensions(tree)
+    sets |= {s.get_name() for s in top.get_symbols() if s.is_imported() or s.is_namespace()}
     for table in _below(top):
         sets |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
     star = any(

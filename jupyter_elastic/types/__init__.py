@@ -6,7 +6,7 @@ epoch (`*_at`) or durations in seconds (`*_s`). All structs are frozen; what cha
 
 from __future__ import annotations
 
-from jupyter_elastic.types.effects import AnyEffect, Effect, Launch, Rescale, Stop
+from jupyter_elastic.types.effects import AnyEffect, Launch, Rescale, Stop
 from jupyter_elastic.types.events import (
     AgentChanged,
     AnyEventData,
@@ -35,7 +35,6 @@ from jupyter_elastic.types.screens import JobInfo, PolicyInfo, SlotInfo, size_st
 from jupyter_elastic.types.stimuli import (
     AgentReported,
     Cancel,
-    Command,
     DeathReported,
     ExitReported,
     Forget,
@@ -57,17 +56,12 @@ from jupyter_elastic.types.vocabulary import (
     ACTIVE,
     ENDED,
     AgentPlace,
-    Count,
     Host,
     JobId,
     JobSpec,
-    Name,
-    Path,
     Phase,
     Progress,
     Size,
     Slot,
     SlotId,
-    Step,
-    Text,
 )

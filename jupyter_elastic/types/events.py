@@ -41,22 +41,21 @@ class AttemptEvent(EventData, frozen=True, kw_only=True):
     attempt: Count
 
 
-class JobStarted(AttemptEvent, frozen=True, kw_only=True):
+class Allocation(AttemptEvent, frozen=True, kw_only=True):
+    """Slots were given to the next generation of an attempt."""
+
+    generation: Count
+    slots: tuple[SlotId, ...]
+    servers: Count = 0
+    reason: Text = ""
+
+
+class JobStarted(Allocation, frozen=True, kw_only=True):
     """Slots were leased to a new attempt of a queued job."""
 
-    generation: Count
-    slots: tuple[SlotId, ...]
-    servers: Count = 0
-    reason: Text = ""
 
-
-class RescaleRequested(AttemptEvent, frozen=True, kw_only=True):
+class RescaleRequested(Allocation, frozen=True, kw_only=True):
     """A running job is to go on with `slots`; slots that it had and are not among them drain."""
-
-    generation: Count
-    slots: tuple[SlotId, ...]
-    servers: Count = 0
-    reason: Text = ""
 
 
 class JobRunning(AttemptEvent, frozen=True, kw_only=True):

@@ -174,7 +174,6 @@ class Tick(Stimulus, frozen=True, kw_only=True):
     """Time has passed."""
 
 
-Command: TypeAlias = Submit | Cancel | Resize | UsePolicy
 Report: TypeAlias = (
     RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
 )
