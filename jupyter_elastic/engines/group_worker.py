@@ -119,14 +119,13 @@ class WorkerGroup:
 
     def join(self) -> None:
         """Become a member, or a provisional one."""
-        if self._place is None:
-            self._take(self._worker.rendezvous("init"))
+        self._join("init")
 
     def enter(self) -> None:
         """The training begins: a provisional member joins the others."""
         if self.provisional:
-            self.disconnect()
-            self._take(self._worker.rendezvous("run"))
+            self.leave()
+            self._join("run")
         self._worker.entered()
 
     def leave(self) -> None:
@@ -157,6 +156,16 @@ class WorkerGroup:
     def size(self) -> int:
         """Members."""
         return 1 if self._place is None else self._place.size
+
+    def _join(self, point: RendezvousPoint) -> None:
+        """Until a group has formed: one that breaks before that costs nothing but another rendezvous."""
+        while self._place is None:
+            try:
+                self._take(self._worker.rendezvous(point))
+            except PeerLost:
+                self.lost()
+                self.leave()
+                point = "init"
 
     def _take(self, place: Go | Private) -> None:
         self._place = place

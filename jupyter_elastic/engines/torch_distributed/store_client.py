@@ -66,6 +66,8 @@ class GroupStore(dist.Store):
         """How many keys are set."""
         return self._ask(messages.Count()).number
 
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  as C++ calls them
+
     def wait(self, keys: Sequence[str], timeout: dt.timedelta | None = None) -> None:
         """Come back when all these keys are set."""
         for key in keys:

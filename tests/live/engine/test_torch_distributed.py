@@ -1,0 +1,264 @@
+"""Engine `torch`: groups of `torch.distributed` through deaths at every point, and what a cell may do in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.engines.torch_distributed.worker import TorchWorker
+from jupyter_elastic.platform import processes
+from jupyter_elastic.types.errors import EngineError
+from tests.live.engine.bench import NOTE, Bench, asynchronous
+
+pytest.importorskip("torch")
+EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+
+LOOP = """
+import gc, signal, threading
+import torch
+import torch.distributed as dist
+from jupyter_elastic import training
+from jupyter_elastic.engines.torch_distributed import group, store_client
+from jupyter_elastic.training.context import context
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+x = torch.linspace(-1, 1, 512).reshape(64, 8)
+state = training.State(model=model, optimizer=optimizer, enough=False)
+BEFORE
+
+@training.run
+def train(state):
+    net = model
+    BEGIN
+    for state.epoch in state.epochs(100_000):
+        if state.enough:
+            break
+        for inputs, in training.batches((x,), batch_size=16):
+            optimizer.zero_grad()
+            net(inputs).pow(2).mean().backward()
+            STEP
+            optimizer.step()
+            if not context.warming_up:
+                note(step=state.step, rank=training.rank(), size=training.size(), **more())
+            time.sleep(0.002)
+            state.commit()
+        state.enough = training.agree(stopped())
+        state.commit()
+
+train(state)
+steps, weights = state.step, float(sum(p.double().sum() for p in model.parameters()))
+"""
+
+
+def cell(*, before: str = "", begin: str = "pass", step: str = "pass", more: str = "{}") -> str:
+    """The loop with lines of a test in it."""
+    changed = LOOP.replace("BEFORE", before).replace("BEGIN", begin).replace("STEP", step)
+    return NOTE + "more = lambda: " + more + "\n" + changed
+
+
+def make(folder: Path, **lines: str) -> Bench:
+    return Bench(Torch, folder, cell(**lines), out=("steps", "weights"))
+
+
+async def complete(bench: Bench) -> None:
+    """Let it end; all ranks came to the same, and no step is missing."""
+    bench.finish()
+    assert (await bench.ended()).outcome == "completed", bench.story()
+    steps = {step["step"] for step in bench.steps()}
+    assert steps == set(range(1, max(steps) + 1))
+    assert len({(found["steps"], found["weights"]) for found in bench.results().values()}) == 1
+
+
+async def failed(folder: Path, **lines: str) -> str:
+    """The reason why two workers' job failed."""
+    async with make(folder, **lines) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "failed", bench.story()
+        return bench.exit.reason
+
+
+@asynchronous
+async def test_each_of_four_dies_and_none_waits_for_who_waits(folder: Path) -> None:
+    """The time-out is half an hour: a survivor that is not the dead one's neighbour would wait so long."""
+    async with make(folder) as bench:
+        await bench.launch("h:0", "h:1", "h:2", "h:3")
+        for rank in (3, 1, 0):
+            await bench.step_at(4, time.time())
+            killed = time.time()
+            bench.kill(rank)
+            await bench.step_at(4, killed + 0.01)
+        await complete(bench)
+
+
+POINTS = {
+    "before the store": "group.GroupStore.__init__",
+    "in the store": "group.GroupStore.set",
+    "after init": "dist.init_process_group",
+    "in sync": "group.TorchGroup.broadcast",
+}
+AT = """
+def at(real, before):
+    def replaced(*args, **kwargs):
+        now = os.path.exists(f"{FOLDER}/now") and training.session.current.rank == 2
+        now = now and context.group is not None and not context.warming_up
+        if now and not before:
+            real(*args, **kwargs)
+        if now:
+            os.unlink(f"{FOLDER}/now")
+            os.kill(os.getpid(), signal.SIGNAL)
+        return real(*args, **kwargs)
+    return replaced
+POINT = at(POINT, AHEAD)
+"""
+
+
+@pytest.mark.parametrize("point", POINTS)
+@asynchronous
+async def test_a_newcomer_dies_in_its_join(folder: Path, point: str) -> None:
+    before = AT.replace("POINT", POINTS[point]).replace("AHEAD", str(point != "after init"))
+    async with make(folder, before=before.replace("SIGNAL", "SIGKILL")) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        (folder / "now").touch()
+        await bench.rescale("h:0", "h:1", "h:2")
+        await bench.until(lambda: not (folder / "now").exists())
+        await bench.step_at(3)
+        assert len(bench.of("DeathReported")) == 1
+        await complete(bench)
+
+
+@asynchronous
+async def test_a_newcomer_that_stands_still_in_its_join_is_ended(folder: Path) -> None:
+    before = "import datetime\ngroup.JOIN = datetime.timedelta(seconds=1)\n" + AT
+    before = before.replace("POINT", POINTS["in the store"]).replace("AHEAD", "True").replace("SIGNAL", "SIGSTOP")
+    async with make(folder, before=before) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        (folder / "now").touch()
+        await bench.rescale("h:0", "h:1", "h:2")
+        await bench.until(lambda: not (folder / "now").exists())
+        await bench.step_at(3)
+        await complete(bench)
+
+
+@asynchronous
+async def test_generation_after_generation_leaves_nothing_open(folder: Path) -> None:
+    """Descriptors and threads of rank 0, which stays; 200 generations with JUPYTER_ELASTIC_TEST_EVERYTHING."""
+    more = '{"open": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}'
+
+    def held(bench: Bench, after: float) -> tuple[int, int] | None:
+        alone = [s for s in bench.steps() if s["size"] == 1 and s["at"] > after]
+        return (alone[-1]["open"], alone[-1]["threads"]) if alone else None
+
+    async with make(folder, more=more) as bench:
+        await bench.launch("h:0")
+        first = None
+        for _ in range(100 if EVERYTHING else 8):
+            begun = time.time()
+            await bench.rescale("h:0", "h:1")
+            await bench.step_at(2, begun)
+            begun = time.time()
+            await bench.rescale("h:0")
+            await bench.step_at(1, begun)
+            first = first or await bench.until(lambda begun=begun: held(bench, begun))
+        await bench.until(lambda: (now := held(bench, begun)) and now[0] <= first[0] and now[1] <= first[1])
+        await complete(bench)
+
+
+@asynchronous
+async def test_the_error_of_a_cell_ends_the_job_with_that_error(folder: Path) -> None:
+    begin = "if training.rank() == 1: raise RuntimeError('my own words')"
+    assert "my own words" in await failed(folder, begin=begin)
+
+
+@asynchronous
+async def test_an_error_that_looks_like_gloos_is_the_cells_own(folder: Path) -> None:
+    before = "from jupyter_elastic.engines.torch_distributed import worker\nworker.BROKEN_S = 0.2"
+    step = "if state.step == 3 and training.rank() == 1: raise RuntimeError('[../gloo/transport/tcp/pair.cc] mine')"
+    assert "pair.cc] mine" in await failed(folder, before=before, step=step)
+
+
+@asynchronous
+async def test_a_group_of_the_cells_own_is_refused_in_words(folder: Path) -> None:
+    before = "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
+    assert "leave the call out" in await failed(folder, before=before)
+
+
+@asynchronous
+async def test_a_cell_that_catches_every_exception_lets_a_planned_change_through(folder: Path) -> None:
+    source = cell().replace(
+        "            state.commit()\n", "            try: state.commit()\n            except Exception: pass\n", 1
+    )
+    async with Bench(Torch, folder, source, out=("steps", "weights")) as bench:
+        await bench.launch("h:0")
+        await bench.step_at(1)
+        await bench.rescale("h:0", "h:1")
+        await bench.step_at(2)
+        begun = time.time()
+        await bench.rescale("h:1")
+        await bench.step_at(1, begun)
+        await complete(bench)
+
+
+GROUPS = """
+if not context.warming_up:
+    others = dist.new_group(list(range(dist.get_world_size())))
+    named = [None] * dist.get_world_size()
+    dist.all_gather_object(named, training.rank(), group=others)
+    assert named == list(range(training.size())), named
+    ones = torch.ones(1)
+    dist.all_reduce(ones, group=others)
+    assert ones.item() == training.size()
+""".strip().replace("\n", "\n    ")
+DDP = {
+    "plain": "net = training.wrap(model)",
+    "static": "net = training.wrap(model, static_graph=True)",
+    "unused": "net = training.wrap(model, find_unused_parameters=True)",
+}
+
+
+@pytest.mark.parametrize("way", DDP)
+@asynchronous
+async def test_subgroups_objects_and_ddp_in_each_of_three_generations(folder: Path, way: str) -> None:
+    step = "assert context.added_up == set(model.parameters()), 'not added up during backward'"
+    async with make(folder, begin=f"{GROUPS}\n    {DDP[way]}", step=step) as bench:
+        await bench.launch("h:0")
+        for slots in (("h:0", "h:1"), ("h:0", "h:1", "h:2"), ("h:1",)):
+            begun = time.time()
+            await bench.rescale(*slots)
+            await bench.step_at(len(slots), begun)
+        await complete(bench)
+
+
+def listening(known: list[processes.ProcessId]) -> set[str]:
+    """Addresses at which these processes listen."""
+    found: set[str] = set()
+    for pid, _ in known:
+        found |= {c.laddr.ip for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+@asynchronous
+async def test_nothing_listens_beyond_this_machine(folder: Path) -> None:
+    async with make(folder) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        assert listening(bench.engine.pids()) <= {"127.0.0.1", "::1"}
+        assert (folder / "torch-store").stat().st_mode & 0o077 == 0
+        await complete(bench)
+        assert not (folder / "torch-store").exists()
+
+
+def test_another_frameworks_state_is_sent_to_horovod() -> None:
+    host: Any = SimpleNamespace(channel=SimpleNamespace(), session=SimpleNamespace(on_left=None))
+    with pytest.raises(EngineError, match="--engine horovod"):
+        TorchWorker(host).group("tensorflow")
