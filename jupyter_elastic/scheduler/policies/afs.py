@@ -8,8 +8,6 @@ jobs stand in order of length in a tree of maxima, so that a slot costs logarith
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, above
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, seated, settle
 from jupyter_elastic.scheduler.policies.order import shortest_first
@@ -23,10 +21,9 @@ STAY = 4.0
 class Afs(Configured):
     """Short jobs first, unless a longer one uses the slot much better."""
 
-    name: ClassVar[str] = "afs"
-    summary: ClassVar[str] = "Apathetic future share: weighs a job's length against how well it would use a slot."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 30.0
+    name = "afs"
+    summary = "Apathetic future share: weighs a job's length against how well it would use a slot."
+    work_conserving = True
 
     class Options(Guarded, frozen=True):
         pass

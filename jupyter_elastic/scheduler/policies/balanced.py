@@ -12,32 +12,27 @@ that saves more than `payback` times its own measured rescale cost. The figures 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Aging, Configured, Draft, Ratio, Stay
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.common import Aging, Draft, Stay
+from jupyter_elastic.scheduler.policies.elastic import Cooldown, Elastic, Guarded, Payback, Value, climb, seated
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
-from jupyter_elastic.types import JobView, Plan, View
+from jupyter_elastic.types import JobView
 
 
-class Balanced(Configured):
+class Balanced(Elastic):
     """Short average turnaround and a full pool."""
 
-    name: ClassVar[str] = "balanced"
-    summary: ClassVar[str] = "Short jobs soon, slots where they speed up most, changes only where they pay (default)."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 10.0
+    name = "balanced"
+    summary = "Short jobs soon, slots where they speed up most, changes only where they pay (default)."
+    interval_s = 10.0
 
     class Options(Guarded, frozen=True):
-        cooldown: Annotated[
-            Ratio, Meta(description="a job rests after a change for this many times its measured rescale cost")
-        ] = 2.0
-        payback: Annotated[
-            Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")
-        ] = 1.0
+        cooldown: Cooldown = 2.0
+        payback: Payback = 1.0
         aging: Aging = 0.125
         stay: Stay = 10.0
         size_weight: Annotated[
@@ -54,14 +49,8 @@ class Balanced(Configured):
 
     options: Options
 
-    def plan(self, view: View) -> Plan:
-        """Minimums, growth, then only the changes that pay."""
-        draft = Draft(view)
-        draft.pin()
-        options = self.options
-        self._grow(draft, seated(draft, shortest_first(draft, options.aging, options.stay)))
-        settle(draft, Guard(options, view.now), lambda jobs: self._grow(draft, jobs))
-        return draft.plan()
+    def _seat(self, draft: Draft) -> Sequence[JobView]:
+        return seated(draft, shortest_first(draft, self.options.aging, self.options.stay))
 
     def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
         """Well used slots first; those that nobody would use well go where they help at all."""

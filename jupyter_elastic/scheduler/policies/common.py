@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -28,6 +28,11 @@ SIZES = tuple(Size(workers) for workers in range(257))
 
 class Configured:
     """The base of this package's policies: keeps the options, which each of them declares with its own type."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    work_conserving: ClassVar[bool] = False
+    interval_s: ClassVar[float | None] = 30.0
 
     def __init__(self, options: Any) -> None:
         self.options = options

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, least, most, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, growing, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
-from jupyter_elastic.scheduler.policies.speed import GUESS, measured, rates
+from jupyter_elastic.scheduler.policies.speed import guess, measured, rates, served
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 TRIES = 16
@@ -117,10 +117,10 @@ class Timeline:
 class Deadline(Configured):
     """Admitted deadlines hold."""
 
-    name: ClassVar[str] = "deadline"
-    summary: ClassVar[str] = "Jobs with deadlines get what they need to meet them, if all admitted ones still can."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 10.0
+    name = "deadline"
+    summary = "Jobs with deadlines get what they need to meet them, if all admitted ones still can."
+    work_conserving = True
+    interval_s = 10.0
 
     class Options(Guarded, frozen=True):
         margin: Annotated[
@@ -167,10 +167,8 @@ class Deadline(Configured):
         if measured(job):
             work = job.profile.remaining or 0.0
         elif job.estimate_s is not None:
-            work = job.estimate_s * float(job.min_slots) ** GUESS
-            speed = lambda workers: float(workers) ** GUESS  # noqa: E731
-            if job.run_s > 0:
-                work = max(0.1 * work, work - job.run_s * speed(max(1, round(job.attained_s / job.run_s))))
+            speed, work = guess, job.estimate_s * guess(job.min_slots)
+            work = max(0.1 * work, work - served(job))
         else:
             return None
         pause = job.profile.rescale_cost_s

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Base, Draft, Ratio, above, most, seat
+from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, Ratio, above, most, seat
 from jupyter_elastic.scheduler.policies.speed import GUESS, UNKNOWN_S, measured, rates
-from jupyter_elastic.types import JobId, JobView
+from jupyter_elastic.types import JobId, JobView, Plan, View
 
+Cooldown = Annotated[
+    Ratio, Meta(description="a job rests after a change for this many times its measured rescale cost")
+]
+Payback = Annotated[Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")]
 Value: TypeAlias = Callable[[int], float]
 """What so many workers of a job are worth; higher is better."""
 
@@ -24,12 +28,31 @@ Value: TypeAlias = Callable[[int], float]
 class Guarded(Base, frozen=True):
     """Options of every elastic policy."""
 
-    cooldown: Annotated[
-        Ratio, Meta(description="a job rests after a change for this many times its measured rescale cost")
-    ] = 10.0
-    payback: Annotated[
-        Ratio, Meta(description="growing must save this many times the measured rescale cost of the job")
-    ] = 2.0
+    cooldown: Cooldown = 10.0
+    payback: Payback = 2.0
+
+
+class Elastic(Configured):
+    """The base of policies that plan in these steps: minimums, growth, and of the changes only those that pay."""
+
+    work_conserving: ClassVar[bool] = True
+    options: Guarded
+
+    def plan(self, view: View) -> Plan:
+        """Minimums, growth, then the guard, and growth again with what that leaves."""
+        draft = Draft(view)
+        draft.pin()
+        self._grow(draft, self._seat(draft))
+        settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
+        return draft.plan()
+
+    def _seat(self, draft: Draft) -> Sequence[JobView]:
+        """Give minimums; the jobs that have theirs, in the order in which they may grow."""
+        raise NotImplementedError
+
+    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
+        """Give these jobs what is free."""
+        raise NotImplementedError
 
 
 class Guard:

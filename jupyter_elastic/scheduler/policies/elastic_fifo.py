@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -22,10 +22,10 @@ from jupyter_elastic.types import JobView, Plan, View
 class ElasticFifo(Configured):
     """Minimum for everybody in order, then the rest in turn."""
 
-    name: ClassVar[str] = "elastic_fifo"
-    summary: ClassVar[str] = "First come, first served; jobs shrink for newcomers and grow when others finish."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 10.0
+    name = "elastic_fifo"
+    summary = "First come, first served; jobs shrink for newcomers and grow when others finish."
+    work_conserving = True
+    interval_s = 10.0
 
     class Options(Guarded, frozen=True):
         theta: LeastGain = 0.1

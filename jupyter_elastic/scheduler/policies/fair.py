@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Container
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
@@ -48,10 +48,10 @@ class Party:
 class Fair(Configured):
     """Everybody's share by weight, quotas first."""
 
-    name: ClassVar[str] = "fair"
-    summary: ClassVar[str] = "Weighted fair shares over groups and users; quotas are guaranteed, and lent while idle."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 10.0
+    name = "fair"
+    summary = "Weighted fair shares over groups and users; quotas are guaranteed, and lent while idle."
+    work_conserving = True
+    interval_s = 10.0
 
     class Options(Guarded, frozen=True):
         grace_s: Annotated[

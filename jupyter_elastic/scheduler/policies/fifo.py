@@ -8,7 +8,7 @@ delay the head by the estimates, and one that outstays its estimate gives way wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -20,10 +20,9 @@ from jupyter_elastic.types import JobView, Plan, View
 class Fifo(Configured):
     """Jobs start in the order in which they came."""
 
-    name: ClassVar[str] = "fifo"
-    summary: ClassVar[str] = "First come, first served; nobody is rescaled or preempted."
-    work_conserving: ClassVar[bool] = False
-    interval_s: ClassVar[float | None] = None
+    name = "fifo"
+    summary = "First come, first served; nobody is rescaled or preempted."
+    interval_s = None
 
     class Options(Base, frozen=True):
         backfill: Annotated[

@@ -12,28 +12,26 @@ that it waits is one more of makespan. It goes before all whose rho is below `li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Configured, Draft, most
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.common import Draft, most
+from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, Value, climb, seated
 from jupyter_elastic.scheduler.policies.order import ordered
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, rates, work_left
-from jupyter_elastic.types import JobView, Plan, View
+from jupyter_elastic.types import JobView
 
 FRESH = 10.0
 """A job that has just started keeps its place for this many times its rescale cost."""
 
 
-class FinishTimeFair(Configured):
+class FinishTimeFair(Elastic):
     """The worst rho first."""
 
-    name: ClassVar[str] = "finish_time_fair"
-    summary: ClassVar[str] = "Whoever is furthest behind its fair finish time goes first (Themis, Shockwave)."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 30.0
+    name = "finish_time_fair"
+    summary = "Whoever is furthest behind its fair finish time goes first (Themis, Shockwave)."
 
     class Options(Guarded, frozen=True):
         limit: Annotated[
@@ -42,16 +40,8 @@ class FinishTimeFair(Configured):
 
     options: Options
 
-    def plan(self, view: View) -> Plan:
-        """Minimums to those behind, then the greedy climb."""
-        draft = Draft(view)
-        draft.pin()
-        share = view.capacity / max(1, len(draft.running) + len(draft.waiting))
-        order = self._behind(draft, share)
-        jobs = seated(draft, order)
-        self._grow(draft, jobs, share)
-        settle(draft, Guard(self.options, view.now), lambda some: self._grow(draft, some, share))
-        return draft.plan()
+    def _seat(self, draft: Draft) -> Sequence[JobView]:
+        return seated(draft, self._behind(draft, _share(draft)))
 
     def _behind(self, draft: Draft, share: float) -> Iterator[JobView]:
         """The largest rho first; who has just started keeps its place."""
@@ -92,8 +82,9 @@ class FinishTimeFair(Configured):
         ]
         return ordered(draft, places(draft.waiting, works), running)
 
-    @staticmethod
-    def _grow(draft: Draft, jobs: Iterable[JobView], share: float) -> None:
+    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
+        share = _share(draft)
+
         def worth(job: JobView) -> Value:
             speed = rates(job)
             unit = max(speed(job.min_slots), 1e-300)
@@ -101,6 +92,11 @@ class FinishTimeFair(Configured):
             return lambda workers: -weight * unit / max(speed(workers), 1e-300)
 
         climb(draft, jobs, worth)
+
+
+def _share(draft: Draft) -> float:
+    """Slots that are everybody's 1/N of the pool."""
+    return draft.view.capacity / max(1, len(draft.running) + len(draft.waiting))
 
 
 def _rho(job: JobView, now: float, share: float, work: float) -> float:

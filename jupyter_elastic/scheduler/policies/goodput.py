@@ -9,27 +9,23 @@ Sizes only: a job that adapts its batch reports useful samples, and its profile 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from collections.abc import Sequence
+from typing import Annotated
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Configured, Draft
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, seated, settle
+from jupyter_elastic.scheduler.policies.common import Draft
+from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, Value, climb, seated
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates, work_left
-from jupyter_elastic.types import JobView, Plan, View
+from jupyter_elastic.types import JobView
 
 
-class Goodput(Configured):
+class Goodput(Elastic):
     """The best power mean of goodput speed-ups."""
 
-    name: ClassVar[str] = "goodput"
-    summary: ClassVar[str] = (
-        "Slots where they give the most progress: throughput times statistical efficiency (Pollux)."
-    )
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 30.0
+    name = "goodput"
+    summary = "Slots where they give the most progress: throughput times statistical efficiency (Pollux)."
 
     class Options(Guarded, frozen=True):
         batch: Annotated[
@@ -46,15 +42,10 @@ class Goodput(Configured):
 
     options: Options
 
-    def plan(self, view: View) -> Plan:
-        """Minimums, then the climb."""
-        draft = Draft(view)
-        draft.pin()
-        self._grow(draft, seated(draft, shortest_first(draft, 0.125, 10.0)))
-        settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
-        return draft.plan()
+    def _seat(self, draft: Draft) -> Sequence[JobView]:
+        return seated(draft, shortest_first(draft, 0.125, 10.0))
 
-    def _grow(self, draft: Draft, jobs: Iterable[JobView]) -> None:
+    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
         climb(draft, jobs, self._worth)
 
     def _worth(self, job: JobView) -> Value:

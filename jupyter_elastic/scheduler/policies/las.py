@@ -8,7 +8,7 @@ first queue, so an endless stream of short jobs starves nobody.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -22,10 +22,8 @@ REMEMBERED = 1000
 class Las(Configured):
     """Short jobs overtake long ones without anybody saying which are short."""
 
-    name: ClassVar[str] = "las"
-    summary: ClassVar[str] = "Least attained service first (Tiresias): short jobs overtake long ones, with preemption."
-    work_conserving: ClassVar[bool] = False
-    interval_s: ClassVar[float | None] = 30.0
+    name = "las"
+    summary = "Least attained service first (Tiresias): short jobs overtake long ones, with preemption."
 
     class Options(Base, frozen=True):
         threshold_s: Annotated[

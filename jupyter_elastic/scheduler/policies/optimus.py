@@ -6,40 +6,30 @@ remaining time that it saves per slot; it stops when nobody gains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Sequence
 
-from jupyter_elastic.scheduler.policies.common import Configured, Draft, seat
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, Value, climb, settle
+from jupyter_elastic.scheduler.policies.common import Draft, seat
+from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, Value, climb
 from jupyter_elastic.scheduler.policies.speed import measured, rates, work_left
-from jupyter_elastic.types import JobView, Plan, View
+from jupyter_elastic.types import JobView
 
 
-class Optimus(Configured):
+class Optimus(Elastic):
     """Greedy by reduction of remaining time."""
 
-    name: ClassVar[str] = "optimus"
-    summary: ClassVar[str] = "Everyone a minimum, then each slot where it saves the most remaining time (Optimus)."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 30.0
+    name = "optimus"
+    summary = "Everyone a minimum, then each slot where it saves the most remaining time (Optimus)."
 
     class Options(Guarded, frozen=True):
         pass
 
     options: Options
 
-    def plan(self, view: View) -> Plan:
-        """Minimums in order of arrival, then the greedy climb."""
-        draft = Draft(view)
-        draft.pin()
-        order = draft.by_priority([*draft.running, *draft.waiting])
-        seat(draft, order, strict=True)
-        self._grow(draft, list(draft.jobs.values()))
-        settle(draft, Guard(self.options, view.now), lambda jobs: self._grow(draft, jobs))
-        return draft.plan()
+    def _seat(self, draft: Draft) -> Sequence[JobView]:
+        seat(draft, draft.by_priority([*draft.running, *draft.waiting]), strict=True)
+        return list(draft.jobs.values())
 
-    @staticmethod
-    def _grow(draft: Draft, jobs: Iterable[JobView]) -> None:
+    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
         climb(draft, jobs, seconds_saved)
 
 

@@ -10,7 +10,7 @@ until it fits.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -25,10 +25,9 @@ REMEMBERED = 200
 class RoundRobin(Configured):
     """Everybody in turn."""
 
-    name: ClassVar[str] = "round_robin"
-    summary: ClassVar[str] = "Everybody in turn: time slices over the jobs, or rotation over the hosts."
-    work_conserving: ClassVar[bool] = False
-    interval_s: ClassVar[float | None] = 10.0
+    name = "round_robin"
+    summary = "Everybody in turn: time slices over the jobs, or rotation over the hosts."
+    interval_s = 10.0
 
     class Options(Base, frozen=True):
         mode: Annotated[

@@ -83,7 +83,7 @@ def time_left(job: JobView, workers: int) -> float:
         left = (job.profile.remaining or 0.0) / speed if speed > 0 else float("inf")
         return max(0.0, min(left, bound))
     if job.estimate_s is not None:
-        left = (job.estimate_s * guess(job.min_slots) - _served(job)) / guess(workers)
+        left = (job.estimate_s * guess(job.min_slots) - served(job)) / guess(workers)
         return max(0.0, min(left, bound))
     return max(0.0, bound)
 
@@ -94,7 +94,7 @@ def run_time(job: JobView, workers: int) -> float:
     return left if left > 0 else float("inf")
 
 
-def _served(job: JobView) -> float:
+def served(job: JobView) -> float:
     """Work done, in the unit of the guess: single-worker seconds."""
     if job.run_s <= 0:
         return 0.0

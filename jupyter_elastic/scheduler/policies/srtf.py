@@ -7,8 +7,7 @@ profile, else from its owner's estimate, else it is taken to be as much as it ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Sequence
 
 from jupyter_elastic.scheduler.policies.common import (
     Aging,
@@ -20,7 +19,7 @@ from jupyter_elastic.scheduler.policies.common import (
     Stay,
     seat,
 )
-from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, seated, settle
+from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, climb, seated
 from jupyter_elastic.scheduler.policies.order import shortest_first
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobView, Plan, View
@@ -29,10 +28,8 @@ from jupyter_elastic.types import JobView, Plan, View
 class Srtf(Configured):
     """Whole jobs, the shortest remaining time first, with preemption."""
 
-    name: ClassVar[str] = "srtf"
-    summary: ClassVar[str] = "Shortest remaining time first, with preemption; waiting counts in a job's favour."
-    work_conserving: ClassVar[bool] = False
-    interval_s: ClassVar[float | None] = 30.0
+    name = "srtf"
+    summary = "Shortest remaining time first, with preemption; waiting counts in a job's favour."
 
     class Options(Base, frozen=True):
         aging: Aging = 0.125
@@ -49,13 +46,11 @@ class Srtf(Configured):
         return draft.plan()
 
 
-class ElasticSrtf(Configured):
+class ElasticSrtf(Elastic):
     """Everyone's minimum, the shortest first; then the shortest takes what makes it faster."""
 
-    name: ClassVar[str] = "elastic_srtf"
-    summary: ClassVar[str] = "Shortest remaining time first, elastic: minimums first, then the shortest grow first."
-    work_conserving: ClassVar[bool] = True
-    interval_s: ClassVar[float | None] = 30.0
+    name = "elastic_srtf"
+    summary = "Shortest remaining time first, elastic: minimums first, then the shortest grow first."
 
     class Options(Guarded, frozen=True):
         aging: Aging = 0.125
@@ -64,16 +59,10 @@ class ElasticSrtf(Configured):
 
     options: Options
 
-    def plan(self, view: View) -> Plan:
-        """Minimums in order, then growth in order."""
-        draft = Draft(view)
-        draft.pin()
-        self._grow(draft, seated(draft, shortest_first(draft, self.options.aging, self.options.stay)))
-        guard = Guard(self.options, view.now)
-        settle(draft, guard, lambda jobs: self._grow(draft, jobs))
-        return draft.plan()
+    def _seat(self, draft: Draft) -> Sequence[JobView]:
+        return seated(draft, shortest_first(draft, self.options.aging, self.options.stay))
 
-    def _grow(self, draft: Draft, jobs: Iterable[JobView]) -> None:
+    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
         for job in jobs:
             if not draft.free:
                 return
