@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NoReturn
@@ -21,22 +20,20 @@ from jupyter_elastic.agent import place
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.forkserver import drivers, parents, workers
-from jupyter_elastic.forkserver.drivers import DriverLauncher, DriverProcess
+from jupyter_elastic.forkserver.drivers import DriverLauncher
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping, ReportArrived
-from jupyter_elastic.types import AnyEffect, ExitReported, Launch
+from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping
+from jupyter_elastic.types import AnyEffect, Launch
 from jupyter_elastic.types.errors import ElasticError
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent ends when no daemon has answered for so long."""
 PING_S = 10.0
 """How often it asks whether the daemon answers."""
-REMEMBERED = 1000
-"""Exits kept in memory, to answer repeated orders; older ones are found on disk."""
 REMOVE_CAPTURES_S = 600.0
 """How often captures of ended jobs are removed."""
 MOST_UNFINISHED = 500
@@ -67,7 +64,6 @@ class Agent:
         self._monotonic = monotonic
         self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
-        self._exits: OrderedDict[tuple[int, int], ExitReported] = OrderedDict()
         self._drivers = DriverLauncher()
         self._refusal = ""
 
@@ -96,14 +92,10 @@ class Agent:
                 self._begin(record.job, record.attempt, folder)
 
     def handle(self, effect: AnyEffect) -> None:
-        """Handle an order; every order may come more than once."""
+        """Handle an order; every order may come more than once, also when the attempt is over: its end is repeated."""
         key = (effect.job, effect.attempt)
-        attempt = self._attempts.get(key)
-        seen = attempt.exit if attempt is not None else self._exits.get(key)
-        if seen is not None:
-            self._tasks.create_task(self._repeat(seen))
-        elif attempt is not None:
-            attempt.order(effect)
+        if key in self._attempts:
+            self._attempts[key].order(effect)
         elif isinstance(effect, Launch):
             folder = AttemptFolder.of(effect.spec.folder, effect.attempt)
             self._begin(*key, folder, launch=effect)
@@ -119,7 +111,7 @@ class Agent:
         launch: Launch | None = None,
         order: AnyEffect | None = None,
     ) -> None:
-        attempt = Attempt(job, number, self.owner, self._ask, self._start_driver)
+        attempt = Attempt(job, number, self.owner, self.client.ask, self._drivers.start)
         if launch is not None or order is not None:
             attempt.order(launch or order)  # type: ignore[arg-type]
         self._attempts[job, number] = attempt
@@ -128,22 +120,11 @@ class Agent:
     async def _run_attempt(self, attempt: Attempt, folder: AttemptFolder | None, launch: Launch | None) -> None:
         key = (attempt.job, attempt.number)
         try:
-            self._remember(await attempt.run(folder, launch))
+            await attempt.run(folder, launch)
         except Exception:
             log.exception("job %d attempt %d", *key)  # its order comes again when the daemon or we restart
         finally:
             self._attempts.pop(key, None)
-
-    async def _repeat(self, seen: ExitReported) -> None:
-        try:
-            await self._ask(ReportArrived(report=seen))
-        except ElasticError as problem:
-            log.info("not repeated, %s", problem)
-
-    def _remember(self, seen: ExitReported) -> None:
-        self._exits[seen.job, seen.attempt] = seen
-        while len(self._exits) > REMEMBERED:
-            self._exits.popitem(last=False)
 
     def _find(self, job: int, number: int) -> AttemptFolder | None:
         """The folder of an attempt that only its order names."""
@@ -153,12 +134,6 @@ class Agent:
                 if launch is not None and launch.job == job:
                     return folder
         return None
-
-    async def _ask(self, report: ReportArrived) -> object:
-        return await self.client.ask(report)
-
-    async def _start_driver(self, folder: AttemptFolder, launch: Launch) -> DriverProcess | None:
-        return await self._drivers.start(launch.spec.python, folder.path, folder.runtime, launch)
 
     async def _warm(self) -> None:
         """Have the forkservers of this interpreter, of drivers and of workers without frameworks, run before a job."""

@@ -45,9 +45,6 @@ class Attempt:
         self.job = job
         self.number = number
         self.owner = owner
-        self.folder: AttemptFolder | None = None
-        self.exit: ExitReported | None = None
-        """The end; set before it is acknowledged."""
         self._start_driver = start_driver
         self._outbox = Outbox(ask)
         self._rescale: Launch | Rescale | None = None
@@ -69,19 +66,18 @@ class Attempt:
         `folder` is None for an attempt that left no trace (it was stopped before it began). With `launch` a driver is
         started unless there is one.
         """
-        self.folder = folder
         sender = asyncio.create_task(self._outbox.run())
         try:
-            self.exit = await self._run_driver(folder, launch)
-            log.info("job %d attempt %d: %s %s", self.job, self.number, self.exit.outcome, self.exit.reason)
-            self._outbox.put(self.exit)
+            end = await self._run_driver(folder, launch)
+            log.info("job %d attempt %d: %s %s", self.job, self.number, end.outcome, end.reason)
+            self._outbox.put(end)
             await self._outbox.empty()
         finally:
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
         if folder is not None:
             folder.clear_runtime()
-        return self.exit
+        return end
 
     async def _run_driver(self, folder: AttemptFolder | None, launch: Launch | None) -> ExitReported:
         if folder is None:

@@ -6,11 +6,11 @@ import asyncio
 import os
 import socket
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.client import ForkServerAddress
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartDriver
 from jupyter_elastic.types import Launch
@@ -37,11 +37,12 @@ class DriverLauncher:
         self._connecting = asyncio.Lock()
         """So that many drivers at once start one forkserver."""
 
-    async def start(self, python: str, attempt: Path, runtime: Path, launch: Launch) -> DriverProcess | None:
+    async def start(self, attempt: AttemptFolder, launch: Launch) -> DriverProcess | None:
         """A driver for an attempt, or None when the attempt has one already, or had this one and it died.
 
         EngineError when it can't be started or gave up.
         """
+        python = launch.spec.python
         async with self._connecting:
             client = await address(python).connect(start=True)
         ours, theirs = socket.socketpair()
@@ -56,7 +57,7 @@ class DriverLauncher:
         reader, writer = await asyncio.open_connection(sock=ours)
         answer: DriverStarted | None = None
         try:
-            writer.write(START_DRIVER.encode(StartDriver(str(attempt), str(runtime), launch)))
+            writer.write(START_DRIVER.encode(StartDriver(str(attempt.path), str(attempt.runtime), launch)))
             answer = await DRIVER_STARTED.read(reader)
             if answer == DriverStarted(""):
                 return DriverProcess(process.known, reader, writer)

@@ -36,7 +36,7 @@ class World:
 
     async def start_driver(self, folder, launch):
         self.starts += 1
-        return await self.drivers.start(launch.spec.python, folder.path, folder.runtime, launch)
+        return await self.drivers.start(folder, launch)
 
     def attempt(self, launch, *, start=True):
         """An agent's hold on the attempt: the task of its life and the hold itself."""

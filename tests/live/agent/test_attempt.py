@@ -353,7 +353,7 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
         _, life = here.attempt(order)
         await here.until_seen(RunningReported)
         folder = AttemptFolder.of(job, 1)
-        assert await here.drivers.start(sys.executable, folder.path, folder.runtime, order) is None
+        assert await here.drivers.start(folder, order) is None
         assert calls(job) == ["launch 1"]
         assert not life.done()
 
