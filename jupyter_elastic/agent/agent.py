@@ -97,24 +97,16 @@ class Agent:
         if key in self._attempts:
             self._attempts[key].order(effect)
         elif isinstance(effect, Launch):
-            folder = AttemptFolder.of(effect.spec.folder, effect.attempt)
-            self._begin(*key, folder, launch=effect)
+            self._begin(*key, AttemptFolder.of(effect.spec.folder, effect.attempt), effect)
         else:
-            self._begin(*key, self._find(*key), order=effect)
+            self._begin(*key, self._find(*key), effect)
 
-    def _begin(
-        self,
-        job: int,
-        number: int,
-        folder: AttemptFolder | None,
-        *,
-        launch: Launch | None = None,
-        order: AnyEffect | None = None,
-    ) -> None:
+    def _begin(self, job: int, number: int, folder: AttemptFolder | None, order: AnyEffect | None = None) -> None:
         attempt = Attempt(job, number, self.owner, self.client.ask, self._drivers.start)
-        if launch is not None or order is not None:
-            attempt.order(launch or order)  # type: ignore[arg-type]
+        if order is not None:
+            attempt.order(order)
         self._attempts[job, number] = attempt
+        launch = order if isinstance(order, Launch) else None
         self._tasks.create_task(self._run_attempt(attempt, folder, launch))
 
     async def _run_attempt(self, attempt: Attempt, folder: AttemptFolder | None, launch: Launch | None) -> None:

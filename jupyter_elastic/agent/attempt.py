@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from jupyter_elastic.agent.outbox import Ask, Outbox
-from jupyter_elastic.driver import channel
 from jupyter_elastic.driver.orders import ended_by
 from jupyter_elastic.driver.reports import exit_report
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.driver import ORDERS, REPORTS
 from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
@@ -58,7 +58,7 @@ class Attempt:
         elif self._rescale is None or effect.generation > self._rescale.generation:
             self._rescale = effect
         if self._driver is not None:
-            self._driver.write(channel.ORDERS.encode(effect))
+            self._driver.write(ORDERS.encode(effect))
 
     async def run(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
         """Run the attempt to its end; comes back when the daemon has acknowledged its end.
@@ -134,7 +134,9 @@ class Attempt:
                         log.error("driver %d can't be reached and is ended: %s", driver[0], problem)  # noqa: TRY400
                         await processes.end([driver], grace_s=5.0)
                 finally:
-                    self._disconnect()
+                    if self._driver is not None:
+                        self._driver.close()  # says to it that its end was taken
+                        self._driver = None
                 if gone.done():
                     return None
                 await asyncio.wait([gone], timeout=0.1)
@@ -146,18 +148,12 @@ class Attempt:
         assert self._driver is not None
         for order in (self._rescale, self._stop):
             if order is not None:
-                self._driver.write(channel.ORDERS.encode(order))
-        while (report := await channel.REPORTS.read(reader)) is not None:
+                self._driver.write(ORDERS.encode(order))
+        while (report := await REPORTS.read(reader)) is not None:
             if isinstance(report, ExitReported):
                 return report
             self._outbox.put(report)
         return None
-
-    def _disconnect(self) -> None:
-        """Closing says to the driver that its end was taken."""
-        if self._driver is not None:
-            self._driver.close()
-            self._driver = None
 
     async def _clean_up(self, folder: AttemptFolder, driver: processes.ProcessId | None) -> ExitReported:
         """The driver is gone and left no end: end what it left, then say so."""

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from jupyter_elastic.driver import channel
 from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.protocol.driver import ORDERS, REPORTS
 from jupyter_elastic.types import AnyEffect, Report
 from jupyter_elastic.types.errors import ElasticError
 
@@ -34,8 +34,8 @@ class Agents:
             check_same_user(writer.get_extra_info("socket"))
             self._connected.add(writer)
             for report in self._snapshot():
-                writer.write(channel.REPORTS.encode(report))
-            while (order := await channel.ORDERS.read(reader)) is not None:
+                writer.write(REPORTS.encode(report))
+            while (order := await ORDERS.read(reader)) is not None:
                 self._accept(order)
         except (ElasticError, OSError) as problem:
             log.warning("connection dropped: %s", problem)
@@ -45,7 +45,7 @@ class Agents:
 
     def send(self, report: Report) -> None:
         """Send a report to all that are connected."""
-        frame = channel.REPORTS.encode(report)
+        frame = REPORTS.encode(report)
         for writer in list(self._connected):
             if writer.transport.get_write_buffer_size() > MAX_UNSENT:
                 writer.transport.abort()

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_elastic.driver import channel
 from jupyter_elastic.driver.agents import Agents
 from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.driver.orders import Orders, ended_by
@@ -30,7 +29,7 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import plugins, private_files, processes
-from jupyter_elastic.protocol.forkserver import DriverStarted
+from jupyter_elastic.protocol.driver import DriverStarted
 from jupyter_elastic.types import (
     AnyEffect,
     ExitReported,
@@ -115,9 +114,8 @@ class Driver:
             self._loop.add_signal_handler(number, self._terminate)
         self.folder.create(self.launch)
         self._records.write_processes()
-        server = await asyncio.start_unix_server(
-            self._agents.serve, sock=channel.listen(private_files.private_dir(self.runtime))
-        )
+        path = private_files.private_dir(self.runtime) / SOCKET_NAME
+        server = await asyncio.start_unix_server(self._agents.serve, path)  # replaces an earlier driver's
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._agents.serve(*await asyncio.open_connection(sock=agent)))
@@ -206,7 +204,6 @@ class Driver:
             python=self.launch.spec.python,
             runtime=self.runtime,
             min_slots=self.launch.spec.min_slots,
-            warm=True,
         )
 
     def _pids(self) -> list[processes.ProcessId]:

@@ -17,7 +17,7 @@ from jupyter_elastic.driver import driver
 from jupyter_elastic.forkserver import server
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import private_files
-from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, START_DRIVER, DriverStarted
+from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted
 from jupyter_elastic.types.errors import ProtocolError
 
 

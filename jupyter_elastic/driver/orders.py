@@ -28,13 +28,11 @@ class Orders:
         return self.stop.how if self.stop is not None else "preempt" if self.terminated else ""
 
     def is_foreign(self, order: AnyEffect) -> bool:
-        """Whether it is for another attempt."""
+        """Whether it is for another attempt, and not to be accepted."""
         return (order.job, order.attempt) != (self._launch.job, self._launch.attempt)
 
     def accept(self, order: AnyEffect) -> bool:
         """Take an order; whether it changes anything. Repeats and older generations don't; a harder stop wins."""
-        if self.is_foreign(order):
-            return False
         if isinstance(order, Stop):
             if self.stop is not None and (self.stop.how != "preempt" or order.how == "preempt"):
                 return False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.jobfiles.usage import NAME, GpuUsage, ResourceUsage
-from jupyter_elastic.platform import private_files
+from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.processes import ProcessId
 from jupyter_elastic.types import SlotId
 
@@ -91,16 +91,7 @@ def _family(roots: Iterable[int]) -> set[int]:
         pid = left.pop()
         if pid not in found:
             found.add(pid)
-            left += _children(pid)
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-                found += map(int, (task / "children").read_text().split())
+            left += processes.children(pid)
     return found
 
 

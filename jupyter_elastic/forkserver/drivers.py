@@ -12,7 +12,7 @@ from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.client import ForkServerAddress
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartDriver
+from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartDriver
 from jupyter_elastic.types import Launch
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 

@@ -58,14 +58,15 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children() -> set[int]:
-    """Pids of this process's children, those included that have ended and wait to be reaped."""
+def children(pid: int | None = None) -> set[int]:
+    """Pids of a process's children (None: of this one's), those included that have ended and wait to be reaped."""
     found: set[int] = set()
     try:
-        for thread in Path("/proc/self/task").iterdir():  # each has those that it forked
+        for thread in Path(f"/proc/{pid or 'self'}/task").iterdir():  # each has those that it forked
             found.update(map(int, (thread / "children").read_bytes().split()))
-    except OSError:  # a thread has just ended, or the kernel doesn't tell: slower, and always right
-        return {child.pid for child in psutil.Process().children()}
+    except OSError:  # it or a thread has just ended, or the kernel doesn't tell: slower, and always right
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return {child.pid for child in psutil.Process(pid).children()}
     return found
 
 
@@ -120,12 +121,8 @@ def family(processes: Iterable[ProcessId]) -> list[ProcessId]:
 
 def _taken_over(pid: int, leaders: dict[int, float]) -> bool:
     """Whether another process has this pid by now, so that its session is a foreign one."""
-    return psutil.pid_exists(pid) and not alive(pid, leaders[pid]) and not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        return abs(psutil.Process(pid).create_time() - leaders[pid]) >= 1.0
     except psutil.Error:
         return False
 

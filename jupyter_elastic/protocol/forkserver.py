@@ -1,4 +1,4 @@
-"""Messages between a forkserver and its clients, and the first ones between an agent and a forked driver. Pure."""
+"""Messages between a forkserver and its clients. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from jupyter_elastic.protocol.framing import Frames
-from jupyter_elastic.types import Launch
 
 Process: TypeAlias = tuple[int, float]
 """Pid and start time."""
@@ -67,26 +66,5 @@ class Cleared(Struct, frozen=True, tag=True):
 Answer: TypeAlias = Forked | Refused | Exited | Cleared
 
 
-class StartDriver(Struct, frozen=True, tag=True):
-    """From the agent to a forked driver: its attempt."""
-
-    attempt: str
-    """The attempt's folder."""
-    runtime: str
-    """Its folder for sockets."""
-    launch: Launch
-
-
-class DriverStarted(Struct, frozen=True, tag=True):
-    """From the driver once the order is on disk. Reports follow it, on the same connection."""
-
-    problem: str
-    """Why it can't start; empty when it has."""
-    held: bool = False
-    """The attempt has another driver, and this one ends."""
-
-
 REQUESTS: Frames[Request] = Frames(Request, "requests to a forkserver", MAX_REQUEST)
 ANSWERS: Frames[Answer] = Frames(Answer, "answers of a forkserver", MAX_ANSWER)
-START_DRIVER: Frames[StartDriver] = Frames(StartDriver, "the agent's first message to a driver")
-DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)

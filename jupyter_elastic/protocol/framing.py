@@ -6,7 +6,7 @@ neither sockets nor event loops: whoever has a reader hands it in. Pure.
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -26,14 +26,6 @@ class AsyncReader(Protocol):
 
     async def readexactly(self, n: int, /) -> bytes:
         """That many bytes; EOFError when the stream ends before."""
-        ...
-
-
-class BlockingReader(Protocol):
-    """What is needed of a file that is open for reading, as `socket.makefile("rb")` is."""
-
-    def read(self, n: int, /) -> bytes:
-        """That many bytes; fewer when the stream ends before."""
         ...
 
 
@@ -63,7 +55,7 @@ class Frames(Generic[T]):
         except (EOFError, ConnectionError):
             return None
 
-    def receive(self, stream: BlockingReader) -> T | None:
+    def receive(self, stream: BinaryIO) -> T | None:
         """`read`, for a thread that blocks."""
         try:
             header = stream.read(HEADER)

@@ -14,17 +14,12 @@ from msgspec import UNSET, Struct, UnsetType
 from jupyter_elastic.types import (
     AgentPlace,
     AnyEffect,
-    DeathReported,
     Event,
-    ExitReported,
     JobId,
     JobInfo,
     JobSpec,
     PolicyInfo,
-    ProgressReported,
-    ReleaseReported,
-    ReplacementReported,
-    RunningReported,
+    Report,
     SlotInfo,
     View,
 )
@@ -140,7 +135,7 @@ class Unfollow(Ask, frozen=True, kw_only=True):
 class ReportArrived(Ask, frozen=True, kw_only=True):
     """An agent's report. Its `by` is ignored: the socket says who. Answer: `Done`."""
 
-    report: RunningReported | ReleaseReported | ProgressReported | DeathReported | ReplacementReported | ExitReported
+    report: Report
 
 
 class Ping(Ask, frozen=True, kw_only=True):

@@ -44,11 +44,5 @@ class CollectiveCount:
 
     def _behind(self) -> Left | None:
         now = self._at
-        return next(
-            (
-                left
-                for left in self._left
-                if (left.round, left.call) == (now.round, now.call) and left.count < now.count
-            ),
-            None,
-        )
+        same_call = (left for left in self._left if (left.round, left.call) == (now.round, now.call))
+        return next((left for left in same_call if left.count < now.count), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.platform.imports import after_import
-from jupyter_elastic.worker.display_recorder import show_bundle
+from jupyter_elastic.worker.display_recorder import recorder, show_bundle
 
 
 def display(*objects: Any, **options: Any) -> Any:
@@ -54,7 +54,23 @@ def _prepare_shell(_: types.ModuleType) -> None:
     shell()
 
 
-def _prepare_comm(_: types.ModuleType) -> None:
-    from jupyter_elastic.worker import display_comm
+def _prepare_comm(comm: types.ModuleType) -> None:
+    """Let widgets use comms that record their state and its changes, and receive nothing."""
+    from comm.base_comm import BaseComm
 
-    display_comm.install()
+    class WorkerComm(BaseComm):
+        def publish_msg(
+            self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+        ) -> None:
+            recorder.put(
+                displays.Display(
+                    kind=msg_type,  # type: ignore[arg-type]
+                    id=self.comm_id,
+                    data=data or {},
+                    metadata=metadata or {},
+                    target=str(keys.get("target_name", "")),
+                    buffers=[bytes(buffer) for buffer in buffers or []],
+                )
+            )
+
+    comm.create_comm = WorkerComm  # type: ignore[attr-defined]

@@ -34,18 +34,6 @@ def same_again(seed: int) -> None:
         after_import(name, functools.partial(seed_module, seed))
 
 
-def _numpy(seed: int, module: types.ModuleType) -> None:
-    module.random.seed(seed)
-
-
-def _torch(seed: int, module: types.ModuleType) -> None:
-    module.manual_seed(seed)
-
-
-def _tensorflow(seed: int, module: types.ModuleType) -> None:
-    module.random.set_seed(seed)
-
-
 def _keras(seed: int, module: types.ModuleType) -> None:  # noqa: ARG001
     """As `keras.utils.set_random_seed` does, which would import TensorFlow whatever the backend."""
     from keras.src.backend.common import global_state
@@ -63,9 +51,9 @@ def _tf_keras(seed: int, module: types.ModuleType) -> None:  # noqa: ARG001
 
 
 _SEEDERS: dict[str, Callable[[int, types.ModuleType], None]] = {
-    "numpy": _numpy,
-    "torch": _torch,
-    "tensorflow": _tensorflow,
+    "numpy": lambda seed, numpy: numpy.random.seed(seed),
+    "torch": lambda seed, torch: torch.manual_seed(seed),
+    "tensorflow": lambda seed, tensorflow: tensorflow.random.set_seed(seed),
     "keras": _keras,
     "tf_keras": _tf_keras,
 }

@@ -92,7 +92,7 @@ def test_a_repeated_launch_of_an_attempt_that_is_over_repeats_its_end(pool_dir, 
     async def first(daemon):
         daemon.sent.put_nowait(order)
         await daemon.until(lambda seen: any(isinstance(one, ExitReported) for one in seen))
-        while AttemptFolder.of(order.spec.folder, 1).runtime.exists():  # the agent is through with it
+        while AttemptFolder.of(order.spec.folder, 1).runtime.exists():  # noqa: ASYNC110 - a file tells nobody
             await asyncio.sleep(0.01)
         daemon.sent.put_nowait(order)
         await daemon.until(lambda seen: len([one for one in seen if isinstance(one, ExitReported)]) == 2)

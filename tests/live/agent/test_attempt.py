@@ -13,11 +13,10 @@ import psutil
 import pytest
 
 from jupyter_elastic.agent import attempt
-from jupyter_elastic.driver import channel
 from jupyter_elastic.forkserver.drivers import address
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.forkserver import DRIVER_STARTED, DriverStarted
+from jupyter_elastic.protocol.driver import DRIVER_STARTED, ORDERS, REPORTS, DriverStarted
 from jupyter_elastic.protocol.framing import VERSION
 from jupyter_elastic.types import ExitReported, ProgressReported, ReleaseReported, Rescale, RunningReported, Stop
 from tests.support.fake_engine import Script, calls, launch
@@ -225,9 +224,9 @@ def test_an_end_that_nobody_saw_is_told_later(world, job):
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)
         reader, writer = await asyncio.open_unix_connection(str(folder.runtime / SOCKET_NAME))
-        writer.write(channel.ORDERS.encode(stop(order, "preempt")))
+        writer.write(ORDERS.encode(stop(order, "preempt")))
         await writer.drain()
-        while not isinstance(await channel.REPORTS.read(reader), ExitReported):
+        while not isinstance(await REPORTS.read(reader), ExitReported):
             pass
         writer.close()
         await processes.gone(driver)
@@ -245,8 +244,8 @@ def test_a_driver_lets_go_who_sends_what_can_not_be_read_and_serves_the_next(wor
         _, life = here.attempt(order)
         await here.until_seen(RunningReported)
         path = str(AttemptFolder.of(job, 1).runtime / SOCKET_NAME)
-        good = channel.ORDERS.encode(stop(order, "preempt"))
-        for bad in (b"\0" + good[1:], bytes([VERSION]) + b"\xff" * 3, channel.REPORTS.encode(here.seen[0]), good[:-1]):
+        good = ORDERS.encode(stop(order, "preempt"))
+        for bad in (b"\0" + good[1:], bytes([VERSION]) + b"\xff" * 3, REPORTS.encode(here.seen[0]), good[:-1]):
             reader, writer = await asyncio.open_unix_connection(path)
             writer.write(bad)
             if bad == good[:-1]:

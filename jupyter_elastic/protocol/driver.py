@@ -1,0 +1,39 @@
+"""Messages between an agent and a driver, both of one user. Pure.
+
+A driver is sent `StartDriver` by the agent that forked it, on a connection of their own; agents that come later connect
+to its socket. To each it sends a snapshot of its reports and then every new one, so nothing is lost when one side was
+away; the agent sends orders, and says that it took the `ExitReported` by closing the connection.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from jupyter_elastic.protocol.forkserver import MAX_ANSWER
+from jupyter_elastic.protocol.framing import Frames
+from jupyter_elastic.types import AnyEffect, Launch, Report
+
+
+class StartDriver(Struct, frozen=True, tag=True):
+    """From the agent to a forked driver: its attempt."""
+
+    attempt: str
+    """The attempt's folder."""
+    runtime: str
+    """Its folder for sockets."""
+    launch: Launch
+
+
+class DriverStarted(Struct, frozen=True, tag=True):
+    """From the driver once the order is on disk. Reports follow it, on the same connection."""
+
+    problem: str
+    """Why it can't start; empty when it has."""
+    held: bool = False
+    """The attempt has another driver, and this one ends."""
+
+
+START_DRIVER: Frames[StartDriver] = Frames(StartDriver, "the agent's first message to a driver")
+DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)
+ORDERS: Frames[AnyEffect] = Frames(AnyEffect, "orders of the agent")
+REPORTS: Frames[Report] = Frames(Report, "reports of the driver")
