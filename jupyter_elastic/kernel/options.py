@@ -23,6 +23,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from msgspec import Struct
 
 from jupyter_elastic.client.job import slot_range
+from jupyter_elastic.jobfiles.payload import LOGICAL_WORKERS
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -153,6 +154,12 @@ def sizes_from(text: str) -> tuple[int, ...]:
 )
 @argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
 @argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
+@argument(
+    "--logical",
+    type=int,
+    metavar="N",
+    help="For training.State (PyTorch): compute as N workers would, bit for bit, however many there are.",
+)
 @argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
 def distribute_line(line: str) -> None:
     """Run this cell on leased slots of the shared pool.
@@ -238,6 +245,12 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         raise BadRequest(f"--priority {given.priority}: give a number from -1000 to 1000")
     if given.seed is not None and not 0 <= given.seed <= MOST_SEED:
         raise BadRequest(f"--seed {given.seed}: give a number from 0 to {MOST_SEED}")
+    if given.logical is not None and given.logical < (most := sizes[-1] if sizes else high):
+        raise BadRequest(
+            f"--logical {given.logical}: a job of up to {most} workers needs at least {most} logical ones; ask for "
+            "more, or for fewer --gpus"
+        )
+    logical = {} if given.logical is None else {LOGICAL_WORKERS: str(given.logical)}
     capture = () if given.no_capture else given.capture
     checked = {
         "min_slots": sizes[0] if sizes else low,
@@ -247,7 +260,7 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         "max_time_s": given.max_time,
         "estimate_s": given.estimate,
         "preemptible": not given.no_preempt,
-        "env": _environment(given.env, environ),
+        "env": _environment(given.env, environ) | logical,
         "deadline_at": None if given.deadline is None else deadline_from(given.deadline, now),
     }
     plain = {name: value for name, value in vars(given).items() if name in Options.__struct_fields__}

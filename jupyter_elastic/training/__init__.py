@@ -87,7 +87,8 @@ def batches(
         shuffle: Whether the order is mixed anew for each epoch.
         seed: Of that order; the same on all workers.
         micro_batch: The most samples that a worker takes at once. A larger share comes in several pieces, and a
-            prepared optimizer steps after the last one. None: no limit.
+            prepared optimizer steps after the last one. None: no limit. With logical workers (see `State`) the share
+            of each of them is such a piece.
         collate: Makes a batch of a list of samples, for data read by `__getitem__`. Default: PyTorch's for its data
             sets, else stacked NumPy arrays.
         train: False for an evaluation: the samples in their order, each on one worker and once, without a place in the
@@ -97,13 +98,15 @@ def batches(
         This worker's samples in the form of `data`: at most `ceil(batch_size / size())` along the first axis.
 
     Raises:
-        BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, or `data` has no
-            length.
+        BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, `data` has no
+            length, or `batch_size` is no multiple of the number of logical workers.
     """
     if not isinstance(batch_size, int) or batch_size < 1:
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
     if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
         raise BadRequest(f"micro_batch must be a whole number of samples, at least 1, not {micro_batch!r}.")
+    if train and _context.logical_workers:
+        _check_logical(batch_size, micro_batch, _context.logical_workers)
     for framework in _frameworks():
         if framework.is_dataset(data) and collate is None:
             collate = framework.collate
@@ -111,6 +114,19 @@ def batches(
     if not train:
         return _evaluation(data, batch_size, micro_batch, collate)
     return _iterate(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
+
+
+def _check_logical(batch_size: int, micro_batch: int | None, workers: int) -> None:
+    if batch_size % workers:
+        raise BadRequest(
+            f"batch_size={batch_size} can't be shared equally by {workers} logical workers: take a multiple of "
+            f"{workers}, such as {max(1, round(batch_size / workers)) * workers}."
+        )
+    if micro_batch is not None:
+        raise BadRequest(
+            f"With logical workers each takes its {batch_size // workers} samples at once, so micro_batch has nothing "
+            "to say: leave it out, and have more logical workers if that is too many."
+        )
 
 
 def _evaluation(
@@ -149,6 +165,7 @@ def total(value: Any) -> Any:
     Returns:
         A float for a number, else a float64 NumPy array of the same shape.
     """
+    _context.require_whole_step("training.total")
     values = np.asarray(value, dtype=np.float64)
     group = _context.group
     if group is not None and not _context.warming_up and group.size() > 1:
@@ -175,6 +192,7 @@ def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
     """
     if how not in {"any", "all", "mean"}:
         raise BadRequest(f"training.agree knows how='any', 'all' and 'mean', not {how!r}.")
+    _context.require_whole_step("training.agree")
     own = float(value) if how == "mean" else float(bool(value))
     size, added = _sum(own)
     return {"any": added > 0, "all": added == size, "mean": added / size}[how]
@@ -210,8 +228,8 @@ def wrap(model: Any, **options: Any) -> Any:
     """A PyTorch model whose gradients are added up during `backward`, while the rest of it still computes.
 
     For large models, on engine `torch`; call it within the function under `@training.run`, which begins anew with each
-    group. Train the wrapped model, and keep the plain one in the state. Elsewhere the model comes back as it is, and
-    gradients are added up before the optimizer's step.
+    group. Train the wrapped model, and keep the plain one in the state. Elsewhere, and with logical workers, the model
+    comes back as it is, and gradients are added up before the optimizer's step.
 
     Args:
         model: A `torch.nn.Module`.
@@ -221,7 +239,7 @@ def wrap(model: Any, **options: Any) -> Any:
         A module that is called like `model`; its gradients are those of the global batch's mean loss.
     """
     group = _context.group
-    return model if group is None else group.wrap(model, **options)
+    return model if group is None or _context.logical_workers else group.wrap(model, **options)
 
 
 def commit(*, durable: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from jupyter_elastic.training import session
 from jupyter_elastic.training.data import MicroBatch
 from jupyter_elastic.training.group import Group
+from jupyter_elastic.types.errors import BadRequest
 
 
 class ElasticState(Protocol):
@@ -33,6 +34,11 @@ class ElasticState(Protocol):
     @property
     def samples(self) -> int:
         """Samples trained since the training began, over all workers."""
+        ...
+
+    @property
+    def logical_workers(self) -> int | None:
+        """How many logical workers share each batch, whatever the size of the group; None: the group's own."""
         ...
 
     def wanted(self) -> bool:
@@ -119,6 +125,20 @@ class TrainingContext:
         """This worker's number among them. In a warm-up step it is not 0, so that nobody writes files twice."""
         rank = 0 if self.group is None else self.group.rank()
         return rank or int(self.warming_up)
+
+    @property
+    def logical_workers(self) -> int | None:
+        """How many logical workers share each batch; None: as many as the group has members."""
+        return None if self.state is None else self.state.logical_workers
+
+    def require_whole_step(self, what: str) -> None:
+        """Refuse a collective in a turn of the loop that other processes may not have."""
+        if self.logical_workers and not self.last_micro_batch:
+            raise BadRequest(
+                f"{what} is called for a piece of a batch, and with logical workers each process has its own number of "
+                "pieces: the others would not take part. Call it after the loop, or once a step (where state.step has "
+                "changed)."
+            )
 
     def collective(self) -> None:
         """Every member of the group is to begin this together; whoever has left the training doesn't."""

@@ -38,6 +38,8 @@ class MicroBatch:
     """Whether the optimizer steps after this micro-batch; the others only accumulate."""
     only: bool = True
     """Whether it is this rank's whole share."""
+    worker: int | None = None
+    """The logical worker whose share this is; None without logical workers."""
 
 
 def order(count: int, *, seed: int, epoch: int, shuffle: bool = True) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -75,6 +77,18 @@ def micro_batches(
         indices = mine[first:behind]
         weight = len(indices) / total
         yield MicroBatch(step, indices if len(indices) else batch[:1], weight, total, part == number - 1, number == 1)
+
+
+def logical_batches(
+    batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, workers: int
+) -> Iterator[MicroBatch]:
+    """The shares of one global batch of those logical workers that `rank` of `size` computes, one by one."""
+    first, behind = share(workers, rank, size)
+    for worker in range(first, behind):
+        start, end = share(len(batch), worker, workers)
+        weight = (end - start) / len(batch)
+        indices = batch[start:end] if end > start else batch[:1]
+        yield MicroBatch(step, indices, weight, len(batch), worker == behind - 1, worker=worker)
 
 
 def evaluation(count: int, batch_size: int, rank: int, size: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:

@@ -63,6 +63,7 @@ def _run_alone(
     function: Callable[..., _Result], group: Group, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> _Result:
     with _training(state, group):
+        state.require_logical()
         state.sync()
         return function(state, *args, **kwargs)
 
@@ -81,6 +82,7 @@ def _run_elastic(
         )
 
     def attempt() -> _Result:
+        state.require_logical()
         state.sync()
         group.synced()
         return function(state, *args, **kwargs)

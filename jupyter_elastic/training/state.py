@@ -16,7 +16,8 @@ from typing import Any, NoReturn, Protocol
 import cloudpickle
 import numpy as np
 
-from jupyter_elastic.training import data, session
+from jupyter_elastic.jobfiles.payload import LOGICAL_WORKERS
+from jupyter_elastic.training import data, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.types.errors import BadRequest, EngineError
@@ -31,6 +32,8 @@ class Tracked(Protocol):
     """A framework's object within a state."""
 
     framework: str | None
+    value: Any
+    """The object itself."""
 
     def capture(self) -> Any:
         """All that makes it up, as values that pickle; may share memory with it."""
@@ -52,6 +55,10 @@ class State:
     `epoch` and `history`, to which `log` adds, are always there.
 
     Args:
+        logical_workers: Compute as so many workers would, bit for bit, however many there are: each batch is shared out
+            by them, their gradients are added up in one fixed order, and each draws random numbers of its own (Python,
+            NumPy, PyTorch). For PyTorch; at least as many as the job ever has processes. Default: what `--logical`
+            says, else None: as many as there are.
         values: Any number of models, optimizers and schedulers (PyTorch or Keras, one framework), and plain values that
             can be pickled. The same names on every worker.
 
@@ -60,7 +67,8 @@ class State:
             in one state.
     """
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *, logical_workers: int | None = None, **values: Any) -> None:
+        object.__setattr__(self, "_logical", _checked(logical_workers))
         object.__setattr__(self, "_values", {"epoch": 0, "history": []})
         object.__setattr__(self, "_parts", {})
         self._pass = self._done = self._step = self._samples = self._in_epoch = 0
@@ -119,6 +127,12 @@ class State:
         )
 
     @property
+    def logical_workers(self) -> int | None:
+        """How many logical workers share each batch; None: as many as there are."""
+        logical: int | None = self._logical
+        return logical
+
+    @property
     def framework(self) -> str | None:
         """`torch`, `tensorflow`, or None for plain values only."""
         names = {part.framework for part in self._parts.values()} - {None}
@@ -147,6 +161,7 @@ class State:
             while self.epoch < count:
                 epoch = self.epoch
                 self._calls = 0
+                self._seed(0, 0, 0)
                 yield epoch
                 if context.warming_up:
                     raise StepWarmedUp
@@ -154,6 +169,11 @@ class State:
         finally:
             if self._in_epochs is mine:
                 self._in_epochs = None
+
+    def _seed(self, seed: int, step: int, worker: int) -> None:
+        """With logical workers: draw what this one draws in this step; 0 is whoever is between steps."""
+        if self._logical:
+            logical.seed((seed, int(self.epoch), self._calls, step, worker), frameworks())
 
     def _place(self, epoch: int, passes: int, done: int) -> None:
         if epoch != self.epoch:
@@ -240,6 +260,8 @@ class State:
         """
         if context.warming_up:
             raise StepWarmedUp
+        if self._logical and not context.last_micro_batch:
+            return  # no step is taken since the last one, and other processes may not come by here
         self._save(durable=durable)
         self.check_host_updates(saved=True)
 
@@ -285,6 +307,22 @@ class State:
                 self._saved = received
         self._fresh = False
 
+    def require_logical(self) -> None:
+        """Refuse what can't be the same for every number of processes."""
+        if not self._logical:
+            return
+        if self.framework != "torch":
+            raise BadRequest(
+                f"logical_workers={self._logical} is for PyTorch: put the model and its optimizer of torch.optim into "
+                "training.State. For Keras and TensorFlow leave logical_workers (`--logical`) out."
+            )
+        if context.size > self._logical:
+            raise BadRequest(
+                f"{context.size} processes can't be {self._logical} logical workers: ask for `--gpus 1:{self._logical}`"
+                " at most, or for more logical workers. The last commit is kept."
+            )
+        _torch().require_logical(part.value for part in self._parts.values())
+
     def _load_first(self) -> None:
         if session.current is None or not _owns_commits():
             return
@@ -300,6 +338,7 @@ class State:
         plain["epoch"] = epoch
         content = {
             "format": FORMAT,
+            "logical": self._logical and (self._logical, _torch().threads()),
             "position": (passes, done, self.step, self.samples, self.seen if epoch == self.epoch else 0),
             "parts": {name: part.capture() for name, part in self._parts.items()},
             "values": plain,
@@ -322,6 +361,15 @@ class State:
                 f"The commit of this job has format {content.get('format')}, and this version reads {FORMAT}. "
                 "Submit the cell anew."
             )
+        workers, threads = content.get("logical") or (None, None)
+        if workers != self._logical:
+            raise BadRequest(
+                f"The commit of this job was made with logical_workers={workers}, and the training.State here has "
+                f"{self._logical}: it would compute something else from here on. Give it the same number, or begin a "
+                "new job."
+            )
+        if threads is not None:
+            _torch().set_threads(threads)
         missing = sorted(set(content["parts"]) - set(self._parts))
         if missing:
             raise BadRequest(
@@ -396,12 +444,15 @@ def iterate(
     if state is not None and state._iteration is not None:
         state = None  # a loop within a loop (an evaluation, say) has no place of its own
     start = 0 if state is None else state._enter(count)
+    number = data.steps(count, batch_size)
     if start is None:
+        assert state is not None
+        state._seed(seed, number, 0)
         return
     order = data.order(
         count, seed=seed, epoch=0 if context.state is None else int(context.state.epoch), shuffle=shuffle
     )
-    number = data.steps(count, batch_size)
+    workers = None if state is None else state.logical_workers
     mine = object()
     if state is not None:
         state._iteration = mine
@@ -411,9 +462,16 @@ def iterate(
             if state is not None:
                 _look(state, step, start)
                 context.begin_step()
-            for taken in data.micro_batches(batch, step, context.rank, context.size, micro_batch):
+                if workers and step == start:
+                    _torch().watch(part.value for part in state._parts.values())
+            for taken in (
+                data.logical_batches(batch, step, context.rank, context.size, workers)
+                if workers
+                else data.micro_batches(batch, step, context.rank, context.size, micro_batch)
+            ):
                 if state is not None:
                     context.micro_batch = taken
+                    state._seed(seed, step, 1 + (taken.worker or 0))
                 yield data.take(content, taken.indices, collate)
             if state is not None:
                 state._advance(len(batch), step + 1, count)
@@ -422,6 +480,7 @@ def iterate(
             state._iteration = context.micro_batch = None
     if state is not None:
         state._leave()
+        state._seed(seed, number, 0)
 
 
 def _look(state: State, step: int, start: int) -> None:
@@ -443,6 +502,20 @@ def warm_up() -> None:
         group.broadcast(b"warm")
         group.total(np.zeros(1))
     context.warm = True
+
+
+def _checked(logical_workers: int | None) -> int | None:
+    """The number of logical workers that is asked for, here or by `--logical`."""
+    asked = os.environ.get(LOGICAL_WORKERS) if logical_workers is None else logical_workers
+    if asked is None:
+        return None
+    if isinstance(asked, bool) or not str(asked).isdecimal() or int(asked) < 1:
+        raise BadRequest(f"logical_workers must be a whole number of at least 1, not {asked!r}.")
+    return int(asked)
+
+
+def _torch() -> Any:
+    return importlib.import_module("jupyter_elastic.training.torch")
 
 
 def _owns_commits() -> bool:

@@ -7,6 +7,7 @@ optimizers, schedulers and scalers stay what they are.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import torch
 
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.group import Array
+from jupyter_elastic.training.logical import TreeSum
 from jupyter_elastic.training.membership import groups
 from jupyter_elastic.training.state import Tracked
-from jupyter_elastic.types.errors import EngineError
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 __all__ = ["synchronize"]
 
@@ -42,6 +44,7 @@ class Reducer:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.number = len(_reducers)
+        self.tree: TreeSum | None = None
         self.kept: dict[torch.Tensor, torch.Tensor] = {}
         self.reduced = False
         self.steps = 0
@@ -51,6 +54,7 @@ class Reducer:
     def reset(self) -> None:
         """Drop gradients of a step that was never finished."""
         self.kept.clear()
+        self.tree = None
         self.reduced = False
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -61,10 +65,11 @@ class Reducer:
                     "apart. Put the loop into a function under @training.run."
                 )
             return
-        if context.size > 1 and (len(args) > 1 or kwargs.get("closure") is not None):  # args[0] is the optimizer
+        if context.weight != 1.0 and (len(args) > 1 or kwargs.get("closure") is not None):  # args[0] is the optimizer
             raise EngineError(
                 "optimizer.step(closure) computes gradients within the step, where they can't be added up over the "
-                "workers. Call backward() before step(), or run this optimizer with `--gpus 1`."
+                "workers or the pieces of a batch. Call backward() before step(); or run this optimizer with "
+                "`--gpus 1`, without micro_batch and logical workers."
             )
         self.reduce(optimizer)
         self.reduced = False
@@ -77,6 +82,9 @@ class Reducer:
             p for group in optimizer.param_groups for p in group["params"]
             if p.requires_grad and p not in context.added_up
         ]  # fmt: skip
+        if context.logical_workers:
+            self._reduce_in_order(parameters, context.logical_workers)
+            return
         if not context.last_micro_batch:
             self._keep(parameters)
             return
@@ -86,8 +94,50 @@ class Reducer:
             change = context.state.wanted()
             self.steps += 1
             if context.adds_up(self.steps):
-                change = self._add_up(context.group, parameters, change=change)
+                change = self._add_up(parameters, change=change)
         context.stepped(change=change)
+
+    def _reduce_in_order(self, parameters: list[torch.Tensor], workers: int) -> None:
+        """Take one logical worker's gradients; the sum of all, in the tree's order, when it is this process's last."""
+        taken = context.micro_batch
+        if taken is None or taken.worker is None:
+            raise EngineError(
+                "With logical workers an optimizer steps within `for ... in training.batches(...)` only: it says whose "
+                "samples they are. For data of your own, leave logical_workers (`--logical`) out."
+            )
+        _require_same_buffers()
+        change = False
+        if taken.last:
+            change = context.state is not None and context.state.wanted()
+            self.steps += 1
+        if self.tree is None:
+            self.tree = TreeSum(workers, context.rank, context.size)
+        flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(change)])
+        # Adding 0.0 makes a zero of -0.0: an all-reduce with zeros would do so too.
+        weighted = [torch.zeros_like(p) if p.grad is None else dense(p.grad.detach()) * taken.weight + 0.0
+                    for p in parameters]  # fmt: skip
+        self.tree.add(taken.worker, [flags, *weighted])
+        for parameter in parameters:
+            parameter.grad = None
+        if not taken.last:
+            return
+        tree, self.tree = self.tree, None
+        flags, *gradients = tree.total(self._allreduce, torch.zeros_like)
+        if context.size == 1 and context.adds_up(self.steps):
+            self._allreduce([flags.clone()])
+        self._put(parameters, gradients, flags)
+        context.stepped(change=bool(flags[-1]))
+
+    def _allreduce(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        assert context.group is not None
+        context.collective()
+        return context.group.allreduce(tensors, name=f"elastic.{self.number}")
+
+    @staticmethod
+    def _put(parameters: list[torch.Tensor], gradients: list[torch.Tensor], flags: torch.Tensor) -> None:
+        """Give the parameters that anybody has used the sum of their gradients."""
+        for parameter, gradient, users in zip(parameters, gradients, flags.tolist(), strict=False):
+            parameter.grad = gradient if users else None
 
     def _keep(self, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
@@ -107,16 +157,13 @@ class Reducer:
             elif context.weight != 1.0:
                 parameter.grad = parameter.grad.detach() * context.weight
 
-    def _add_up(self, group: Group, parameters: list[torch.Tensor], *, change: bool) -> bool:
+    def _add_up(self, parameters: list[torch.Tensor], *, change: bool) -> bool:
         """Sum over the group; flags that travel along say what was used and who wants a change."""
-        context.collective()
         flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(change)])
         gradients = [dense(p.grad) if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        flags, *gradients = group.allreduce([flags, *gradients], name=f"elastic.{self.number}")
-        used = flags.tolist()
-        for parameter, gradient, users in zip(parameters, gradients, used, strict=False):
-            parameter.grad = gradient if users else None
-        return bool(used[-1])
+        flags, *gradients = self._allreduce([flags, *gradients])
+        self._put(parameters, gradients, flags)
+        return bool(flags[-1])
 
 
 def prepare(optimizer: torch.optim.Optimizer) -> Reducer | None:
@@ -151,6 +198,60 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
 def dense(gradient: torch.Tensor) -> torch.Tensor:
     """A gradient as collectives take it."""
     return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
+
+
+# --- logical workers --------------------------------------------------------------------------------------------------
+
+_watched: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+"""Buffers of the models that are trained (name, itself, what it was), until the first gradient is there."""
+
+
+def require_logical(values: Iterable[Any]) -> None:
+    """Refuse optimizers whose gradients can't be added up in a fixed order."""
+    optimizers = [value for value in values if isinstance(value, torch.optim.Optimizer)]
+    if not optimizers:
+        raise BadRequest("logical_workers needs the optimizer in training.State, so that gradients come by here.")
+    if any(optimizer not in _reducers for optimizer in optimizers):
+        raise BadRequest(
+            "An optimizer that averages by itself (hvd.DistributedOptimizer) adds gradients up in an order that "
+            "depends on the number of processes. With logical_workers, put the plain torch.optim one into the state."
+        )
+
+
+def watch(values: Iterable[Any]) -> None:
+    """Look whether the first forward pass changes buffers of these models."""
+    _watched[:] = [
+        (f"{type(model.get_submodule(name.rpartition('.')[0])).__name__}'s {name}", buffer, buffer.clone())
+        for model in values
+        if isinstance(model, torch.nn.Module)
+        for name, buffer in model.named_buffers()
+    ]
+
+
+def _require_same_buffers() -> None:
+    changed = [name for name, buffer, before in _watched if not torch.equal(buffer, before)]
+    _watched.clear()
+    if changed:
+        raise BadRequest(
+            f"{changed[0]} changes in the forward pass, and each process would gather its own: with logical workers "
+            "the result would depend on their number. Use a layer without running statistics (GroupNorm, LayerNorm, "
+            "BatchNorm with track_running_stats=False), or freeze it with .eval() while training."
+        )
+
+
+def seed(number: int) -> None:
+    """Seed PyTorch's generators."""
+    torch.manual_seed(number)
+
+
+def threads() -> int:
+    """Threads that one operation uses; the order of its sums depends on them."""
+    return int(torch.get_num_threads())
+
+
+def set_threads(count: int) -> None:
+    """Let an operation use as many threads as where the training began."""
+    torch.set_num_threads(count)
 
 
 # --- parts of a state -------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from jupyter_elastic.types.errors import BadRequest
         ('--env \'A="b c"\' --env D="e f"', {"env": {"A": '"b c"', "D": "e f"}}),
         ("--dry-run", {"dry_run": True}),
         ("--seed 0", {"seed": 0}),
+        ("--logical 4 --gpus 1:4", {"max_slots": 4, "env": {"JUPYTER_ELASTIC_LOGICAL_WORKERS": "4"}}),
     ],
 )
 def test_lines(line: str, what: dict[str, Any]) -> None:
@@ -61,6 +62,7 @@ def test_lines(line: str, what: dict[str, Any]) -> None:
         ("--name 'my job", "No closing quotation"),
         ("--priority 5000", "-1000 to 1000"),
         ("--seed 2147483648", "0 to 2147483647"),
+        ("--logical 2 --gpus 1:4", "needs at least 4 logical ones"),
         (f"--name {'x' * 201}", "200 characters"),
     ],
 )
