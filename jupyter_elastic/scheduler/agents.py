@@ -16,22 +16,22 @@ from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import AgentReported, AnyEffect
 from jupyter_elastic.types.errors import NotAllowed
 
+SILENCE_S = 12.0
+"""An agent that has said nothing for so long is gone (it says something every 3 s)."""
+
 log = logging.getLogger(__name__)
 
 
 class Agents:
     """The connected agents."""
 
-    def __init__(
-        self, store: StateStore, transport: Transport, monotonic: Callable[[], float], silence_s: float
-    ) -> None:
-        """An agent that was silent for `silence_s` is gone; those that the journal names have as long to come back."""
+    def __init__(self, store: StateStore, transport: Transport, monotonic: Callable[[], float]) -> None:
+        """Those that the journal names have `SILENCE_S` to come back."""
         self._store = store
         self._transport = transport
         self._monotonic = monotonic
-        self._silence_s = silence_s
         self._peers: dict[str, Peer] = {}
-        limit = monotonic() + silence_s
+        limit = monotonic() + SILENCE_S
         self._awaited = {user: limit for user, connected in store.core.state.agents.items() if connected}
         """Users whose agent was connected before our restart, and until when it may come back."""
         self._greeted: set[Peer] = set()
@@ -76,7 +76,7 @@ class Agents:
         """Report those as gone that have left, or were silent for too long."""
         now = self._monotonic()
         late = [user for user, limit in self._awaited.items() if now > limit]
-        gone = [user for user, peer in self._peers.items() if peer.gone or now > peer.heard_at + self._silence_s]
+        gone = [user for user, peer in self._peers.items() if peer.gone or now > peer.heard_at + SILENCE_S]
         for user in late:
             del self._awaited[user]
         for user in gone:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from jupyter_elastic.types import JobId
-from jupyter_elastic.types.errors import BadRequest, NotAllowed, NotFound
+from jupyter_elastic.types.errors import BadRequest, NotAllowed
 
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
 
@@ -31,17 +31,13 @@ class Rights:
         """Whether this user administers the pool."""
         return user in self.admins
 
-    def change_job(self, user: str, owner: str | None, job: JobId) -> None:
-        """May `user` cancel or resize a job of `owner` (None: there is no such job)? NotFound, NotAllowed."""
-        if owner is None:
-            raise NotFound(f"there is no job {job}; `jupyter elastic jobs --all` lists them")
+    def change_job(self, user: str, owner: str, job: JobId) -> None:
+        """May `user` cancel or resize a job of `owner`? NotAllowed."""
         if user != owner and not self.is_admin(user):
             raise NotAllowed(f"job {job} belongs to {owner}; ask {owner} or an administrator ({self._admins()})")
 
-    def report(self, user: str, owner: str | None, job: JobId) -> None:
+    def report(self, user: str, owner: str, job: JobId) -> None:
         """May an agent of `user` report on a job of `owner`? Only the owner's: nobody else can see its processes."""
-        if owner is None:
-            raise NotFound(f"there is no job {job} in this pool")
         if user != owner:
             raise NotAllowed(f"job {job} belongs to {owner}: only an agent of {owner} may report on it")
 

@@ -48,7 +48,7 @@ class Daemon:
         self.store = StateStore(Journal(settings.state_dir / "journal.sqlite"), settings.shares, clock)
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
         self.transport = Transport(self._take, self._commit, clock.monotonic)
-        self.agents = Agents(self.store, self.transport, clock.monotonic, settings.agent_silence_s)
+        self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.rights)
         self._runner = PolicyRunner(settings.deadline_s)
         self._planner = Planner(self.store, self._runner, clock.monotonic)
@@ -124,7 +124,6 @@ class Daemon:
         try:
             request = wire.decode_request(frame)
         except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
-            self.transport.counts["refused"] += 1
             refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
             self._answers.append((Context(peer, 0), refusal))
             return

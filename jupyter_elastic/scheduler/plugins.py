@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import Policy, PolicyInfo
@@ -40,16 +41,23 @@ def make_policy(name: str, options: dict[str, Any]) -> Policy:
     """A policy with these options; BadRequest names the options there are when one is unknown or of a wrong type."""
     kind = load(POLICIES, name)
     try:
-        unknown_options = set(options) - {field.encode_name for field in msgspec.structs.fields(kind.Options)}
-        if not unknown_options:
-            made: Policy = kind(msgspec.convert(options, kind.Options, strict=False))
-            return made
-        problem = f"there is no option {', '.join(sorted(unknown_options))}"
+        made: Policy = kind(typed_options(name, kind.Options, options))
     except ElasticError:
         raise
     except Exception as error:  # untrusted code: whatever it raises, the present policy stands
-        problem = str(error) or type(error).__name__
-    raise BadRequest(f"policy {name}: {problem}; its options are {describe_options(kind)}")
+        raise BadRequest(f"policy {name}: {str(error) or type(error).__name__}; {_known(kind.Options)}") from error
+    return made
+
+
+def typed_options(name: str, kind: type[Struct], options: dict[str, Any]) -> Struct:
+    """Options of a policy as its own type; BadRequest names those there are when one is unknown or of a wrong type."""
+    unknown_options = sorted(set(options) - {field.encode_name for field in msgspec.structs.fields(kind)})
+    if unknown_options:
+        raise BadRequest(f"policy {name}: there is no option {', '.join(unknown_options)}; {_known(kind)}")
+    try:
+        return msgspec.convert(options, kind, strict=False)
+    except (msgspec.ValidationError, TypeError) as problem:
+        raise BadRequest(f"policy {name}: {problem}; {_known(kind)}") from problem
 
 
 def untrusted(name: str) -> bool:
@@ -58,13 +66,13 @@ def untrusted(name: str) -> bool:
     return any(not entry.value.startswith(own) for entry in plugins.installed(POLICIES).get(name, ()))
 
 
-def describe_options(kind: Any) -> str:
-    """The options of a policy class with their defaults, for an error message."""
+def _known(kind: type[Struct]) -> str:
+    """The options of a policy with their defaults, for an error message."""
     shown = []
-    for field in msgspec.structs.fields(kind.Options):
+    for field in msgspec.structs.fields(kind):
         default = "" if field.default is msgspec.NODEFAULT else f"={field.default!r}"
         shown.append(f"{field.encode_name}{default}")
-    return ", ".join(shown) or "none"
+    return f"its options are {', '.join(shown) or 'none'}"
 
 
 def policy_infos(active: str, options: dict[str, Any]) -> tuple[PolicyInfo, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 import msgspec
@@ -69,32 +70,20 @@ class PolicyRunner:
 
 async def ask(policy: AnyPolicy, view: View, deadline_s: float = DEADLINE_S) -> Plan:
     """The policy's plan for this view; PolicyProblem when there is none within `deadline_s` seconds."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Plan] = loop.create_future()
-
-    def settle(plan: Plan | None, problem: str) -> None:
-        if not answer.done():
-            if plan is not None:
-                answer.set_result(plan)
-            else:
-                answer.set_exception(PolicyProblem(problem))
+    answer: Future[Plan] = Future()
+    answer.set_running_or_notify_cancel()  # who no longer waits can't take it from the thread
 
     def think() -> None:
-        plan, problem = None, ""
         try:
-            plan = checked(policy, view)
+            answer.set_result(checked(policy, view))
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        try:
-            loop.call_soon_threadsafe(settle, plan, problem)
-        except RuntimeError:  # the loop has gone: nobody waits any more
-            return
+            answer.set_exception(PolicyProblem(f"{type(error).__name__}: {error}"))
 
     # No executor's thread: the interpreter would wait for it at its end.
     threading.Thread(target=think, name=f"policy {policy.name}", daemon=True).start()
     try:
         async with asyncio.timeout(deadline_s):
-            return await answer
+            return await asyncio.wrap_future(answer)
     except TimeoutError:
         raise PolicyProblem(f"it gave no plan within {deadline_s:g} s") from None
 

@@ -19,6 +19,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
@@ -125,7 +126,7 @@ def _check_sizes(sizes: tuple[int, ...]) -> None:
 
 @answer.register
 def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
-    api.rights.change_job(context.peer.user, api.store.core.state.owner_of(ask.job), ask.job)
+    api.rights.change_job(context.peer.user, found(api.store.core.state, ask.job).owner, ask.job)
     reason = ask.reason[:REASON_CHARS]
     api.store.command(Cancel(**api.store.stamp(context.peer.user), job=ask.job, reason=reason))
     return wire.Done()
@@ -133,7 +134,7 @@ def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
 
 @answer.register
 def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
-    api.rights.change_job(context.peer.user, api.store.core.state.owner_of(ask.job), ask.job)
+    api.rights.change_job(context.peer.user, found(api.store.core.state, ask.job).owner, ask.job)
     numbers = [number for number in (ask.min_slots, ask.max_slots) if number is not UNSET]
     if ask.sizes is not UNSET:
         _check_sizes(ask.sizes)
@@ -157,12 +158,12 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
 @answer.register
 def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
-    found = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit)
-    if len(found) > limit:  # those with slots are always shown, then the newest
-        active = [info for info in found if info.phase in ACTIVE][:limit]
-        others = [info for info in found if info.phase not in ACTIVE]
-        found = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
-    shown = tuple(_visible_to(api, context.peer.user, info) for info in found)
+    infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit)
+    if len(infos) > limit:  # those with slots are always shown, then the newest
+        active = [info for info in infos if info.phase in ACTIVE][:limit]
+        others = [info for info in infos if info.phase not in ACTIVE]
+        infos = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
+    shown = tuple(_visible_to(api, context.peer.user, info) for info in infos)
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
     return wire.Jobs(jobs=shown, seq=api.store.core.state.seq)
@@ -238,7 +239,7 @@ def _unfollow(ask: wire.Unfollow, api: DaemonApi, context: Context) -> Answer:
 def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer:
     """Who and when are ours to say: the clock of somebody else in the state would stop it for ever."""
     report = ask.report
-    api.rights.report(context.peer.user, api.store.core.state.owner_of(report.job), report.job)
+    api.rights.report(context.peer.user, found(api.store.core.state, report.job).owner, report.job)
     if context.peer.role != "agent":
         raise NotAllowed("only the user's agent reports; say Hello with role agent first")
     if isinstance(report, ProgressReported) and len(report.progress.metrics) > METRICS:

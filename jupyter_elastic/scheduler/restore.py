@@ -47,10 +47,8 @@ def save_snapshot(journal: Journal, core: Core) -> bool:
 def layout() -> str:
     """What a snapshot must have been written by to be read: this very version of the core's source."""
     folder = Path(core_package.__file__).parent
-    sum_ = 0
-    for path in sorted(folder.glob("*.py")):
-        sum_ = zlib.crc32(path.read_bytes(), sum_)
-    return f"{__version__}:{sum_:08x}"
+    source = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return f"{__version__}:{zlib.crc32(source):08x}"
 
 
 def _from_snapshot(journal: Journal) -> State | None:

@@ -12,13 +12,17 @@ from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.hosts import one_machine, without_own
 from jupyter_elastic.scheduler.restore import LONG
-from jupyter_elastic.scheduler.settings import FORGET_S, Settings
+from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Transport
 from jupyter_elastic.types import Forget, Host, HostsReported, Tick
 
 HOUSEKEEPING_S = 1.0
 PEER_SILENCE_S = 3600.0
+SCAN_S = 10.0
+"""How often the hosts are looked at."""
+FORGET_S = 600.0
+"""How often the ended jobs are gone through for those to forget."""
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +79,7 @@ class Timers:
     async def watch_hosts(self) -> None:
         """Look at the hosts again and again, for ever."""
         while True:
-            await asyncio.sleep(self._settings.scan_s)
+            await asyncio.sleep(SCAN_S)
             try:
                 hosts = await asyncio.to_thread(self._settings.source.hosts, self._slots_held())
                 self._report(one_machine(hosts))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -65,8 +65,6 @@ class Transport:
     def __init__(
         self, take: Callable[[Peer, memoryview], None], rest: Callable[[], None], monotonic: Callable[[], float]
     ) -> None:
-        self.counts: Counter[str] = Counter()
-        """Frames by fate: `received`, `malformed` (parts missing or too many), `unknown` (no user), `dropped`."""
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
@@ -133,7 +131,6 @@ class Transport:
             if fate != "queued":
                 return fate
         if len(peer.outbox) >= OUTBOX:
-            self.counts["dropped"] += len(peer.outbox) + 1
             self.forget(peer)
             return "gone"
         peer.outbox.append(frame)
@@ -213,15 +210,12 @@ class Transport:
             self._loop.call_soon(self._pump)
 
     def _receive(self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float) -> None:
-        self.counts["received"] += 1
         # Names that peers give themselves are refused: who took the name of one who just left would get their frames.
         identity = parts[0].bytes
         if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:
-            self.counts["malformed"] += 1
             return
         user = self._user(curve, parts[1])
         if user is None:
-            self.counts["unknown"] += 1
             return
         key = (id(socket), identity)
         peer = self._peers.get(key)
@@ -269,7 +263,6 @@ class Transport:
             except Exception:
                 log.exception("a CURVE handshake could not be judged")
             if user is None:
-                self.counts["unknown keys"] += 1
                 reply = [version, request, b"400", b"this key is not in the table", b"", b""]
             else:
                 reply = [version, request, b"200", b"welcome", user.encode(), b""]

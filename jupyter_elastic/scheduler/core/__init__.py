@@ -6,15 +6,15 @@ follows from the events alone, so folding a journal gives the same state again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import isfinite
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core.decide import decide, limit_at, unknown
+from jupyter_elastic.scheduler.core.decide import decide, found, limit_at
 from jupyter_elastic.scheduler.core.explain import explain, until
 from jupyter_elastic.scheduler.core.react import react
-from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve
+from jupyter_elastic.scheduler.core.state import FALLBACK, State, evolve
 from jupyter_elastic.scheduler.core.view import Views, job_info, slot_infos
 from jupyter_elastic.types import (
     AgentChanged,
@@ -38,7 +38,6 @@ from jupyter_elastic.types import (
     Stimulus,
     View,
 )
-from jupyter_elastic.types.errors import NotFound
 
 __all__ = ["Core", "State"]
 
@@ -128,12 +127,10 @@ class Core:
         NotFound if there is no such job.
         """
         if job is not None:
-            return [job_info(self.state, self._find(job))]
-        found: Iterable[Job] = self.state.jobs.values()
-        if all:
-            ended = list(self.state.ended.values())
-            found = [*ended[max(len(ended) - limit, 0) :], *found]
-        return [job_info(self.state, one) for one in sorted(found, key=lambda one: one.job)]
+            return [job_info(self.state, found(self.state, job))]
+        ended = list(self.state.ended.values()) if all else []
+        shown = [*ended[max(len(ended) - limit, 0) :], *self.state.jobs.values()]
+        return [job_info(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
 
     def slots(self) -> list[SlotInfo]:
         """Every slot of the pool."""
@@ -141,23 +138,17 @@ class Core:
 
     def explain(self, job: JobId, now: float) -> str:
         """Why the job waits or holds what it holds, in a few lines; NotFound if there is none."""
-        return explain(self.state, self._find(job), now)
+        return explain(self.state, found(self.state, job), now)
 
     def until(self, job: JobId, now: float) -> str:
         """The sentence of that about its start; empty where waiting alone does not help."""
-        return until(self.state, self._find(job), now)
+        return until(self.state, found(self.state, job), now)
 
     def next_wakeup(self, now: float) -> float | None:
         """When the next time limit is reached (not before `now`): a Tick is due then. None: never."""
         limits = (limit_at(self.state.jobs[job]) for job in self.state.active)
         due = min((limit for limit in limits if limit is not None), default=None)
         return None if due is None else max(due, now)
-
-    def _find(self, job_id: JobId) -> Job:
-        job = self.state.find(job_id)
-        if job is None:
-            raise NotFound(unknown(self.state, job_id))
-        return job
 
 
 def _again(policy: str, events: tuple[Event, ...]) -> bool:

@@ -130,22 +130,20 @@ def _check_fits(state: State, spec: JobSpec) -> None:
     )
 
 
-def _unfinished(state: State, job_id: int) -> Job:
+def found(state: State, job_id: int) -> Job:
+    """The unfinished or ended job; NotFound says what may have become of it."""
     job = state.find(job_id)
-    if job is None:
-        raise NotFound(unknown(state, job_id))
-    return job
-
-
-def unknown(state: State, job_id: int) -> str:
-    """What to say of a job that is not in the state."""
+    if job is not None:
+        return job
     if 1 <= job_id < state.next_job:
-        return f"job {job_id} ended long ago and the pool has forgotten it; what it wrote is still in its folder"
-    return f"there is no job {job_id}; `jupyter elastic jobs --all` lists them"
+        raise NotFound(
+            f"job {job_id} ended long ago and the pool has forgotten it; what it wrote is still in its folder"
+        )
+    raise NotFound(f"there is no job {job_id}; `jupyter elastic jobs --all` lists them")
 
 
 def _cancel(state: State, command: Cancel) -> EventList:
-    job = _unfinished(state, command.job)
+    job = found(state, command.job)
     reason = plan.plain(command.reason) or f"cancelled by {command.by}"
     if job.phase == "queued":
         return [JobEnded(job=job.job, outcome="cancelled", reason=reason)]
@@ -155,7 +153,7 @@ def _cancel(state: State, command: Cancel) -> EventList:
 
 
 def _resize(state: State, command: Resize) -> EventList:
-    job = _unfinished(state, command.job)
+    job = found(state, command.job)
     if job.job in state.ended:
         raise BadRequest(
             f"job {job.job} {ENDED_AS[job.phase]} and can't be resized; submit it again with another range"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec import Struct
 
+from jupyter_elastic.scheduler.plugins import typed_options
 from jupyter_elastic.types import HostView, JobView, Plan, Policy, Profile, Size, Speed, View
 from jupyter_elastic.types.errors import BadRequest
 
@@ -32,7 +32,7 @@ def from_source(name: str, source: str, options: dict[str, Any] | None = None) -
         raise BadRequest(f"policy {name}: {_where(problem, name)}{type(problem).__name__}: {problem}") from problem
     rule = space.get("plan")
     if callable(rule):
-        _options(name, NoOptions, options)
+        typed_options(name, NoOptions, options or {})
         return _function(name, rule)
     kinds = [
         found
@@ -74,7 +74,7 @@ def _function(name: str, rule: Any) -> Policy:
 
 
 def _instance(name: str, kind: Any, options: dict[str, Any] | None) -> Policy:
-    typed = _options(name, getattr(kind, "Options", NoOptions), options)
+    typed = typed_options(name, getattr(kind, "Options", NoOptions), options or {})
     for attribute, default in (("work_conserving", False), ("interval_s", None), ("summary", "Given from a cell.")):
         if not hasattr(kind, attribute):
             setattr(kind, attribute, default)
@@ -83,19 +83,6 @@ def _instance(name: str, kind: Any, options: dict[str, Any] | None) -> Policy:
     except Exception as problem:
         raise BadRequest(f"policy {name}: {_where(problem, name)}{type(problem).__name__}: {problem}") from problem
     return made
-
-
-def _options(name: str, kind: type[Struct], options: dict[str, Any] | None) -> Struct:
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    unknown = sorted(set(options or {}) - set(known))
-    try:
-        if not unknown:
-            typed: Struct = msgspec.convert(options or {}, kind, strict=False)
-            return typed
-        problem = f"there is no option {', '.join(unknown)}"
-    except (msgspec.ValidationError, TypeError) as error:
-        problem = str(error)
-    raise BadRequest(f"policy {name}: {problem}; its options are {', '.join(known) or 'none'}")
 
 
 def _where(problem: Exception, name: str) -> str:

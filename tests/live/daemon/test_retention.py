@@ -33,8 +33,9 @@ def test_a_daemon_forgets_what_ended_long_ago(pool, spec) -> None:
     forgotten = next(event.data for event in client.events(0) if isinstance(event.data, JobsForgotten))
     assert forgotten.jobs == (1, 2)
     assert [info.job for info in client.jobs(all=True)] == [3]
-    with pytest.raises(NotFound, match="job 1 ended long ago"):
-        client.ask(wire.ExplainJob(job=1))
+    for ask in (wire.ExplainJob(job=1), wire.CancelJob(job=1), wire.ResizeJob(job=1, max_slots=2)):
+        with pytest.raises(NotFound, match="job 1 ended long ago"):
+            client.ask(ask)
     assert client.submit(spec, "key 3") == 3, "a key that is remembered makes no second job"
     assert client.submit(spec, "key 1") == 4, "no number is used twice"
     pool.kill()
