@@ -1,8 +1,9 @@
 """Growing, shrinking and losing a worker: how long until the next step, and how long nobody steps.
 
-Ours: a native `hvd.elastic.run` job (torch) and a `training` job (TensorFlow) in a real pool, resized by its owner's
-wish. Peer: torchrun 1:2 with its work-around (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, last call and monitor shortened),
-a second agent started, ended, and one worker killed; it keeps its state in a checkpoint file.
+Ours: a native `hvd.elastic.run` job (torch), a `training` job on both engines (torch) and one on Horovod (TensorFlow)
+in a real pool, resized by its owner's wish. Peer: torchrun 1:2 with its work-around
+(`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, last call and monitor shortened), a second agent started, ended, and one worker
+killed; it keeps its state in a checkpoint file.
 """
 
 from __future__ import annotations
@@ -78,6 +79,34 @@ def train(state):
 
 train(state)
 """
+TRAINING = """
+import json, os, time
+import torch
+from jupyter_elastic import training
+
+torch.manual_seed(0)
+model = torch.nn.Linear(32, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = training.State(model=model, optimizer=optimizer)
+x = torch.randn(64 * 40, 32)
+
+@training.run
+def train(state):
+    for state.epoch in state.epochs(100_000):
+        for a, b in training.batches((x, x[:, :4]), batch_size=64):
+            optimizer.zero_grad()
+            ((model(a) - b) ** 2).mean().backward()
+            optimizer.step()
+            with open(steps, "a") as file:
+                file.write(json.dumps([time.time(), training.rank(), training.size(), os.getpid()]) + "\\n")
+            time.sleep(0.02)
+            if os.path.exists(stop):
+                return
+            if state.step % 5 == 0:
+                state.commit()
+
+train(state)
+"""
 TORCHRUN = """
 import json, os, time
 import torch, torch.distributed as dist
@@ -142,33 +171,51 @@ class Steps:
 def measure(rounds: int) -> list[dict[str, Any]]:
     """Ours and the peer's, one after the other in every round."""
     ours: dict[str, list[float]] = {}
+    torch: dict[str, list[float]] = {}
+    horovod: dict[str, list[float]] = {}
     keras: dict[str, list[float]] = {}
     peer: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, Pool(Path(folder, "pool"), slots=2) as pool:
         pool.client.ask(wire.SwitchPolicy(name="elastic_fifo", options={"cooldown": 0}))
         for index in range(rounds):
             _ours(pool, TORCH, Path(folder, f"torch{index}"), ours, kill=True)
+            _ours(pool, TRAINING, Path(folder, f"distributed{index}"), torch, kill=True, engine="torch")
+            _ours(pool, TRAINING, Path(folder, f"horovod{index}"), horovod, kill=True)
             _ours(pool, KERAS, Path(folder, f"keras{index}"), keras, kill=False)
             _torchrun(Path(folder, f"peer{index}"), peer)
     name = "torchrun with its work-around"
+    figures = {
+        "first": "submit to first step",
+        "grow": "grow 1 to 2: wish to first step",
+        "grow pause": "grow 1 to 2: pause",
+        "shrink": "shrink 2 to 1: wish to first step",
+        "kill": "SIGKILL to next step",
+    }
     return [
         row("grow 1 to 2: wish to first step", "s", ours["grow"], peer["grow"], name, "ratio <= 0.05"),
         row("grow 1 to 2: pause", "s", ours["grow pause"], peer["grow pause"], name),
         row("shrink 2 to 1: wish to first step", "s", ours["shrink"], peer["shrink"], name, "ratio <= 0.05"),
         row("shrink 2 to 1: pause", "s", ours["shrink pause"], peer["shrink pause"], name),
         row("SIGKILL to next step", "s", ours["kill"], peer["kill"], name, "ratio <= 0.02"),
+        *(
+            row(f"training, engine torch: {what}", "s", torch[key], horovod[key], "engine horovod")
+            for key, what in figures.items()
+        ),
         row("TensorFlow grow 1 to 2: pause", "s", keras["grow pause"], [], "", "<= 0.3 s"),
         row("TensorFlow grow 1 to 2: wish to first step", "s", keras["grow"], [], "", ""),
         row("TensorFlow shrink 2 to 1: wish to first step", "s", keras["shrink"], [], "", ""),
     ]
 
 
-def _ours(pool: Pool, source: str, folder: Path, found: dict[str, list[float]], *, kill: bool) -> None:
+def _ours(
+    pool: Pool, source: str, folder: Path, found: dict[str, list[float]], *, kill: bool, engine: str = "horovod"
+) -> None:
     folder.mkdir()
     steps, stop = Steps(folder / "steps"), folder / "stop"
     names = {"steps": str(steps.path), "stop": str(stop)}
-    job = pool.submit(source, slots=(1, 1), engine="horovod", names=names)
-    steps.first(lambda step: step[2] == 1)
+    begun = time.time()
+    job = pool.submit(source, slots=(1, 1), engine=engine, names=names)
+    found.setdefault("first", []).append(steps.first(lambda step: step[2] == 1)[0] - begun)
 
     def resize(slots: int) -> tuple[float, list[float]]:
         time.sleep(1.0)

@@ -1,7 +1,7 @@
 """Real data to the end: a job that grows, loses a worker and shrinks is as accurate as one that nothing happens to.
 
 Scikit-learn's digits, 1 -> 2 -> SIGKILL of rank 0 -> 2 -> 1, against one worker left alone. One seed by default, three
-with JUPYTER_ELASTIC_TEST_EVERYTHING; for PyTorch and for TensorFlow.
+with JUPYTER_ELASTIC_TEST_EVERYTHING; for PyTorch on both engines and for TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine.bench import Bench
 
 SEEDS = (0, 1, 2) if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else (0,)
@@ -105,11 +106,11 @@ async def shaken(bench):
     (bench.folder / "hurry").touch()
 
 
-def accuracy(folder, source, names, story):
+def accuracy(engine, folder, source, names, story):
     """Of the trained model on data it never saw."""
 
     async def live():
-        async with Bench(Horovod, folder, source, names=names, out=("accuracy",)) as bench:
+        async with Bench(engine, folder, source, names=names, out=("accuracy",)) as bench:
             await story(bench)
             assert (await bench.ended(240)).outcome == "completed", bench.story()
             assert {step["step"] for step in bench.steps()} == set(range(1, 23 * EPOCHS + 1))
@@ -119,11 +120,15 @@ def accuracy(folder, source, names, story):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("framework", "source"), [("torch", TORCH), ("keras", KERAS)], ids=["torch", "keras"])
-def test_an_elastic_run_is_as_accurate_as_a_static_one(warm_workers, tmp_path, digits, framework, source, seed):
+@pytest.mark.parametrize(
+    ("engine", "framework", "source"),
+    [(Horovod, "torch", TORCH), (Torch, "torch", TORCH), (Horovod, "keras", KERAS)],
+    ids=["torch", "torch.distributed", "keras"],
+)
+def test_an_elastic_run_is_as_accurate_as_a_static_one(warm_workers, tmp_path, digits, engine, framework, source, seed):
     pytest.importorskip(framework)
     names = {**digits, "SEED": seed, "EPOCHS": EPOCHS}
-    static = accuracy(tmp_path / "static", source, names, left_alone)
-    elastic = accuracy(tmp_path / "elastic", source, names, shaken)
+    static = accuracy(engine, tmp_path / "static", source, names, left_alone)
+    elastic = accuracy(engine, tmp_path / "elastic", source, names, shaken)
     assert static > 0.9  # it learned
     assert abs(elastic - static) <= POINT
