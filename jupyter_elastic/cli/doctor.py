@@ -21,8 +21,10 @@ from rich.filesize import decimal as human
 from jupyter_elastic.cli.commands import print_json, table
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.requests import expect
-from jupyter_elastic.driver.engine import Finding
+from jupyter_elastic.driver.engine import Engine, Finding
 from jupyter_elastic.jobfiles import captures
+from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.kernel import submission
 from jupyter_elastic.platform import paths, plugins
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, EngineError
@@ -132,6 +134,23 @@ def check_engines() -> Finding:
     return Finding("engines", "ok", ", ".join(found) + ("; not: " + "; ".join(lacking) if lacking else ""))
 
 
+def check_default_engines() -> Finding:
+    """Which engines cells get that name none, and what would change that."""
+    kinds = {
+        "training": "from jupyter_elastic import training",
+        "torch.distributed": "import torch.distributed",
+        "TensorFlow": "import tensorflow",
+        "other cells": "",
+    }
+    given: dict[str, list[str]] = {}
+    for kind, source in kinds.items():
+        cell = Payload(source=source, filename="", first_line=1, names=b"")
+        given.setdefault(submission.default_engine(cell).engine, []).append(kind)
+    found = "; ".join(f"{name} for {', '.join(cells)}" for name, cells in given.items())
+    lacking = [engine.missing() for engine in _engines() if engine.missing()]
+    return Finding("default engines", "ok", found, "; ".join(lacking) or "another by --engine")
+
+
 def check_hostname() -> Finding:
     """Other hosts can reach this one by its own name; Horovod asks for it."""
     name = socket.gethostname()
@@ -158,17 +177,17 @@ def check_captures() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    check_python, check_jupyter, check_extension, check_daemon, check_engines, check_gpus, check_keras,
-    check_hostname, check_captures,
+    check_python, check_jupyter, check_extension, check_daemon, check_engines, check_default_engines, check_gpus,
+    check_keras, check_hostname, check_captures,
 )  # fmt: skip
 
 
-def _checks_of_engines() -> list[Callable[[], Finding]]:
-    """What engines have to say beside `missing`; one that can't be loaded has its place in `check_engines`."""
+def _engines() -> list[type[Engine]]:
+    """The installed engines; one that can't be loaded has its place in `check_engines`."""
     found = []
     for entries in plugins.installed(plugins.ENGINES).values():
-        with contextlib.suppress(EngineError, AttributeError):
-            found.append(plugins.load(entries).examine)
+        with contextlib.suppress(EngineError):
+            found.append(plugins.load(entries))
     return found
 
 
@@ -190,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="jupyter elastic doctor", description="Check all that a job needs here.")
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
     options = parser.parse_args(argv)
-    findings = examine(_checks_of_engines())
+    findings = examine([engine.examine for engine in _engines() if hasattr(engine, "examine")])
     (print_json if options.json else _show)(findings)
     return int(any(finding.status == "error" for finding in findings))
 

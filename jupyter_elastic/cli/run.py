@@ -28,15 +28,15 @@ def main(argv: Sequence[str]) -> int:
     """Run a script on slots of the pool, and show what it prints; the exit code. An ElasticError says what is wrong."""
     file, arguments, options = script_line(argv, os.environ)
     package = _package(file, arguments, options)
-    engine = submission.choose_engine(options.engine, resumable=options.resumable)
-    for line in submission.report(package, options, engine):
+    choice = submission.choose_engine(package.payload, options)
+    for line in submission.report(package, options, choice):
         print(line, file=sys.stdout if options.dry_run else sys.stderr)
     if options.dry_run:
         return 0
     services.ensure()
     with Client() as client:
         check_size(client, options.min_slots)
-        job = submission.submit(client, options, package, engine, Path(file).name[:200])
+        job = submission.submit(client, options, package, choice, Path(file).name[:200])
         if options.detach:
             print(f"job {job.id} is queued; its output: jupyter elastic logs {job.id} --follow", file=sys.stderr)
             print(job.id)

@@ -204,7 +204,7 @@ class JobModel:
             job=self.job,
             name=spec.name if spec else "",
             owner=self.owner,
-            engine=spec.engine if spec else "",
+            engine=_engine(spec) if spec else "",
             phase=self.phase,
             tone=tone,
             state=state,
@@ -395,3 +395,7 @@ def _done(progress: Progress | None) -> float | None:
         if part is not None and whole:
             return part / whole
     return None
+
+
+def _engine(spec: JobSpec) -> str:
+    return f"{spec.engine} ({spec.engine_reason})" if spec.engine_reason else spec.engine

@@ -54,7 +54,9 @@ class Engine(Protocol):
     exactly one `ExitReported`.
 
     An engine whose workers form process groups has `worker` too: its other half, a `worker.plugin.WorkerPlugin`, as
-    `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`.
+    `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`. By a class method
+    `claim(cell: cell_text.Cell) -> cell_text.Claim | None` it joins in when a cell names no engine; `library` names the
+    modules that are its own. `resumable` is true where it can end all workers at a change and start them anew.
 
     Args:
         context: What there is to know of the attempt.

@@ -1,9 +1,14 @@
-"""Reads off a cell's text and captured names what engines want to know of it, without running anything."""
+"""Reads off a cell's text and captured names what engines want to know of it, without running anything.
+
+By that an engine says how well it fits a cell (`Claim`), and the kernel chooses one where none is named.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
 
 from jupyter_elastic.jobfiles.payload import Payload
 
@@ -12,10 +17,35 @@ _ELASTIC = re.compile(r"\belastic\b")
 _RUN = re.compile(r"\brun\b")
 _TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
 _TORCH = re.compile(r"\b(torch|lightning|pytorch_lightning|accelerate|transformers)\b")
-_BY_LOCAL_RANK = re.compile(
-    rb"local_rank|LOCAL_RANK|torch\.distributed|torch import distributed|\b(lightning|pytorch_lightning|accelerate)\b"
+_BY_LOCAL_RANK = re.compile(rb"local_rank|LOCAL_RANK")
+_TORCH_DISTRIBUTED = re.compile(
+    rb"torch\.distributed|torch import distributed|init_process_group|DistributedDataParallel"
+    rb"|\b(lightning|pytorch_lightning|accelerate)\b"
 )
-_TRAINER = re.compile(rb"\btransformers\b")
+_ON_TORCH_DISTRIBUTED = (b"distributed", b"init_process_group", b"DistributedDataParallel", b"lightning", b"accelerate")
+"""One of them is in all that the expression finds; captured names can be hundreds of megabytes."""
+_TRANSFORMERS = re.compile(rb"\btransformers\b")
+
+
+class Fit(IntEnum):
+    """How well an engine fits a cell."""
+
+    ANY = 0
+    """It runs the cell as it runs any."""
+    CAN = 1
+    """It forms groups that the cell can use."""
+    GOOD = 2
+    """The same, and it is to be preferred to others that can."""
+    OWN = 3
+    """The cell uses the engine's own library."""
+
+
+class Claim(NamedTuple):
+    """What an engine says of a cell. The highest fit is chosen; of two that are equal, the engine first by name."""
+
+    fit: Fit
+    why: str
+    """`the cell uses training`."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +56,12 @@ class Cell:
     """It can regroup: it uses Horovod's elastic API or our `training.run`."""
     forms_groups: bool = False
     """It forms a process group."""
+    library: bool = False
+    """It imports the engine's own library, or has captured something of it."""
+    training: bool = False
+    """It uses this package's `training`."""
+    torch_distributed: bool = False
+    """It uses `torch.distributed`, or a framework on it: Lightning, Accelerate, transformers' `Trainer`."""
     frameworks: tuple[str, ...] = ()
     pins: bool = False
     """It picks its device by its local rank, or uses a framework that does."""
@@ -34,7 +70,10 @@ class Cell:
 
 
 def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
-    """Look at the payload's text and at the bytes of its names; nothing is unpickled."""
+    """Look at the payload's text and at the bytes of its names; nothing is unpickled.
+
+    `library` is the engine's own: the module, and what people call it.
+    """
     source, names = payload.source, payload.names
     by_name = any(name.encode() in names for name in library[:1])
     ours = "jupyter_elastic" in source or b"jupyter_elastic" in names
@@ -51,8 +90,27 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
     if _TORCH.search(source) or b"torch" in names:
         found.append("torch")
     tf_cluster = "MultiWorkerMirroredStrategy" in source or b"MultiWorkerMirroredStrategy" in names
-    pins = any(
-        _BY_LOCAL_RANK.search(text) or (_TRAINER.search(text) and b"Trainer" in text)
-        for text in (source.encode(), names)
+    both = (source.encode(), names)
+    torch_distributed = any(
+        (any(word in text for word in _ON_TORCH_DISTRIBUTED) and _TORCH_DISTRIBUTED.search(text))
+        or (b"Trainer" in text and _TRANSFORMERS.search(text))
+        for text in both
     )
-    return Cell(elastic=elastic, forms_groups=forms_groups, frameworks=tuple(found), pins=pins, tf_cluster=tf_cluster)
+    return Cell(
+        elastic=elastic,
+        forms_groups=forms_groups,
+        library=uses_library(payload, library),
+        training=ours,
+        torch_distributed=torch_distributed,
+        frameworks=tuple(found),
+        pins=torch_distributed or any(_BY_LOCAL_RANK.search(text) for text in both),
+        tf_cluster=tf_cluster,
+    )
+
+
+def uses_library(payload: Payload, library: tuple[str, ...]) -> bool:
+    """Whether the cell imports the first of these, or has captured something of it."""
+    return any(
+        name.encode() in payload.names or re.search(rf"(?m)^\s*(?:from|import)\s.*\b{name}\b", payload.source)
+        for name in library[:1]
+    )

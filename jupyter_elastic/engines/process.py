@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.worker_processes import Member
 from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.protocol import worker as messages
@@ -21,6 +22,12 @@ class Process(WorkersEngine):
     """One attempt's independent workers."""
 
     name: ClassVar[str] = "process"
+
+    @classmethod
+    def claim(cls, cell: Cell) -> Claim | None:
+        """Any cell, where no other engine fits better."""
+        del cell
+        return Claim(Fit.ANY, "the cell forms no group")
 
     def _preempt(self) -> None:
         for name in self.members:

@@ -84,6 +84,12 @@ class WorkersEngine:
         """Why this engine can't run with this interpreter; empty: nothing is missing."""
         return ""
 
+    @classmethod
+    def claim(cls, cell: cell_text.Cell) -> cell_text.Claim | None:
+        """How well this engine fits the cell, and why; None: it is taken only when it is named."""
+        del cell
+        return None
+
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         self.context = context
         self.machine = Membership(min_slots=context.min_slots)

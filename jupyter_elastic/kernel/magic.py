@@ -20,9 +20,10 @@ from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, check_size, find
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import workers
+from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
-from jupyter_elastic.kernel.submission import choose_engine, interrupted, report, submit
+from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.protocol import wire
 
 
@@ -61,7 +62,7 @@ def _warm() -> None:
         from jupyter_elastic.widgets import job_display
 
         job_display.prepare()
-        choose_engine("process")
+        default_engine(Payload(source="", filename="", first_line=1, names=b""))
         services.ensure()
         for framework in _likely_frameworks():
             workers.address(sys.executable, {**os.environ, **capture.environment(os.environ)}, (framework,)).warm_up()
@@ -90,12 +91,12 @@ class ElasticMagics(Magics):
             return None
         options = parse(line, os.environ)
         package = self._package(options, cell)
-        engine = choose_engine(options.engine, resumable=options.resumable)
-        for said in report(package, options, engine):
-            print(said)  # noqa: T201
+        choice = choose_engine(package.payload, options)
+        for note in report(package, options, choice):
+            print(note)  # noqa: T201
         if options.dry_run:
             return None
-        return self._run(options, package, engine)
+        return self._run(options, package, choice)
 
     distribute.__doc__ = distribute_line.__doc__
 
@@ -143,7 +144,7 @@ class ElasticMagics(Magics):
             labels={name: f"<In[{number}]>" for name, number in _cells(self.shell).items()},
         )
 
-    def _run(self, options: Options, package: capture.Package, engine: str) -> Any:
+    def _run(self, options: Options, package: capture.Package, choice: Choice) -> Any:
         from jupyter_elastic.widgets import bundle
         from jupyter_elastic.widgets.job_display import JobDisplay, surface
 
@@ -153,7 +154,7 @@ class ElasticMagics(Magics):
         check_size(client, options.min_slots)
         notebook, cell = _place(self.shell)
         name = f"cell-{_number(self.shell)}"
-        job = submit(client, options, package, engine, name, notebook=notebook, cell=cell)
+        job = submit(client, options, package, choice, name, notebook=notebook, cell=cell)
         if options.handle:
             self.shell.user_ns[options.handle] = job
         view = None

@@ -110,8 +110,8 @@ def sizes_from(text: str) -> tuple[int, ...]:
 @argument(
     "--engine",
     default="",
-    help="What starts the workers: horovod (one process group), process (independent), or a plug-in. Default: horovod "
-    "where it is built.",
+    help="What starts the workers: horovod or torch (one process group), process (independent), or a plug-in. Default: "
+    "what fits the cell; its view says which, and why.",
 )
 @argument(
     "--in",

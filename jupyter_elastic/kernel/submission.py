@@ -5,27 +5,35 @@ For whoever submits, a notebook's cell or a terminal. Knows the client and a job
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import getpass
+import itertools
 import os
+import re
 import sys
 import time
 from importlib.metadata import EntryPoint
-from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from rich.filesize import decimal as human
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.jobfiles.payload import create_job_folder, remove_job_folder
+from jupyter_elastic.engines.cell_text import Claim, read_cell, uses_library
+from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.platform import paths, plugins
 from jupyter_elastic.types import JobInfo, JobSpec
-from jupyter_elastic.types.errors import BadRequest, JobCancelled
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
+MOST_MODULES, MOST_TEXT = 200, 2_000_000
+"""Of a folder's own modules at most so many, and so many characters, are looked at for the choice of an engine."""
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CANCEL_S = 60.0
 """How long an interrupted cell waits for its job to be gone."""
 UNANSWERED = (
@@ -38,7 +46,7 @@ def submit(
     client: Client,
     options: Options,
     package: capture.Package,
-    engine: str,
+    choice: Choice,
     name: str,
     *,
     notebook: str = "",
@@ -57,7 +65,8 @@ def submit(
             python=sys.executable,
             min_slots=options.min_slots,
             max_slots=options.max_slots,
-            engine=engine,
+            engine=choice.engine,
+            engine_reason=choice.why,
             priority=options.priority,
             sizes=options.sizes,
             preemptible=options.preemptible,
@@ -100,27 +109,81 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
     return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}")
 
 
-def choose_engine(asked: str, *, resumable: bool = False) -> str:
-    """The engine asked for, else Horovod where it is built for this interpreter, else independent workers.
+class Choice(NamedTuple):
+    """The engine that a cell gets."""
 
-    BadRequest names the engines that there are, or says what the one asked for can't do.
-    """
-    if not asked:
-        return "horovod" if _has_horovod() else "process"
-    if asked not in _engines():
+    engine: str
+    why: str = ""
+    """Empty when it was asked for."""
+
+
+def choose_engine(payload: Payload, options: Options) -> Choice:
+    """The engine asked for, else the one that claims the cell most; BadRequest when it lacks something here."""
+    choice = Choice(options.engine) if options.engine else default_engine(payload)
+    try:
+        check_engine(choice.engine, resumable=options.resumable)
+    except BadRequest as problem:
+        raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
+    return choice
+
+
+def default_engine(payload: Payload) -> Choice:
+    """The engine of a cell that names none, by what the installed ones say of it."""
+    payload = replace(payload, source=payload.source + local_modules(payload))
+    cell = read_cell(payload)
+    claims: dict[str, Claim] = {}
+    for name in sorted(_engines()):
+        with contextlib.suppress(ElasticError):  # said where it is named, and by doctor
+            engine = plugins.load(_engines()[name])
+            library = uses_library(payload, getattr(engine, "library", ()))
+            if claim := hasattr(engine, "claim") and engine.claim(dataclasses.replace(cell, library=library)):
+                claims[name] = claim
+    if not claims:
+        raise BadRequest("no engine can run this cell; `jupyter elastic doctor` says what is installed")
+    best = max(claims, key=lambda name: claims[name].fit)
+    return Choice(best, claims[best].why)
+
+
+def local_modules(payload: Payload) -> str:
+    """The text of the modules of the cell's own folders that it names, of those that they name, and so on."""
+    found: dict[str, list[Path]] = {}
+    for folder in map(Path, payload.sys_path):
+        if not (folder.is_relative_to(sys.base_prefix) or folder.is_relative_to(sys.prefix)):
+            found |= {path.stem: [path] for path in itertools.islice(folder.glob("*.py"), MOST_MODULES)}
+            for path in itertools.islice(folder.glob("*/__init__.py"), MOST_MODULES):
+                found[path.parent.name] = list(itertools.islice(path.parent.rglob("*.py"), MOST_MODULES))
+    found.pop("jupyter_elastic", None)
+    text, unread = "", payload.source + payload.names[:MOST_TEXT].decode(errors="replace")
+    while unread and len(text) < MOST_TEXT:
+        named = found.keys() & set(_WORD.findall(unread))
+        unread = "".join(_text(path) for name in sorted(named) for path in found.pop(name))
+        text += unread
+    return text
+
+
+def _text(path: Path) -> str:
+    try:
+        return "\n" + path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def check_engine(name: str, *, resumable: bool = False) -> None:
+    """BadRequest when there is no such engine, when it lacks something here, or can't start its workers anew."""
+    if name not in _engines():
         _engines.cache_clear()  # installed a moment ago?
-        if asked not in _engines():
+        if name not in _engines():
             raise BadRequest(
-                f"--engine {asked}: there is no such engine; installed are {', '.join(sorted(_engines())) or 'none'}"
+                f"--engine {name}: there is no such engine; installed are {', '.join(sorted(_engines())) or 'none'}"
             )
-    if missing := _missing(asked):
-        raise BadRequest(f"--engine {asked}: {missing}. Nothing was queued.")
-    if resumable and not getattr(plugins.load(_engines()[asked]), "resumable", False):
+    engine = plugins.load(_engines()[name])
+    if missing := engine.missing():  # the workers run this kernel's interpreter
+        raise BadRequest(f"--engine {name}: {missing}. Nothing was queued.")
+    if resumable and not getattr(engine, "resumable", False):
         raise BadRequest(
-            f"--resumable: the engine {asked} can't end its workers and start them anew; leave --resumable out, or "
+            f"--resumable: the engine {name} can't end its workers and start them anew; leave --resumable out, or "
             "name another with --engine. Nothing was queued."
         )
-    return asked
 
 
 @functools.cache
@@ -129,16 +192,7 @@ def _engines() -> dict[str, list[EntryPoint]]:
     return plugins.installed(plugins.ENGINES)
 
 
-def _missing(engine: str) -> str:
-    """Why the workers, which run this kernel's interpreter, can't have this engine; empty when they can."""
-    return str(plugins.load(_engines()[engine]).missing())
-
-
-def _has_horovod() -> bool:
-    return "horovod" in sys.modules or find_spec("horovod") is not None
-
-
-def report(package: capture.Package, options: Options, engine: str) -> list[str]:
+def report(package: capture.Package, options: Options, choice: Choice) -> list[str]:
     """What travels, in a few lines."""
     lines = []
     sent = sorted((c for c in package.captured if c.kind != "import"), key=lambda c: -c.size)
@@ -164,6 +218,7 @@ def report(package: capture.Package, options: Options, engine: str) -> list[str]
         wants = " or ".join(map(str, options.sizes)) or wants
         kept = ("" if options.preemptible else ", not to be paused") + (", resumable" if options.resumable else "")
         back = ", ".join(options.out) or "nothing"
+        engine = choice.engine + (f" ({choice.why})" if choice.why else "")
         lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
         if travel := capture.telling(package.payload.env):
             lines.append(f"environment: {', '.join(travel)} travel, and what the system and the frameworks need")

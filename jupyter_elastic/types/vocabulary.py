@@ -75,6 +75,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     min_slots: Annotated[int, Meta(ge=1, le=100_000)]
     max_slots: Annotated[int, Meta(ge=1, le=100_000)]
     engine: Name = "horovod"
+    engine_reason: Annotated[str, Meta(max_length=200)] = ""
+    """Why it has that engine; empty when it was asked for."""
     sizes: tuple[int, ...] = ()
     """Allowed numbers of workers; empty: every number from `min_slots` to `max_slots`."""
     min_servers: Count = 0

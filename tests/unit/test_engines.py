@@ -3,28 +3,122 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import cloudpickle
 import pytest
 
+from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.workers import WorkersEngine
-from jupyter_elastic.kernel.submission import choose_engine
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.kernel import submission
+from jupyter_elastic.kernel.options import Options
+from jupyter_elastic.kernel.submission import check_engine, choose_engine
+from jupyter_elastic.platform import plugins
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
 def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(BadRequest, match="build-horovod"):
-        choose_engine("horovod")
-    assert choose_engine("process") == "process"
+        check_engine("horovod")
+    check_engine("process")
 
 
 def test_an_engine_that_starts_nothing_anew_is_refused_for_a_resumable_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_engine("process", resumable=True) == "process"
+    check_engine("process", resumable=True)
     monkeypatch.delattr(WorkersEngine, "resumable")
     with pytest.raises(BadRequest, match="--resumable: the engine process can't"):
-        choose_engine("process", resumable=True)
+        check_engine("process", resumable=True)
 
 
 def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(BadRequest, match=r"installed are .*process"):
-        choose_engine("carrier-pigeon")
+        check_engine("carrier-pigeon")
+
+
+CELLS = {
+    "print(1)": "process",
+    "import torch\ntorch.ones(2)": "process",
+    "# as horovod and the others do\nprint(1)": "process",
+    "import horovod.torch as hvd": "horovod",
+    "import torch, horovod.torch as hvd\nimport torch.distributed as dist": "horovod",
+    "from jupyter_elastic import training\nimport torch": "horovod",
+    "import tensorflow as tf": "horovod",
+    "import torch.distributed as dist": "torch",
+    "from accelerate import Accelerator": "torch",
+    "import lightning": "torch",
+    "from transformers import Trainer": "torch",
+    "from transformers import pipeline": "process",
+}
+WITHOUT_HOROVOD = {
+    "from jupyter_elastic import training\nimport torch": "torch",
+    "from jupyter_elastic import training": "torch",
+    "from jupyter_elastic import training\nimport keras": "process",
+    "import tensorflow as tf": "process",
+    "import torch.distributed as dist": "torch",
+}
+
+
+def cell(source: str, **more: Any) -> Payload:
+    return Payload(**{"source": source, "filename": "<In[1]>", "first_line": 2, "names": b"", **more})
+
+
+@pytest.mark.parametrize(
+    ("source", "built", "engine"),
+    [(source, True, engine) for source, engine in CELLS.items()]
+    + [(source, False, engine) for source, engine in WITHOUT_HOROVOD.items()],
+)
+def test_a_cell_that_names_no_engine(source: str, *, built: bool, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = {"torch", "horovod"} if built else {"torch"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in present else None)
+    choice = choose_engine(cell(source), Options())
+    assert choice.engine == engine
+    assert choice.why.startswith("the cell ")
+    assert choose_engine(cell(source), Options(engine="process")) == ("process", "")
+
+
+def test_a_cell_that_imports_horovod_is_refused_where_it_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(BadRequest, match="the cell imports it: --engine horovod: Horovod is not built"):
+        choose_engine(cell("import horovod.torch as hvd"), Options())
+
+
+def test_what_the_cells_own_modules_import_counts(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "__init__.py").write_text("")
+    (tmp_path / "ours" / "deep.py").write_text("import helper_of_ours\n")
+    (tmp_path / "helper_of_ours.py").write_text("import torch.distributed as dist\n")
+    (tmp_path / "another.py").write_text("import horovod.torch as hvd\n")
+    folder = (str(tmp_path),)
+    assert choose_engine(cell("import ours", sys_path=folder), Options()).engine == "torch"
+    captured = cell("run()", names=cloudpickle.dumps({"word": "ours"}), sys_path=folder)
+    assert choose_engine(captured, Options()).engine == "torch"
+    assert choose_engine(cell("print(1)", sys_path=folder), Options()).engine == "process"
+
+
+def test_an_installed_engine_joins_in_and_one_that_is_broken_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mpi:
+        library = ("mpi4py",)
+
+        @classmethod
+        def missing(cls) -> str:
+            return ""
+
+        @classmethod
+        def claim(cls, found: Cell) -> Claim | None:
+            return Claim(Fit.OWN, "the cell imports mpi4py") if found.library else None
+
+    installed = {**submission._engines(), "mpi": "mpi", "broken": "broken"}
+
+    def load(entries: Any) -> Any:
+        if entries == "broken":
+            raise EngineError("it can't be loaded")
+        return Mpi if entries == "mpi" else plugins.load(entries)
+
+    monkeypatch.setattr(submission, "_engines", lambda: installed)
+    monkeypatch.setattr(submission, "plugins", SimpleNamespace(load=load))
+    assert choose_engine(cell("from mpi4py import MPI"), Options()) == ("mpi", "the cell imports mpi4py")
+    assert choose_engine(cell("print(1)"), Options()).engine == "process"

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
+from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.horovod.messages import StoreAddress
 from jupyter_elastic.engines.horovod.store import Store
@@ -32,6 +33,15 @@ class Horovod(GroupEngine):
         if importlib.util.find_spec("horovod") is None:
             return "Horovod is not built for this interpreter; run `jupyter elastic build-horovod` in its environment"
         return ""
+
+    @classmethod
+    def claim(cls, cell: Cell) -> Claim | None:
+        """Cells that import Horovod; where it is built, those that use `training` or TensorFlow too."""
+        if cell.library:
+            return Claim(Fit.OWN, "the cell imports it")
+        if cls.missing() or not (cell.training or "tensorflow" in cell.frameworks):
+            return None
+        return Claim(Fit.GOOD, "the cell uses training" if cell.training else "the cell uses TensorFlow")
 
     @classmethod
     def examine(cls) -> Finding:

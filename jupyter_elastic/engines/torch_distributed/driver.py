@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
+from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
 from jupyter_elastic.engines.torch_distributed.store_server import StoreServer
@@ -25,6 +26,15 @@ class Torch(GroupEngine):
         if importlib.util.find_spec("torch") is None:
             return "PyTorch is not installed for this interpreter; run `pip install torch` in its environment"
         return ""
+
+    @classmethod
+    def claim(cls, cell: Cell) -> Claim | None:
+        """Cells that use `torch.distributed` or a framework on it; those that use `training`, unless in TensorFlow."""
+        if cell.torch_distributed:
+            return Claim(Fit.OWN, "the cell uses torch.distributed")
+        if cls.missing() or not cell.training or "tensorflow" in cell.frameworks:
+            return None
+        return Claim(Fit.CAN, "the cell uses training")
 
     @classmethod
     def examine(cls) -> Finding:

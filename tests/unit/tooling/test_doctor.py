@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -16,12 +17,22 @@ def test_every_check_finds_something_here(pool_dir: Path, capsys: pytest.Capture
     findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
     assert code == 0, findings
     assert set(findings) == {
-        "Python", "Jupyter", "server extension", "daemon", "engines", "GPUs", "Horovod", "PyTorch", "Keras",
-            "host name", "captures",
+        "Python", "Jupyter", "server extension", "daemon", "engines", "default engines", "GPUs", "Horovod", "PyTorch",
+            "Keras", "host name", "captures",
     }  # fmt: skip
     assert "torch" in findings["Horovod"]["found"]
     assert "horovod" in findings["engines"]["found"]
+    assert findings["default engines"]["found"] == (
+        "horovod for training, TensorFlow; torch for torch.distributed; process for other cells"
+    )
     assert "not running" in findings["daemon"]["found"]
+
+
+def test_what_would_change_the_default_engines_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name == "torch" else None)
+    finding = doctor.check_default_engines()
+    assert finding.found == "torch for training, torch.distributed; process for TensorFlow, other cells"
+    assert "jupyter elastic build-horovod" in finding.advice
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
