@@ -20,10 +20,11 @@ from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
-from msgspec import Struct
+from msgspec import field
 
 from jupyter_elastic.client.job import slot_range
 from jupyter_elastic.jobfiles.payload import LOGICAL_WORKERS
+from jupyter_elastic.types import JobRequest
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -36,7 +37,7 @@ MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and the rank is added."""
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(JobRequest, frozen=True, kw_only=True):
     """What a `%%distribute` line asks for, checked."""
 
     min_slots: int = 1
@@ -49,17 +50,9 @@ class Options(Struct, frozen=True, kw_only=True):
     out: tuple[str, ...] = ()
     detach: bool = False
     handle: str | None = None
-    max_time_s: float | None = None
-    estimate_s: float | None = None
-    env: dict[str, str] = {}
-    priority: int = 0
-    sizes: tuple[int, ...] = ()
-    """Allowed numbers of slots, ascending; empty: all of the range."""
-    preemptible: bool = True
+    env: dict[str, str] = field(default_factory=dict)
     resumable: bool = False
     """The cell loads a checkpoint of its own: a change of size ends all workers and starts them anew."""
-    deadline_at: float | None = None
-    """Seconds since the epoch."""
     dry_run: bool = False
     seed: int | None = None
 

@@ -28,7 +28,7 @@ from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.platform import paths, plugins
-from jupyter_elastic.types import JobInfo, JobSpec
+from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
 MOST_MODULES, MOST_TEXT = 200, 2_000_000
@@ -63,18 +63,11 @@ def submit(
             name=options.name or name,
             folder=str(folder),
             python=sys.executable,
-            min_slots=options.min_slots,
-            max_slots=options.max_slots,
             engine=choice.engine,
             engine_reason=choice.why,
-            priority=options.priority,
-            sizes=options.sizes,
-            preemptible=options.preemptible,
-            deadline_at=options.deadline_at,
-            max_time_s=options.max_time_s,
-            estimate_s=options.estimate_s,
             notebook=notebook,
             cell=cell,
+            **{asked: getattr(options, asked) for asked in JobRequest.__struct_fields__},
         )
         try:
             number = client.submit(spec)

@@ -58,6 +58,7 @@ from jupyter_elastic.types.vocabulary import (
     AgentPlace,
     Host,
     JobId,
+    JobRequest,
     JobSpec,
     Phase,
     Progress,

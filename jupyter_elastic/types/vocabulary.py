@@ -64,19 +64,11 @@ class Size(Record, frozen=True, gc=False):
         return self.workers + self.servers
 
 
-class JobSpec(Record, frozen=True, kw_only=True):
-    """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
+class JobRequest(Record, frozen=True, kw_only=True):
+    """How many slots a person asked for, and on what terms."""
 
-    name: Name
-    folder: Path
-    """Absolute path of the job's folder, written by its owner before the submit: payload, logs, results, commits."""
-    python: Path
-    """The interpreter that runs the workers: the kernel's own."""
     min_slots: Annotated[int, Meta(ge=1, le=100_000)]
     max_slots: Annotated[int, Meta(ge=1, le=100_000)]
-    engine: Name = "horovod"
-    engine_reason: Annotated[str, Meta(max_length=200)] = ""
-    """Why it has that engine; empty when it was asked for."""
     sizes: tuple[int, ...] = ()
     """Allowed numbers of workers; empty: every number from `min_slots` to `max_slots`."""
     min_servers: Count = 0
@@ -88,6 +80,19 @@ class JobSpec(Record, frozen=True, kw_only=True):
     """Running time after which the job is stopped as failed (Slurm's `--time`)."""
     estimate_s: float | None = None
     """The owner's guess of the running time at `min_slots`, for backfill."""
+
+
+class JobSpec(JobRequest, frozen=True, kw_only=True):
+    """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
+
+    name: Name
+    folder: Path
+    """Absolute path of the job's folder, written by its owner before the submit: payload, logs, results, commits."""
+    python: Path
+    """The interpreter that runs the workers: the kernel's own."""
+    engine: Name = "horovod"
+    engine_reason: Annotated[str, Meta(max_length=200)] = ""
+    """Why it has that engine; empty when it was asked for."""
     group: Annotated[str, Meta(max_length=200)] = ""
     notebook: Path = ""
     cell: Annotated[str, Meta(max_length=200)] = ""
