@@ -238,10 +238,7 @@ class JobModel:
     @property
     def fraction(self) -> float | None:
         """Done of the training, 0 to 1; None where the job does not say how much there is."""
-        if self.phase == "completed":
-            return 1.0
-        done = _done(self.progress)
-        return None if done is None else min(1.0, max(0.0, done))
+        return 1.0 if self.phase == "completed" else fraction_done(self.progress)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +268,7 @@ class JobModel:
     def _advance(self, at: float, progress: Progress) -> None:
         self.progress = progress
         self._reports += 1
-        done = _done(progress)
+        done = fraction_done(progress)
         if done is not None:
             if self._speed and done < self._speed[-1][1]:
                 self._speed.clear()  # rolled back to a commit
@@ -387,13 +384,13 @@ def human_range(low: float, high: float) -> str:
     return f"less than {last} {unit}" if first == 0 else f"about {first} to {last} {unit}"
 
 
-def _done(progress: Progress | None) -> float | None:
-    """Fraction done that a report amounts to."""
+def fraction_done(progress: Progress | None) -> float | None:
+    """Done of the training by this report, 0 to 1; None where it does not say how much there is."""
     if progress is None:
         return None
     for part, whole in ((progress.samples, progress.total_samples), (progress.epoch, progress.epochs)):
         if part is not None and whole:
-            return part / whole
+            return min(1.0, max(0.0, part / whole))
     return None
 
 

@@ -5,36 +5,15 @@ Pure: no clock, no socket. Begins from what the daemon answers (jobs and slots a
 
 from __future__ import annotations
 
-import bisect
-from collections import Counter, deque
+import itertools
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from jupyter_elastic.types import (
-    ACTIVE,
-    ENDED,
-    Event,
-    HostsChanged,
-    JobEnded,
-    JobId,
-    JobInfo,
-    JobProgressed,
-    JobRequeued,
-    JobResized,
-    JobRunning,
-    JobStarted,
-    JobSubmitted,
-    PlanAccepted,
-    PlanRejected,
-    PolicyUsed,
-    RescaleRequested,
-    SlotId,
-    SlotInfo,
-    SlotsReleased,
-    StopRequested,
-)
+from jupyter_elastic.client.job_model import fraction_done
+from jupyter_elastic.types import ACTIVE, ENDED, Event, JobId, JobInfo, SlotId, SlotInfo, events
 from jupyter_elastic.widgets.pool_screen import (
     HistoryPoint,
     HostBox,
@@ -102,49 +81,50 @@ class PoolModel:
         self.seq = event.seq
         data = event.data
         match data:
-            case JobSubmitted():
+            case events.JobSubmitted():
                 self._put(
                     JobInfo(job=data.job, owner=data.owner, spec=data.spec, phase="queued", submitted_at=event.at)
                 )
-            case JobStarted() | RescaleRequested():
+            case events.JobStarted() | events.RescaleRequested():
                 self._lease(event.at, data)
-            case JobRunning():
+            case events.JobRunning():
                 self._change(data.job, phase="running", elastic=data.elastic)
-            case StopRequested():
+            case events.StopRequested():
                 self._drain(data.job, ())
                 self._change(data.job, phase="stopping", slots=())
                 self._note(
                     event.at, data.job, f"stop ({data.how}): {data.reason}" if data.reason else f"stop: {data.how}"
                 )
-            case SlotsReleased():
+            case events.SlotsReleased():
                 self._release(data)
-            case JobProgressed():
+            case events.JobProgressed():
                 self._change(data.job, progress=data.progress)
-            case JobRequeued():
+            case events.JobRequeued():
                 self._change(data.job, phase="queued", slots=(), reason=data.reason or data.cause)
-            case JobResized():
+            case events.JobResized():
                 info = self.jobs.get(data.job)
                 if info is not None:
                     self._change(data.job, spec=data.applied(info.spec))
-            case JobEnded():
+            case events.JobEnded():
                 gone = self.jobs.pop(data.job, None)
                 self.queued -= gone is not None and gone.phase == "queued"
                 self.forecasts.pop(data.job, None)
-            case HostsChanged():
+            case events.HostsChanged():
                 self._set_hosts(data)
-            case PolicyUsed():
-                self._switch(event, data)
-            case PlanRejected():
+            case events.PolicyUsed():
+                self.policy, self.policy_options = data.name, data.options
+                self.switches.appendleft(
+                    SwitchRow(at=event.at, by=event.by, name=data.name, previous=data.previous, reason=data.reason)
+                )
+            case events.PlanRejected():
                 self._note(event.at, None, f"plan of {data.policy} not followed: {data.reason}")
-            case PlanAccepted():
+            case events.PlanAccepted():
                 for job, text in data.reasons.items():
                     self._note(event.at, int(job), text)
-        if isinstance(
-            data, JobStarted | RescaleRequested | StopRequested | SlotsReleased | HostsChanged | JobSubmitted | JobEnded
-        ):
+        if not isinstance(data, events.JobProgressed):
             self._remember(event.at)
 
-    def _lease(self, at: float, data: JobStarted | RescaleRequested) -> None:
+    def _lease(self, at: float, data: events.JobStarted | events.RescaleRequested) -> None:
         info = self.jobs.get(data.job)
         if info is None:
             return
@@ -152,7 +132,7 @@ class PoolModel:
         self._drain(data.job, data.slots)
         for slot in data.slots:
             self._set_slot(slot, state="leased", job=data.job, owner=info.owner)
-        phase = "starting" if isinstance(data, JobStarted) else "rescaling"
+        phase = "starting" if isinstance(data, events.JobStarted) else "rescaling"
         started = info.started_at if info.started_at is not None else at
         self._change(data.job, phase=phase, slots=data.slots, started_at=started, attempt=data.attempt)
         if self.notes and (self.notes[0].job, self.notes[0].text) == (data.job, data.reason):
@@ -165,7 +145,7 @@ class PoolModel:
             if slot not in kept:
                 self._set_slot(slot, state="draining")
 
-    def _release(self, data: SlotsReleased) -> None:
+    def _release(self, data: events.SlotsReleased) -> None:
         for slot in data.slots:
             box = self.slots.get(slot)
             if box is not None and box.job == data.job:
@@ -177,26 +157,17 @@ class PoolModel:
     def _set_slot(self, slot: SlotId, **changes: Any) -> None:
         self.slots[slot] = msgspec.structs.replace(self.slots.get(slot) or SlotInfo(slot=slot, state="free"), **changes)
 
-    def _set_hosts(self, data: HostsChanged) -> None:
+    def _set_hosts(self, data: events.HostsChanged) -> None:
         boxes: dict[SlotId, SlotInfo] = {}
         for host in data.hosts:
             self.kind = host.kind
             for slot in host.slots:
                 name = host.slot_id(slot.index)
                 old = self.slots.get(name)
-                if old is not None and old.job is not None:
-                    boxes[name] = msgspec.structs.replace(old, reason=slot.out)
-                else:
-                    boxes[name] = SlotInfo(
-                        slot=name, state="out" if slot.out else "free", device=slot.device, reason=slot.out
-                    )
+                if old is None or old.job is None:
+                    old = SlotInfo(slot=name, state="out" if slot.out else "free", device=slot.device)
+                boxes[name] = msgspec.structs.replace(old, reason=slot.out)
         self.slots = boxes
-
-    def _switch(self, event: Event, data: PolicyUsed) -> None:
-        self.policy, self.policy_options = data.name, data.options
-        self.switches.appendleft(
-            SwitchRow(at=event.at, by=event.by, name=data.name, previous=data.previous, reason=data.reason)
-        )
 
     def _change(self, job: JobId, **changes: Any) -> None:
         if job in self.jobs:
@@ -221,6 +192,8 @@ class PoolModel:
             capacity=len(self.slots) - states["out"],
             queued=self.queued,
         )
+        if self.history and msgspec.structs.replace(point, at=self.history[-1].at) == self.history[-1]:
+            return
         if self.history and at - self.history[-1].at < 1.0:
             self.history.pop()
         self.history.append(point)
@@ -232,13 +205,8 @@ class PoolModel:
     def screen(self, now: float, *, limit: int | None = None, offset: int = 0) -> PoolScreen:
         """The page at `now`; `limit` and `offset` choose a window of the job table."""
         rows = sorted(self.jobs.values(), key=lambda info: (info.phase not in ACTIVE, info.submitted_at, info.job))
-        waiting = [info.job for info in rows if info.phase == "queued"]
-        first_waiting = len(rows) - len(waiting)
-        end = None if limit is None else offset + limit
-        jobs = [
-            self._row(info, index - first_waiting + 1 if index >= first_waiting else None, now)
-            for index, info in list(enumerate(rows))[offset:end]
-        ]
+        held = len(rows) - self.queued
+        window = itertools.islice(enumerate(rows, 1), offset, None if limit is None else offset + limit)
         return PoolScreen(
             seq=self.seq,
             at=now,
@@ -247,7 +215,7 @@ class PoolModel:
             policy=self.policy,
             policy_options=self.policy_options,
             hosts=self._hosts(),
-            jobs=jobs,
+            jobs=[self._row(info, place - held if place > held else None, now) for place, info in window],
             total_jobs=len(rows),
             shares=self._shares(now),
             history=list(self.history),
@@ -269,7 +237,7 @@ class PoolModel:
             max_slots=info.spec.max_slots,
             submitted_at=info.submitted_at,
             started_at=info.started_at,
-            fraction=_fraction(info),
+            fraction=fraction_done(info.progress),
             wait_s=(max(0.0, forecast[0] - now), max(0.0, forecast[1] - now)) if forecast else None,
             reason=info.reason,
         )
@@ -293,31 +261,18 @@ class PoolModel:
                 held=held[user],
                 entitled=capacity / len(wants),
                 queued=queued[user],
-                slot_seconds=used.get(user, 0.0),
+                slot_seconds=used[user],
             )
             for user in wants
         ]
 
     def _slot_seconds(self, now: float) -> dict[str, float]:
-        used: dict[str, float] = {}
-        points = list(self.history)
-        begin = bisect.bisect_left(points, now - HISTORY_S, key=lambda point: point.at)
-        for index in range(begin, len(points)):
-            until = points[index + 1].at if index + 1 < len(points) else now
-            for user, slots in points[index].leased.items():
-                used[user] = used.get(user, 0.0) + slots * max(0.0, until - points[index].at)
+        used: dict[str, float] = defaultdict(float)
+        ends = [*(point.at for point in self.history), now][1:]
+        for point, until in zip(self.history, ends, strict=True):
+            for user, slots in point.leased.items():
+                used[user] += slots * max(0.0, until - point.at)
         return used
-
-
-def _fraction(info: JobInfo) -> float | None:
-    progress = info.progress
-    if progress is None:
-        return None
-    if progress.samples is not None and progress.total_samples:
-        return min(1.0, progress.samples / progress.total_samples)
-    if progress.epoch is not None and progress.epochs:
-        return min(1.0, progress.epoch / progress.epochs)
-    return None
 
 
 def _natural(slot: SlotId) -> tuple[str, int]:

@@ -102,6 +102,10 @@ def test_a_preempted_job_waits_at_its_old_place() -> None:
     )
     rows = story.screen().jobs
     assert [(row.job, row.position, row.reason) for row in rows] == [(1, 1, "bob's turn"), (2, 2, "")]
+    assert (story.screen().history[-1].queued, story.screen().history[-1].leased) == (2, {})
+    points = len(story.screen().history)
+    story.tell(PlanAccepted(policy="fifo", reasons={"2": "waits"}))
+    assert len(story.screen().history) == points  # what changes no slot and no queue is no point
 
 
 def test_events_that_were_folded_before_change_nothing() -> None:
