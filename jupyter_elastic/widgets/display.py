@@ -65,12 +65,6 @@ def text(screen: JobScreen, output: Output | None = None, *, error: str = "") ->
     return "\n".join(lines)
 
 
-def bundle(screen: JobScreen, output: Output | None = None, *, error: str = "", rank: int = 0) -> dict[str, str]:
-    """Both forms by their MIME types. `error` is the traceback of the first failing rank, `rank`."""
-    failure = error and f"rank {rank}\n{error}"
-    return {"text/html": html(screen, output, error=failure), "text/plain": text(screen, output, error=failure)}
-
-
 def _state(screen: JobScreen) -> str:
     """What is so, and of a job that goes on when: these forms are kept."""
     if screen.phase in ENDED:

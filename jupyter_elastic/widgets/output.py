@@ -11,7 +11,7 @@ and `html` the markup behind it: `["image", plain, "data:..."]`.
 from __future__ import annotations
 
 import codecs
-import os
+import contextlib
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -44,31 +44,27 @@ class _File:
         self.path = path
         self.offset = 0
         self.skipped = 0
+        """Bytes left out by the last read."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, until: int | None = None) -> str:
         """What was appended since, up to the offset `until`; empty when nothing was."""
+        self.skipped = 0
         try:
             size = self.path.stat().st_size
-        except OSError:
-            return ""
-        if until is not None:
-            if until <= self.offset:
+            if size < self.offset:  # begun anew
+                self.offset = 0
+                self._decoder.reset()
+            end = size if until is None else min(size, until)
+            if end <= self.offset:
                 return ""
-            size = min(size, until)
-        if size < self.offset:  # begun anew
-            self.offset = 0
-            self._decoder.reset()
-        if size == self.offset:
-            return ""
-        if size - self.offset > CHUNK:
-            self.skipped += size - CHUNK - self.offset
-            self.offset = size - CHUNK
-            self._decoder.reset()
-        try:
+            if end - self.offset > CHUNK:
+                self.skipped = end - CHUNK - self.offset
+                self.offset = end - CHUNK
+                self._decoder.reset()
             with self.path.open("rb") as file:
                 file.seek(self.offset)
-                data = file.read(size - self.offset)
+                data = file.read(end - self.offset)
         except OSError:
             return ""
         self.offset += len(data)
@@ -125,16 +121,13 @@ class RankOutput:
     @property
     def relayed(self) -> int:
         """How much of the displays stands in a notebook as outputs of a cell."""
-        if not self._displays.offset:
-            return 0
-        return relayed(self._displays.path.parent)
+        return relayed(self._displays.path.parent) if self._displays.offset else 0
 
     def _read(self, stream: str, until: int | None = None) -> bool:
         file = self._files[stream]
-        skipped = file.skipped
         text = file.more(until)
-        if file.skipped > skipped:
-            self._lines.append(("note", f"… {file.skipped - skipped:,} bytes are only in the file …"))
+        if file.skipped:
+            self._lines.append(("note", f"… {file.skipped:,} bytes are only in the file …"))
         self._feed(stream, text)
         return bool(text)
 
@@ -156,9 +149,7 @@ class RankOutput:
     def _clear(self) -> None:
         """Displays are taken back; what was printed stays, as it does in the file."""
         self._clears = False
-        kept = [line for line in self._lines if not isinstance(line, _Displayed)]
-        self._lines.clear()
-        self._lines.extend(kept)
+        self._lines = deque((line for line in self._lines if not isinstance(line, _Displayed)), MAX_LINES)
 
     def _feed(self, stream: str, text: str) -> None:
         *whole, rest = (self._open[stream] + text).split("\n")
@@ -186,8 +177,11 @@ class Outputs:
 
     def poll(self) -> bool:
         """Read what is new in any rank; whether there was any."""
-        for name in _rank_folders(self.folder):
-            self.ranks.setdefault(int(name[5:]), RankOutput(self.folder / name))
+        with contextlib.suppress(OSError):  # not there yet, or another user's
+            for path in self.folder.iterdir():
+                name, _, rank = path.name.partition(".")
+                if name == "rank" and rank.isdecimal() and int(rank) not in self.ranks:
+                    self.ranks[int(rank)] = RankOutput(path)
         changed = [rank for rank in self.ranks.values() if rank.poll()]
         return bool(changed)
 
@@ -248,12 +242,3 @@ def _drawn(record: Display) -> _Line:
     if html := displays.html(record.data):
         return ("html", plain, html)
     return ("display", plain)
-
-
-def _rank_folders(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
-    except OSError:
-        return []
-    return [name for name in names if name.startswith("rank.") and name[5:].isdigit()]

@@ -62,8 +62,11 @@ def kept_page(job: FollowedJob) -> KeptPage:
 def forms(job: FollowedJob, page: JobPage) -> dict[str, str]:
     """The page for readers without our front end, by MIME type."""
     found = failure_of(job)
-    rank = found.rank if found is not None else 0
-    return display.bundle(page.screen, page.outputs, error=page.traceback, rank=rank)
+    error = f"rank {found.rank}\n{page.traceback}" if found is not None and page.traceback else ""
+    return {
+        "text/html": display.html(page.screen, page.outputs, error=error),
+        "text/plain": display.text(page.screen, page.outputs, error=error),
+    }
 
 
 def failure_of(job: FollowedJob) -> failure.Failure | None:
