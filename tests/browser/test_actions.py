@@ -48,12 +48,12 @@ def aged(page: Page, seconds: float) -> None:
     """Let every job have begun so much earlier, for this page: nobody waits a minute in a test."""
 
     def older(message: str | bytes) -> str:
-        told = json.loads(message)
-        screens = [told["job"]["screen"]] if "job" in told else told.get("pool", {}).get("jobs", [])
+        content = json.loads(message)
+        screens = [content["job"]["screen"]] if "job" in content else content.get("pool", {}).get("jobs", [])
         for screen in screens:
             if screen["started_at"] is not None:
                 screen["started_at"] -= seconds
-        return json.dumps(told)
+        return json.dumps(content)
 
     def pass_on(socket: WebSocketRoute) -> None:
         server = socket.connect_to_server()

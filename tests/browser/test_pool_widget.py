@@ -45,13 +45,13 @@ def test_an_old_server_extension_is_named_and_the_kernel_serves(notebook: Any, p
     page.route("**/elastic/api/health*", lambda route: route.fulfill(content_type="application/json", body=OLD))
     book = notebook(LOAD, "%%distribute --gpus 1 --engine process --detach --name steps\n" + STEPS, "%elastic")
     book.run_all()
-    said = "runs jupyter-elastic 0.0.9, this page is of"
+    notice = "runs jupyter-elastic 0.0.9, this page is of"
     view = page.locator(POOL)
-    expect(view.get_by_role("alert")).to_contain_text(said)
+    expect(view.get_by_role("alert")).to_contain_text(notice)
     expect(view.get_by_role("alert")).to_contain_text("pip install -U jupyter-elastic")
     expect(view.locator(".je-slot.je-leased")).to_have_count(1)
     job = page.locator(".jp-OutputArea .je-job:visible").first
-    expect(job.get_by_role("alert")).to_contain_text(said)
+    expect(job.get_by_role("alert")).to_contain_text(notice)
     expect(job.locator(".je-output")).to_contain_text("step 3")
     (info,) = pool.client.jobs()
     at = len(pool.output(info.job).splitlines())
@@ -61,7 +61,7 @@ def test_an_old_server_extension_is_named_and_the_kernel_serves(notebook: Any, p
     assert pool.ended(info.job).outcome == "cancelled"
     expect(view.locator(".je-slot.je-leased")).to_have_count(0)
     book.wait_command("jupyter-elastic:open-pool")
-    expect(page.locator("#jupyter-elastic-pool")).to_contain_text(said)
+    expect(page.locator("#jupyter-elastic-pool")).to_contain_text(notice)
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

@@ -24,8 +24,8 @@ def test_a_server_and_the_doctor_reach_a_pool_behind_keys(tmp_path: Path) -> Non
                 job = ada.submit("print('hello')")
                 assert pool.ended(job).outcome == "completed"
                 assert pool.info(job).owner == "ada"
-                said = server.api(f"elastic/api/jobs/{job}")
-                assert said["screen"]["owner"] == "ada", said
+                page = server.api(f"elastic/api/jobs/{job}")
+                assert page["screen"]["owner"] == "ada", page
             doctor = [sys.executable, "-c", "from jupyter_elastic.cli.doctor import main; main(['--json'])"]
             found = subprocess.run(doctor, env=env, capture_output=True, text=True, check=False, timeout=120).stdout
             (daemon,) = (finding for finding in json.loads(found) if finding["check"] == "daemon")

@@ -52,16 +52,16 @@ def test_a_job_s_page_says_what_it_uses(server: Lab, pool: Pool) -> None:
     assert server.api(f"elastic/api/jobs/{job}")["screen"]["use"] is None
 
 
-def test_a_loss_that_is_no_number_is_said(server: Lab, pool: Pool) -> None:
+def test_a_loss_that_is_no_number_is_shown(server: Lab, pool: Pool) -> None:
     job = pool.submit("from jupyter_elastic import training\ntraining.report(loss=float('nan'), accuracy=0.5)\n")
     assert pool.ended(job).outcome == "completed"
 
-    def said() -> dict[str, str]:
+    def reported() -> dict[str, str]:
         metrics = server.api(f"elastic/api/jobs/{job}")["screen"]["metrics"]
         return {metric["name"]: metric["last"] for metric in metrics}
 
-    pool.until(lambda: "accuracy" in said(), "the page knows the report")
-    assert said() == {"loss": "nan", "accuracy": "0.5"}
+    pool.until(lambda: "accuracy" in reported(), "the page knows the report")
+    assert reported() == {"loss": "nan", "accuracy": "0.5"}
 
 
 def test_a_failed_job_s_page_has_the_first_traceback(server: Lab, pool: Pool) -> None:
@@ -92,14 +92,14 @@ def test_what_was_asked_for_is_changed_by_rest(server: Lab, pool: Pool) -> None:
     assert (spec.deadline_at, spec.preemptible, spec.min_slots, spec.max_slots) == (due, False, 1, 2)
     server.api(f"elastic/api/jobs/{job}", "PATCH", {"deadline_at": None})
     assert pool.info(job).spec.deadline_at is None
-    for body, said in (
+    for body, reason in (
         ({}, "at least one"),
         ({"deadline_at": 1.0}, "in the past"),
         ({"sizes": [0]}, "body does not fit"),
         ({"sizes": [3]}, "at most 2"),
     ):
         code, refused = server.refusal(f"elastic/api/jobs/{job}", "PATCH", body)
-        assert (code, said in refused["message"]) == (400, True), refused
+        assert (code, reason in refused["message"]) == (400, True), refused
     pool.cancel(job)
     assert pool.ended(job).outcome == "cancelled"
 

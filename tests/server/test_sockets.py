@@ -49,8 +49,8 @@ def test_a_job_s_page_comes_with_what_it_prints(server: Lab, pool: Pool) -> None
     job = pool.submit(WAITS)
     with socket(server, "screens") as connection:
         connection.send(json.dumps({"jobs": [job, 99999]}))
-        said = until(connection, lambda message: "missing" in message)
-        assert said["missing"] == 99999
+        answer = until(connection, lambda message: "missing" in message)
+        assert answer["missing"] == 99999
         until(connection, lambda m: "job" in m and ["stdout", "here"] in m["job"]["outputs"].get("0", []))
         pool.cancel(job)
         until(connection, lambda m: "job" in m and m["job"]["screen"]["phase"] == "cancelled")

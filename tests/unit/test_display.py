@@ -57,12 +57,12 @@ def test_everything_is_escaped() -> None:
 
 
 def test_the_text_form() -> None:
-    said = display.text(screen(), {"0": [["stdout", "hello"]]}, error="Traceback: boom")
-    assert said.splitlines()[0] == "job 7 digits: completed in 12 s"
-    assert "GPUs over time: 1 → 2 → 0" in said
-    assert "about 1 min 5 s left" in said
-    assert "boom" in said
-    assert "  hello" in said
+    text = display.text(screen(), {"0": [["stdout", "hello"]]}, error="Traceback: boom")
+    assert text.splitlines()[0] == "job 7 digits: completed in 12 s"
+    assert "GPUs over time: 1 → 2 → 0" in text
+    assert "about 1 min 5 s left" in text
+    assert "boom" in text
+    assert "  hello" in text
 
 
 def test_a_state_that_will_change_says_of_when_it_is() -> None:
@@ -145,15 +145,20 @@ def test_a_bar_without_end_stays_small(tmp_path: Any) -> None:
     assert len(outputs.ranks[0]._open["stderr"]) < 1000
 
 
-def test_a_traceback_that_is_told_is_not_shown_again() -> None:
-    told = "Traceback (most recent call last):\n  1 / 0\nZeroDivisionError: x\nrank 1: the same"
-    printed = [["stdout", "a"], ["stderr", "w"], *[["stderr", line] for line in told.splitlines()[:3]], ["stdout", "b"]]
+def test_a_traceback_that_is_shown_elsewhere_is_not_shown_again() -> None:
+    failure = "Traceback (most recent call last):\n  1 / 0\nZeroDivisionError: x\nrank 1: the same"
+    printed = [
+        ["stdout", "a"],
+        ["stderr", "w"],
+        *[["stderr", line] for line in failure.splitlines()[:3]],
+        ["stdout", "b"],
+    ]
     once = ["note", "[its traceback is shown with the failure]"]
-    assert without({"0": printed, "1": [["stdout", "a"]]}, told) == {
+    assert without({"0": printed, "1": [["stdout", "a"]]}, failure) == {
         "0": [["stdout", "a"], ["stderr", "w"], ["stdout", "b"], once],
         "1": [["stdout", "a"]],
     }
     assert without({"0": printed}, "") == {"0": printed}
-    assert without({"0": printed}, told.replace("1 / 0", "2 / 0")) == {"0": printed}
+    assert without({"0": printed}, failure.replace("1 / 0", "2 / 0")) == {"0": printed}
     crash = [["stderr", "w"], ["stderr", "Fatal Python error: Aborted"], ["stderr", ""], ["stderr", '  File "ours"']]
     assert without({"0": crash}, "rank 0: killed\nFatal Python error: Aborted\n") == {"0": [["stderr", "w"], once]}

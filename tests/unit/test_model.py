@@ -143,13 +143,13 @@ def test_a_deadline_that_is_changed_is_the_views_too() -> None:
 
 def test_a_cell_without_an_elastic_loop_says_that_its_size_stays() -> None:
     story = Story().submitted().started()
-    told = {"job": 7, "attempt": 1, "generation": 1, "slots": ("h:0", "h:1")}
+    given = {"job": 7, "attempt": 1, "generation": 1, "slots": ("h:0", "h:1")}
     for elastic, words in (
         (None, "size stays 2 until the cell comes to an elastic loop"),
         (False, "size stays 2: this cell has no elastic loop"),
         (True, ""),
     ):
-        story.tell(t.JobRunning(**told, elastic=elastic))
+        story.tell(t.JobRunning(**given, elastic=elastic))
         assert story.model.screen(2).detail.rpartition("; ")[2] == words
 
 
@@ -191,9 +191,9 @@ def test_deaths_stand_in_the_story() -> None:
 
 def test_who_waits_for_whom_is_shown_while_it_is_so() -> None:
     story = Story().submitted().started("h:0", "h:1").running("h:0", "h:1")
-    said = "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9"
-    story.model.use = ResourceUsage(at=100.0, workers=2, cores=1.0, memory=1, gpus=[], waits=said)
+    waits = "rank 0 waits for rank 1 since 60 s, which is at <In[3]>:9"
+    story.model.use = ResourceUsage(at=100.0, workers=2, cores=1.0, memory=1, gpus=[], waits=waits)
     screen = story.model.screen(101.0)
-    assert said in display.text(screen)
+    assert waits in display.text(screen)
     assert "rank 1 since 60 s, which is at &lt;In[3]&gt;:9" in display.html(screen)
     assert "waits" not in display.html(story.model.screen(200.0))  # nobody knows any more

@@ -32,20 +32,20 @@ def test_the_picture_says_who_holds_what_and_who_waits() -> None:
     running = info(1, "running", slots=("a:0",), started_at=40.0)
     model = PoolModel(seq=5, jobs=[running, info(2)], slots=slots, policy="fifo", kind="gpu", user="ann")
     model.forecasts = {2: (280.0, 400.0)}
-    said = drawn(model)
+    picture = drawn(model)
     for words in ("1 of 3 GPUs free", "policy fifo", "a [1] [1…]", "b [ ] [x]", "[red]job[/] 1 <b>",
                   "running for 1 min", "1. in the queue, starts in about 3 to 5 min",
                   "1 of 3.0, 1 waiting"):  # fmt: skip
-        assert words in said
+        assert words in picture
     assert max(len(line) for line in drawn(model, width=50).splitlines()) <= 50
     assert "has not answered since" in drawn(model, down_since=90.0)
 
 
 def test_a_long_queue_is_cut() -> None:
     model = PoolModel(seq=1, jobs=[info(n) for n in range(1, 5001)], slots=[SlotInfo(slot="a:0", state="free")])
-    said = drawn(model, rows=10)
-    assert "and 4,990 more" in said
-    assert len(said.splitlines()) < 40
+    picture = drawn(model, rows=10)
+    assert "and 4,990 more" in picture
+    assert len(picture.splitlines()) < 40
 
 
 def test_an_empty_pool_is_shown_too() -> None:

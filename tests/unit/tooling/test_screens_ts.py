@@ -48,5 +48,5 @@ def test_no_interface_is_left_over() -> None:
 
 
 def test_the_page_knows_its_version() -> None:
-    (said,) = re.findall(r"VERSION = '([^']+)'", (SOURCE.parent / "version.ts").read_text())
-    assert said == jupyter_elastic.__version__
+    (version,) = re.findall(r"VERSION = '([^']+)'", (SOURCE.parent / "version.ts").read_text())
+    assert version == jupyter_elastic.__version__

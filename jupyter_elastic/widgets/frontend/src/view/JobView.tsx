@@ -1,9 +1,9 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { beforeCancel, type Ask } from '../ask';
+import type { Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
-import { Problem, useRequests, type Requests } from './requests';
+import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
 import { Band, changeOfSize, Curve } from './plots';
 
 export interface JobActions {
@@ -230,18 +230,10 @@ function Resize({ screen, actions, requests }: { screen: JobScreen; actions: Job
   );
 }
 
-/** Ends the job: after a question if it has run for long, and once. */
-function Cancel(props: { screen: JobScreen; cancel: () => Promise<unknown>; requests: Requests; ask: Ask }) {
-  const { screen, requests } = props;
-  const [asked, setAsked] = useState(false);
-  const click = async () => {
-    const question = beforeCancel(screen, screen.now);
-    if (question && !(await props.ask(question))) return;
-    setAsked(true);
-    if (!(await requests.run('cancel', props.cancel))) setAsked(false);
-  };
+function Cancel(props: Cancelling) {
+  const [asked, click] = useCancel(props);
   return (
-    <button onClick={() => void click()} disabled={asked} aria-label={`${asked ? 'Cancelling' : 'Cancel'} job ${screen.job}`}>
+    <button onClick={() => void click()} disabled={asked} aria-label={`${asked ? 'Cancelling' : 'Cancel'} job ${props.job.job}`}>
       {asked ? 'Cancelling…' : 'Cancel'}
     </button>
   );
@@ -288,7 +280,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
           )}
           {!over && actions.resize && <Resize screen={screen} actions={actions} requests={requests} />}
           {actions.script && <button onClick={() => void requests.run('script', actions.script!)}>Copy as script</button>}
-          {!over && actions.cancel && <Cancel screen={screen} cancel={actions.cancel} requests={requests} ask={props.ask} />}
+          {!over && actions.cancel && <Cancel job={screen} now={screen.now} cancel={actions.cancel} requests={requests} ask={props.ask} />}
         </span>
       </div>
       <Problem requests={requests} />

@@ -1,10 +1,9 @@
 // The pool: who holds what, who waits, how it has been, what the policy does and why.
 import type { ComponentChildren } from 'preact';
-import { useState } from 'preact/hooks';
-import { beforeCancel, type Ask } from '../ask';
+import type { Ask } from '../ask';
 import { clock, duration, hue, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
-import { Problem, useRequests, type Requests } from './requests';
+import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
 
 /** Of a table that is shown in windows; rows of a short one are as high as they need. */
 const ROW_HEIGHT = 56;
@@ -77,16 +76,9 @@ function state(row: JobRow): string {
   return row.reason || 'waiting';
 }
 
-/** Ends the job of a row: after a question if it has run for long, and once. */
-function RowCancel({ row, cancel, now, requests, ask }: { row: JobRow; cancel: () => Promise<unknown>; now: number; requests: Requests; ask: Ask }) {
-  const [asked, setAsked] = useState(false);
-  const click = async () => {
-    const question = beforeCancel(row, now);
-    if (question && !(await ask(question))) return;
-    setAsked(true);
-    if (!(await requests.run('cancel', cancel))) setAsked(false);
-  };
-  const title = `${asked ? 'Cancelling' : 'Cancel'} job ${row.job}`;
+function RowCancel(props: Cancelling) {
+  const [asked, click] = useCancel(props);
+  const title = `${asked ? 'Cancelling' : 'Cancel'} job ${props.job.job}`;
   return (
     <button class="je-icon" title={title} aria-label={title} disabled={asked} onClick={() => void click()}>
       {asked ? '…' : '✕'}
@@ -113,7 +105,7 @@ function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>
       <span class="je-held" title="slots held / wanted">
         {row.held}/{wants}
       </span>
-      {props.mine ? <RowCancel {...props} /> : <span class="je-icon" />}
+      {props.mine ? <RowCancel {...props} job={row} /> : <span class="je-icon" />}
     </li>
   );
 }

@@ -1,5 +1,6 @@
 // What a person asked for: under way, or refused. A refusal stays until it is closed or something else is asked for.
 import { useState } from 'preact/hooks';
+import { beforeCancel, type Ask } from '../ask';
 
 export interface Requests {
   /** What is under way; empty when nothing is. */
@@ -27,6 +28,27 @@ export function useRequests(): Requests {
     }
   };
   return { busy, problem, close: () => setProblem(''), run };
+}
+
+export interface Cancelling {
+  job: { job: number; name: string; started_at: number | null };
+  /** Seconds since the epoch. */
+  now: number;
+  cancel: () => Promise<unknown>;
+  requests: Requests;
+  ask: Ask;
+}
+
+/** Whether a job is being cancelled, and what a click does: it ends the job, after a question if that has run for long, and once. */
+export function useCancel({ job, now, cancel, requests, ask }: Cancelling): [boolean, () => Promise<void>] {
+  const [asked, setAsked] = useState(false);
+  const click = async () => {
+    const question = beforeCancel(job, now);
+    if (question && !(await ask(question))) return;
+    setAsked(true);
+    if (!(await requests.run('cancel', cancel))) setAsked(false);
+  };
+  return [asked, click];
 }
 
 export function Problem({ requests }: { requests: Requests }) {
