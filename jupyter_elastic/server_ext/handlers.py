@@ -23,6 +23,7 @@ from tornado import web  # type: ignore[attr-defined]
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_elastic.client.job import BACKGROUND
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
@@ -153,9 +154,8 @@ class JobsHandler(_Api):
     async def get(self) -> Any:
         """A list of `JobInfo`; with `all=1` the ended ones too."""
         everything, limit = self.number("all", 0, 1), self.number("limit", 1000, 10_000)
-        found = await self.follower.ask(wire.ListJobs(all=bool(everything), limit=limit))
-        assert isinstance(found, wire.Jobs)
-        return found.jobs
+        answer = await self.follower.ask(wire.ListJobs(all=bool(everything), limit=limit))
+        return expect(answer, wire.Jobs).jobs
 
 
 YEAR_9999 = 253_402_300_799
@@ -211,9 +211,8 @@ class ExplanationHandler(_Api):
     @_answers("read")
     async def get(self, job: str) -> Any:
         """`{text}`."""
-        found = await self.follower.ask(wire.ExplainJob(job=job_number(job)))
-        assert isinstance(found, wire.Explanation)
-        return {"text": found.text}
+        answer = await self.follower.ask(wire.ExplainJob(job=job_number(job)))
+        return {"text": expect(answer, wire.Explanation).text}
 
 
 class OutputHandler(_Api):
@@ -263,8 +262,7 @@ class PoliciesHandler(_Api):
     @_answers("read")
     async def get(self) -> Any:
         """`{policies, refusal}`; `refusal` says whom to ask when this user may not switch."""
-        found = await self.follower.ask(wire.ListPolicies())
-        assert isinstance(found, wire.Policies)
+        found = expect(await self.follower.ask(wire.ListPolicies()), wire.Policies)
         may = await ensure_async(self.authorizer.is_authorized(self, self.current_user, "write", self.auth_resource))
         return {"policies": found.policies, "refusal": found.refusal if may else NOT_HERE}
 

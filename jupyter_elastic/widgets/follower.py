@@ -19,10 +19,11 @@ from typing import Any
 
 from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.client.job_model import JobModel, JobScreen
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo, SlotInfo
-from jupyter_elastic.types.errors import ElasticError, NotFound
+from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
@@ -155,9 +156,7 @@ class PoolFollower:
         if (job := self.jobs.get(number)) is not None:
             job.looked_at = self._clock()
             return job
-        answer = await self.ask(wire.ListJobs(all=True, job=number))
-        if not isinstance(answer, wire.Jobs) or not answer.jobs:
-            raise NotFound(f"there is no job {number}; `%elastic jobs` lists those there are")
+        answer = expect(await self.ask(wire.ListJobs(all=True, job=number)), wire.Jobs)
         return self.follow(answer.jobs[0], self.pool.kind)
 
     async def connect(self) -> AsyncClient:
@@ -261,13 +260,10 @@ class PoolFollower:
                 self.changed()
 
     async def _present(self) -> PoolModel:
-        welcome = await self.ask(wire.Hello(version=wire.VERSION))
-        jobs, hosts = await self.ask(wire.ListJobs(limit=3_000)), await self.ask(wire.ListHosts())
-        policies = await self.ask(wire.ListPolicies())
-        assert isinstance(welcome, wire.Welcome)
-        assert isinstance(jobs, wire.Jobs)
-        assert isinstance(hosts, wire.Hosts)
-        assert isinstance(policies, wire.Policies)
+        welcome = expect(await self.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
+        jobs = expect(await self.ask(wire.ListJobs(limit=3_000)), wire.Jobs)
+        hosts = expect(await self.ask(wire.ListHosts()), wire.Hosts)
+        policies = expect(await self.ask(wire.ListPolicies()), wire.Policies)
         active = next((policy for policy in policies.policies if policy.active), None)
         return PoolModel(
             seq=min(jobs.seq, hosts.seq),
@@ -331,8 +327,8 @@ class PoolFollower:
                     job.task.cancel()
                 elif job.model.phase == "queued" and self.up:
                     with contextlib.suppress(ElasticError):
-                        answer = await self.ask(wire.ExplainJob(job=job.number))
-                        if isinstance(answer, wire.Explanation) and job.model.explain(answer.text, answer.until):
+                        answer = expect(await self.ask(wire.ExplainJob(job=job.number)), wire.Explanation)
+                        if job.model.explain(answer.text, answer.until):
                             self._job_changed(job)
 
     async def _forecast(self) -> None:

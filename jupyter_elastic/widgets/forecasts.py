@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.forecast import shadow, whatif
@@ -45,8 +46,7 @@ async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> li
 
     NotFound or BadRequest for a policy or options that there aren't.
     """
-    answer = await ask(wire.ReadView())
-    assert isinstance(answer, wire.PoolView)
+    answer = expect(await ask(wire.ReadView()), wire.PoolView)
     chosen = {name: answer.options if name == answer.policy else {} for name in policies}
     if options:
         chosen[policies[-1]] = options
@@ -59,9 +59,7 @@ async def _usual(ask: Ask, view: View) -> History:
     """What the pool's past says about the length of jobs that don't; not asked for where all do."""
     if all(job.profile.remaining is not None or job.estimate_s is not None for job in view.jobs):
         return History()
-    past = await ask(wire.ListJobs(all=True, limit=PAST))
-    assert isinstance(past, wire.Jobs)
-    return History.of(past.jobs)
+    return History.of(expect(await ask(wire.ListJobs(all=True, limit=PAST)), wire.Jobs).jobs)
 
 
 class Waits:
@@ -82,8 +80,7 @@ class Waits:
             return False
         self._next = began + EVERY_S
         try:
-            answer = await ask(wire.ReadView())
-            assert isinstance(answer, wire.PoolView)
+            answer = expect(await ask(wire.ReadView()), wire.PoolView)
             view, policy = answer.view, plugins.make_policy(answer.policy, answer.options)
             usual = await _usual(ask, view)
         except ElasticError:  # gone, or a policy from somebody's notebook
@@ -116,8 +113,7 @@ def compare(
 ) -> shadow.Comparison:
     """Ask the active policy and a cell's text about the pool as it is now; BadRequest says what is wrong with it."""
     policy = from_source(name, source, options)
-    answer = ask(wire.ReadView())
-    assert isinstance(answer, wire.PoolView)
+    answer = expect(ask(wire.ReadView()), wire.PoolView)
     active = plugins.make_policy(answer.policy, answer.options)
     return shadow.compare(answer.view, (answer.policy, active), (name, policy))
 
@@ -163,8 +159,7 @@ class Shadows:
             return
         began, self._seq, self._next = self._clock(), seq, math.inf
         try:
-            answer = await ask(wire.ReadView())
-            assert isinstance(answer, wire.PoolView)
+            answer = expect(await ask(wire.ReadView()), wire.PoolView)
             await asyncio.to_thread(self._look, answer.view)
         finally:
             self._next = self._clock() + max(ASKED_S, LAZY * (self._clock() - began))
