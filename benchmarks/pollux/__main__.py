@@ -14,7 +14,8 @@ from typing import Any
 from benchmarks.pollux import reference, simulator, trace
 from benchmarks.pollux.advised import Advised
 from benchmarks.pollux.profiles import read_models
-from jupyter_elastic.scheduler.sim import cli, registry
+from jupyter_elastic.scheduler.sim import cli
+from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.scheduler.sim.metrics import Run
 from jupyter_elastic.types import Policy
 
@@ -34,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
 def create(name: str, options: dict[str, Any]) -> Policy:
     """A policy of this package by its name here."""
-    return registry.create(name.removesuffix("@ours"), options)
+    return make_policy(name.removesuffix("@ours"), options)
 
 
 def check(name: str, options: dict[str, Any]) -> None:

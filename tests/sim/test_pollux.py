@@ -9,7 +9,8 @@ import pytest
 from benchmarks.pollux import reference, simulator, trace
 from benchmarks.pollux.advised import Advised, gather, place
 from benchmarks.pollux.profiles import Model, read_models
-from jupyter_elastic.scheduler.sim import metrics, registry
+from jupyter_elastic.scheduler.sim import metrics
+from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import Plan, Size, View
 from jupyter_elastic.types.errors import BadRequest
 from tests.support import toy
@@ -89,7 +90,7 @@ class TestReference:
 class TestOurs:
     def test_an_elastic_policy_uses_the_pool(self, tmp_path: Path, models: dict[str, Model]) -> None:
         rows = [(f"j{i}", 40 * i, 1, 128) for i in range(8)]
-        ours = Advised(registry.create("elastic_fifo"))
+        ours = Advised(make_policy("elastic_fifo"))
         run = simulator.simulate(jobs(tmp_path, models, *rows), ours, name="elastic_fifo", nodes=2, gpus=4)
         rigid = simulator.simulate(jobs(tmp_path, models, *rows), reference.Tiresias(), name="las", nodes=2, gpus=4)
         assert not ours.rejected
@@ -97,7 +98,7 @@ class TestOurs:
 
     def test_the_view_tells_the_truth(self, tmp_path: Path, models: dict[str, Model]) -> None:
         (job,) = jobs(tmp_path, models, ("a", 0, 1, 64))
-        view = Advised(registry.create("fifo")).view(60, {"a": job}, {}, 2, 4)
+        view = Advised(make_policy("fifo")).view(60, {"a": job}, {}, 2, 4)
         (seen,) = view.jobs
         assert (seen.min_slots, seen.max_slots, seen.phase) == (1, 8, "queued")
         assert seen.profile.remaining == pytest.approx(64 * 200)
@@ -122,7 +123,7 @@ class TestOurs:
         path = toy.trace(tmp_path / "workload.csv", [("a", 0, 1, 32)])
         ends = []
         for adapt in (False, True):
-            ours = Advised(registry.create("elastic_fifo"))
+            ours = Advised(make_policy("elastic_fifo"))
             run = simulator.simulate(trace.read_jobs(path, models, adapt=adapt), ours, name="x", nodes=1, gpus=4)
             ends.append(run.end)
         assert ends[1] < ends[0]

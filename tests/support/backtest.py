@@ -5,7 +5,7 @@ Knows the core's fold, events and what-if; must not know files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,14 @@ class Backtest:
     @property
     def coverage(self) -> float | None:
         """The share of real waits inside of the predicted range; 0.8 is aimed at."""
-        return whatif.coverage(self.pairs)
+        return coverage(self.pairs)
+
+
+def coverage(etas: Sequence[tuple[Eta, float]]) -> float | None:
+    """The share of real waits (in seconds) that lay in their predicted range."""
+    if not etas:
+        return None
+    return sum(eta.low_s - 1e-9 <= real <= eta.high_s + 1e-9 for eta, real in etas) / len(etas)
 
 
 def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Policy], *, limit: int = 500) -> Backtest:

@@ -8,7 +8,7 @@ jobs under a dozen policies take a second or two. Pure: knows views and policies
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.forecast.lengths import Usual, expected
 from jupyter_elastic.scheduler.policies.speed import rates
-from jupyter_elastic.types import HostView, JobId, JobView, Policy, Profile, Size, View
+from jupyter_elastic.types import HostView, JobId, JobView, Policy, Size, View
 
 GRAIN = 0.02
 """Decisions are at least this share of the time already looked ahead apart: far things are seen less sharply."""
@@ -29,7 +29,8 @@ IDLE_TRIES = 40
 """Decisions in a row without any job running after which those that still wait are given up as never starting."""
 LOSS, LOSS_S = 0.05, 10.0
 """Who finishes later by this share of its time and by this many seconds loses by a switch."""
-
+FUTURES = 12
+"""Possible futures from which the range of a predicted wait is taken."""
 
 Stretch: TypeAlias = Callable[[JobView], float]
 """How many times as long as it is thought to be a job is in this future."""
@@ -99,9 +100,7 @@ def forecast(
         JobForecast(job=fluid.view.job, start_s=fluid.start, finish_s=fluid.finish, guessed=fluid.guessed)
         for fluid in run.fluids
     )
-    jcts = [
-        fluid.finish + view.now - fluid.view.submitted_at for fluid in run.fluids if fluid.finish is not None
-    ]  # fmt: skip
+    jcts = [fluid.finish + view.now - fluid.view.submitted_at for fluid in run.fluids if fluid.finish is not None]
     complete = len(jcts) == len(jobs)
     return Forecast(
         policy=name or policy.name,
@@ -135,11 +134,6 @@ def _against(base: Forecast, other: Forecast) -> Forecast:
 
 class _Fluid:
     """A job as a quantity that flows."""
-
-    __slots__ = (
-        "attained", "changed", "finish", "guessed", "left", "pause", "rate", "run", "size", "speed", "start", "view",
-        "work",
-    )  # fmt: skip
 
     def __init__(self, view: JobView, stretch: float, usual: Usual | None) -> None:
         self.view = view
@@ -181,7 +175,8 @@ class _Fluid:
             return view
         profile = view.profile
         if profile.remaining is not None:
-            profile = _advanced(profile, self.left, self.work - self.left)
+            done = None if profile.done is None else profile.done + (self.work - self.left)
+            profile = replace(profile, remaining=self.left, done=done)
         return replace(
             view,
             phase="running" if size.workers else "queued",
@@ -195,20 +190,11 @@ class _Fluid:
         )
 
 
-def _advanced(profile: Profile, left: float, done: float) -> Profile:
-    return replace(profile, remaining=left, done=None if profile.done is None else profile.done + done)
-
-
 class _Run:
     """One policy's future."""
 
     def __init__(
-        self,
-        view: View,
-        policy: Policy,
-        stretch: Stretch,
-        start_s: float | None,
-        usual: Usual | None,
+        self, view: View, policy: Policy, stretch: Stretch, start_s: float | None, usual: Usual | None
     ) -> None:
         self.view, self.policy, self.start_s = view, policy, start_s
         self.fluids = [_Fluid(job, stretch(job), usual) for job in view.jobs if job.phase != "stopping"]
@@ -247,7 +233,7 @@ class _Run:
             return f"the policy proposed an illegal plan: {reason}"
         self.memo = plan.memo
         for fluid in self.active:
-            size = plan.sizes.get(fluid.view.job, NONE)
+            size = plan.sizes.get(fluid.view.job, Size(0))
             if size != fluid.size:
                 self._resize(fluid, size, now)
         return ""
@@ -290,10 +276,6 @@ class _Run:
             free -= mine
             hosts.append(HostView(name=host.name, capacity=host.capacity, free=mine))
         return tuple(hosts)
-
-
-NONE = Size(0)
-FUTURES = 12
 
 
 # --- how long will it wait? -------------------------------------------------------------------------------------------
@@ -389,13 +371,6 @@ def _luck(job: JobView, number: int, seed: int) -> float:
     mixed = ((mixed ^ (mixed >> 13)) * 3266489917) & 0xFFFFFFFF
     share = ((mixed ^ (mixed >> 16)) + 0.5) / 4294967296
     return math.exp(sigma * NormalDist().inv_cdf(share) - sigma * sigma / 2)
-
-
-def coverage(etas: Sequence[tuple[Eta, float]]) -> float | None:
-    """The share of real waits (in seconds) that lay in their predicted range."""
-    if not etas:
-        return None
-    return sum(eta.low_s - 1e-9 <= real <= eta.high_s + 1e-9 for eta, real in etas) / len(etas)
 
 
 def _starts(view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> dict[JobId, float | None]:

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from jupyter_elastic.scheduler.sim import formats, metrics, registry
+from jupyter_elastic.scheduler.sim import formats, metrics, recorded
+from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
 from jupyter_elastic.scheduler.sim.metrics import Run
 from jupyter_elastic.scheduler.sim.workload import Task, synthetic
 from jupyter_elastic.types.errors import BadRequest, ElasticError
@@ -72,7 +73,7 @@ class Setting:
     title: str
     capacity: int
     run: Callable[[str, dict[str, Any], Tick | None], Run]
-    check: Callable[[str, dict[str, Any]], object] = registry.create
+    check: Callable[[str, dict[str, Any]], object] = make_policy
     """Refuses a policy that there is not, or a wrong option of one, before the first run."""
 
 
@@ -165,8 +166,6 @@ def pool_shape(arguments: argparse.Namespace) -> tuple[int, int]:
 
 
 def _journal(arguments: argparse.Namespace) -> Setting:
-    from jupyter_elastic.scheduler.sim import recorded
-
     events = recorded.read_events(arguments.trace)
     tasks = recorded.tasks_of(events)
     if not tasks:
@@ -180,8 +179,6 @@ def _journal(arguments: argparse.Namespace) -> Setting:
 def _tasks(
     what: str, tasks: list[Task], nodes: int, gpus: int, arguments: argparse.Namespace, costs: Any = None
 ) -> Setting:
-    from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
-
     hosts = pool(nodes, gpus)
     if arguments.elastic is not None:
         tasks = formats.elastic(tasks, arguments.elastic, nodes * gpus)
@@ -201,7 +198,7 @@ def _tasks(
         costs = Costs(start=cost, rescale=cost)
 
     def run(name: str, options: dict[str, Any], tick: Tick | None) -> Run:
-        policy = registry.create(name, options)
+        policy = make_policy(name, options)
         return Simulation(
             tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace
         ).run()

@@ -10,12 +10,13 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler import plugins, policies
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.sim import registry
 from jupyter_elastic.scheduler.sim.metrics import Run, fluid_alone
 from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import Task
@@ -53,6 +54,8 @@ from jupyter_elastic.types import (
 from jupyter_elastic.types.errors import BadRequest
 
 DAEMON = "daemon"
+HORIZON_S = 400 * 86_400.0
+"""Jobs that run longer are taken to run for ever."""
 PATIENCE = 1000
 """Times that a policy is asked again while jobs wait and none runs; then they are taken to wait for ever."""
 TRIES = 8
@@ -94,6 +97,8 @@ class _Life:
     version: int = 0
     """Rises with every change, so that what was planned for before it is void."""
     stopping: bool = False
+    speeds: tuple[Speed, ...] = ()
+    """At each size, once they were asked for."""
 
     def speed(self) -> float:
         return self.task.speed(len(self.slots)) if self.steps else 0.0
@@ -115,7 +120,6 @@ class Simulation:
     options: dict[str, Any] = field(default_factory=dict)
     costs: Costs = field(default_factory=Costs)
     tick: Callable[[int, int], None] | None = None
-    horizon_s: float = 400 * 86_400
     keep_events: bool = False
     oracle: bool = False
     """Show the policy the true speeds and the true work left, as published simulators do, not what the core learned."""
@@ -139,7 +143,6 @@ class Simulation:
         self._number = 0
         self._idle = 0
         self._deciding = self.name
-        self._speeds: dict[int, tuple[Speed, ...]] = {}
 
     def run(self) -> Run:
         """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
@@ -147,9 +150,9 @@ class Simulation:
         self._tell(HostsReported(**self._stamp(), hosts=tuple(self.hosts)))
         self._tell(UsePolicy(**self._stamp(), name=self.name, options=self.options))
         for owner in dict.fromkeys(task.owner for task in self.tasks):
-            self._tell(AgentReported(at=0.0, by=owner, id=self._id(), connected=True))
+            self._tell(AgentReported(**self._stamp(owner), connected=True))
         for task in sorted(self.tasks, key=lambda task: task.submitted):
-            self._at(task.submitted, self._arrival(task))
+            self._at(task.submitted, partial(self._arrive, task))
         if self.policy.interval_s:
             self._at(max(self.policy.interval_s, self.pace_s), self._timer)
         while self._ended < len(self.tasks):
@@ -166,7 +169,7 @@ class Simulation:
 
     def _instant(self) -> None:
         """Everything that happens at the next point in time, and then the policy."""
-        if not self._heap or self._heap[0][0] > self.horizon_s:
+        if not self._heap or self._heap[0][0] > HORIZON_S:
             stuck = [f"{life.task.name} ({life.task.min_slots} slots at least)" for life in self._lives.values()]
             raise BadRequest(
                 f"under {self.name} {len(stuck)} jobs never end, the first is {stuck[0] if stuck else '?'}; "
@@ -197,12 +200,9 @@ class Simulation:
 
     # --- the daemon's part
 
-    def _id(self) -> str:
+    def _stamp(self, by: str = DAEMON) -> dict[str, Any]:
         self._number += 1
-        return f"sim-{self._number}"
-
-    def _stamp(self) -> dict[str, Any]:
-        return {"at": self.now, "by": DAEMON, "id": self._id()}
+        return {"at": self.now, "by": by, "id": f"sim-{self._number}"}
 
     def _tell(self, stimulus: Stimulus) -> None:
         events, effects = self.core.step(stimulus)
@@ -218,7 +218,7 @@ class Simulation:
                 self.run_.notes.append(f"at {event.at:.0f} s: {event.data.reason}")
             elif isinstance(event.data, PolicyUsed) and event.data.name != self._deciding:
                 self._deciding = event.data.name  # the core fell back, as it would in the daemon
-                self.policy = registry.create(event.data.name, dict(event.data.options))
+                self.policy = make_policy(event.data.name, dict(event.data.options))
         for effect in effects:
             self._execute(effect)
 
@@ -240,24 +240,19 @@ class Simulation:
     def _true(self, job: JobView) -> JobView:
         """The job with the trace's knowledge in place of what the core has learned."""
         life = self._lives[job.job]
-        speeds = self._speeds.get(job.job)
-        if speeds is None:
+        if not life.speeds:
             sizes = [size for size in life.task.allowed() if size <= self.run_.capacity]
-            speeds = tuple(Speed(workers=size, samples_per_s=life.task.speed(size)) for size in sizes)
-            self._speeds[job.job] = speeds
+            life.speeds = tuple(Speed(workers=size, samples_per_s=life.task.speed(size)) for size in sizes)
         life.account(self.now)
         profile = Profile(
-            speeds=speeds, done=life.done, remaining=life.task.work - life.done, rescale_cost_s=self.costs.rescale
+            speeds=life.speeds, done=life.done, remaining=life.task.work - life.done, rescale_cost_s=self.costs.rescale
         )
         return replace(job, profile=profile)
 
-    def _arrival(self, task: Task) -> Callable[[], None]:
-        def arrive() -> None:
-            stimulus = Submit(at=self.now, by=task.owner, id=self._id(), spec=spec(task))
-            self._coming[stimulus.id] = task
-            self._tell(stimulus)
-
-        return arrive
+    def _arrive(self, task: Task) -> None:
+        stimulus = Submit(**self._stamp(task.owner), spec=spec(task))
+        self._coming[stimulus.id] = task
+        self._tell(stimulus)
 
     # --- the agents' part
 
@@ -272,14 +267,14 @@ class Simulation:
         elif isinstance(effect, Rescale):
             leaving = tuple(slot for slot in life.slots if slot not in effect.slots)
             if leaving:
-                attempt = life.attempt
-                self._at(self.now + self.costs.release, lambda: self._release(life, attempt, leaving))
+                released = partial(self._report, ReleaseReported, life, life.attempt, slots=leaving)
+                self._at(self.now + self.costs.release, released)
             self._settle(life, effect, self.costs.rescale)
         elif isinstance(effect, Stop) and not life.stopping:
             life.steps, life.stopping = False, True
             life.version += 1
             outcome = "preempted" if effect.how == "preempt" else "cancelled"
-            self._at(self.now + self.costs.stop, self._when(life, lambda: self._exit(life, outcome)))
+            self._later(life, self.now + self.costs.stop, lambda: self._exit(life, outcome))
 
     def _settle(self, life: _Life, effect: Launch | Rescale, pause: float) -> None:
         life.steps = False
@@ -288,32 +283,31 @@ class Simulation:
 
         def settled() -> None:
             life.since, life.steps = self.now, True
-            self._tell(
-                RunningReported(
-                    at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt,
-                    generation=life.generation, slots=life.slots, pause_s=pause, elastic=True,
-                )
+            self._report(
+                RunningReported, life, life.attempt,
+                generation=life.generation, slots=life.slots, pause_s=pause, elastic=True,
             )  # fmt: skip
             speed = life.speed()
             if life.steps and speed > 0:
                 left = (life.task.work - life.done) / speed
-                self._at(self.now + left, self._when(life, lambda: self._complete(life)))
+                self._later(life, self.now + left, lambda: self._complete(life))
                 if life.task.reports:
                     self._report_after(life, self.costs.report_first)
 
         # a rescale ordered during a start doesn't make the start any shorter
         started = isinstance(effect, Launch)
         life.ready = self.now + pause if started else max(life.ready, self.now + pause)
-        self._at(life.ready, self._when(life, settled))
+        self._later(life, life.ready, settled)
 
-    def _when(self, life: _Life, action: Callable[[], None]) -> Callable[[], None]:
+    def _later(self, life: _Life, when: float, action: Callable[[], None]) -> None:
+        """Do this at that time, unless another change of the job comes before."""
         version = life.version
 
         def guarded() -> None:
             if life.version == version and life.job in self._lives:
                 action()
 
-        return guarded
+        self._at(when, guarded)
 
     def _report_after(self, life: _Life, gap: float) -> None:
         def report() -> None:
@@ -321,23 +315,16 @@ class Simulation:
             self._progress(life)
             self._report_after(life, min(2 * gap, self.costs.report_last))
 
-        self._at(self.now + gap, self._when(life, report))
+        self._later(life, self.now + gap, report)
 
     def _progress(self, life: _Life) -> None:
         progress = Progress(
             samples=life.done, total_samples=life.task.work, samples_per_s=life.speed(), world_size=len(life.slots)
         )
-        self._tell(
-            ProgressReported(
-                at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt, progress=progress
-            )
-        )
+        self._report(ProgressReported, life, life.attempt, progress=progress)
 
-    def _release(self, life: _Life, attempt: int, slots: tuple[SlotId, ...]) -> None:
-        stimulus = ReleaseReported(
-            at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=attempt, slots=slots
-        )
-        self._tell(stimulus)
+    def _report(self, kind: Callable[..., Stimulus], life: _Life, attempt: int, **what: Any) -> None:
+        self._tell(kind(**self._stamp(life.task.owner), job=life.job, attempt=attempt, **what))
 
     def _complete(self, life: _Life) -> None:
         life.done, life.since = life.task.work, self.now
@@ -352,11 +339,7 @@ class Simulation:
         if outcome != "preempted":
             del self._lives[life.job]
             self._ended += 1
-        self._tell(
-            ExitReported(
-                at=self.now, by=life.task.owner, id=self._id(), job=life.job, attempt=life.attempt, outcome=outcome
-            )
-        )
+        self._report(ExitReported, life, life.attempt, outcome=outcome)
         if outcome != "preempted" and self.tick is not None:
             self.tick(self._ended, len(self.tasks))
 
@@ -379,8 +362,13 @@ def simulate(
     costs: Costs | None = None,
 ) -> Run:
     """Run tasks under an installed policy on equal nodes: the short way for notebooks."""
-    made = registry.create(policy, options)
+    made = make_policy(policy, options)
     return Simulation(tasks, made, policy, pool(nodes, slots), options=options or {}, costs=costs or Costs()).run()
+
+
+def make_policy(name: str, options: dict[str, Any] | None = None) -> Policy:
+    """An installed policy, `default` for the recommended one; NotFound or BadRequest for what there is not."""
+    return plugins.make_policy(policies.DEFAULT if name == "default" else name, options or {})
 
 
 def spec(task: Task) -> JobSpec:

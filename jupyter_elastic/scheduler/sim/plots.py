@@ -6,7 +6,8 @@ Knows finished runs and matplotlib, which is imported when a picture is wanted.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +22,8 @@ MODELS = 16
 """Models that the legend names."""
 TICKS = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 86_400, 3 * 86_400, 10 * 86_400)
 _Box: TypeAlias = list[tuple[float, float]]
-_Shade: TypeAlias = tuple[float, float, float]
+_Shade: TypeAlias = tuple[str, float]
+"""A colour and how opaque it is."""
 
 
 def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> Any:
@@ -60,7 +62,8 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
 def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
     from matplotlib.collections import PolyCollection
 
-    boxes, shades = _rows(run, unit, colour) if len(run.timelines) <= ROWS else _lanes(run, unit, colour)
+    drawn = list(_rows(run, unit, colour) if len(run.timelines) <= ROWS else _lanes(run, unit, colour))
+    boxes, shades = [box for box, _ in drawn], [shade for _, shade in drawn]
     axes.add_collection(PolyCollection(boxes, facecolors=shades, edgecolors="white", linewidths=0.25))
     axes.set_ylim(max(top for box in boxes for _, top in box) if boxes else 1.0, 0)
     axes.set_yticks([])
@@ -72,32 +75,26 @@ def _gantt(axes: Any, run: Run, unit: float, colour: dict[str, str]) -> None:
     _quiet(axes)
 
 
-def _rows(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], list[_Shade]]:
+def _rows(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
     """A row for each job, in order of submission: thin and grey while it waits, stronger with more slots."""
     timelines = sorted(run.timelines, key=lambda timeline: (timeline.submitted, timeline.name))
     most = max((span.slots for timeline in timelines for span in timeline.spans), default=1)
-    boxes: list[_Box] = []
-    shades: list[_Shade] = []
     for row, timeline in enumerate(timelines):
         waits = [timeline.submitted, *(time for span in timeline.spans for time in (span.start, span.end))]
         waits.append(timeline.ended if timeline.ended is not None else run.end)
         for left, right in zip(waits[::2], waits[1::2], strict=True):
             if right > left:
-                boxes.append(_box(left - run.start, right - run.start, row + 0.42, row + 0.58, unit))
-                shades.append(_shade(PALE, 1.0))
+                yield _box(left - run.start, right - run.start, row + 0.42, row + 0.58, unit), (PALE, 1.0)
         for span in timeline.spans:
-            boxes.append(_box(span.start - run.start, span.end - run.start, row + 0.06, row + 0.94, unit))
-            shades.append(_shade(colour[timeline.model], 0.35 + 0.65 * (span.slots / most) ** 0.5))
-    return boxes, shades
+            shade = colour[timeline.model], 0.35 + 0.65 * (span.slots / most) ** 0.5
+            yield _box(span.start - run.start, span.end - run.start, row + 0.06, row + 0.94, unit), shade
 
 
-def _lanes(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], list[_Shade]]:
+def _lanes(run: Run, unit: float, colour: dict[str, str]) -> Iterator[tuple[_Box, _Shade]]:
     """A lane for each slot: who holds it. Which of equal slots is made up, so that a job's own stay together."""
     spans = sorted((span, index) for index, timeline in enumerate(run.timelines) for span in timeline.spans)
     free, before = set(range(run.capacity)), dict[int, list[int]]()
     ends: list[tuple[float, int, list[int]]] = []
-    boxes: list[_Box] = []
-    shades: list[_Shade] = []
     for span, index in spans:
         while ends and ends[0][0] <= span.start:
             free.update(heapq.heappop(ends)[2])
@@ -106,37 +103,22 @@ def _lanes(run: Run, unit: float, colour: dict[str, str]) -> tuple[list[_Box], l
         free.difference_update(mine)
         before[index] = mine
         heapq.heappush(ends, (span.end, index, mine))
-        timeline = run.timelines[index]
-        shade = _shade(colour[timeline.model], (1.0, 0.72, 0.5)[index % 3])
-        for low, high in _blocks(sorted(mine)):
-            boxes.append(_box(span.start - run.start, span.end - run.start, low, high + 1, unit))
-            shades.append(shade)
-    return boxes, shades
-
-
-def _blocks(lanes: list[int]) -> list[tuple[int, int]]:
-    """Neighbouring lanes as (first, last)."""
-    found: list[tuple[int, int]] = []
-    for lane in lanes:
-        if found and found[-1][1] == lane - 1:
-            found[-1] = (found[-1][0], lane)
-        else:
-            found.append((lane, lane))
-    return found
+        shade = colour[run.timelines[index].model], (1.0, 0.72, 0.5)[index % 3]
+        # neighbouring lanes, whose numbers rise as their places do, are one box
+        for _, block in groupby(enumerate(sorted(mine)), lambda pair: pair[1] - pair[0]):
+            lanes = [lane for _, lane in block]
+            yield _box(span.start - run.start, span.end - run.start, lanes[0], lanes[-1] + 1, unit), shade
 
 
 def _cdf(axes: Any, runs: Sequence[Run]) -> None:
     slowest, fastest = 1.0, 1e9
     for index, run in enumerate(runs):
-        jcts = sorted(c.ended - c.submitted for c in run.timelines if c.ended is not None)
+        jcts = [c.ended - c.submitted for c in run.timelines if c.ended is not None]
         if not jcts:
             continue
-        shares = [(place + 1) / len(jcts) for place in range(len(jcts))]
-        axes.step(
-            [jcts[0], *jcts], [0.0, *shares], where="post", color=COLOURS[index % len(COLOURS)], lw=1.8,
-            ls=("-", "--", ":")[index // len(COLOURS) % 3], label=run.policy,
-        )  # fmt: skip
-        slowest, fastest = max(slowest, jcts[-1]), min(fastest, max(jcts[0], 1.0))
+        line = ("-", "--", ":")[index // len(COLOURS) % 3]
+        axes.ecdf(jcts, color=COLOURS[index % len(COLOURS)], lw=1.8, ls=line, label=run.policy)
+        slowest, fastest = max(slowest, *jcts), min(fastest, max(min(jcts), 1.0))
     axes.set_xscale("log")
     ticks = [at for at in TICKS if fastest / 2 <= at <= 2 * slowest]
     axes.set_xlim(min([fastest / 1.3, *ticks]), slowest * 1.3)
@@ -152,12 +134,6 @@ def _cdf(axes: Any, runs: Sequence[Run]) -> None:
 
 def _box(left: float, right: float, low: float, high: float, unit: float) -> _Box:
     return [(left / unit, low), (right / unit, low), (right / unit, high), (left / unit, high)]
-
-
-def _shade(colour: str, strength: float) -> _Shade:
-    """The colour, mixed with white."""
-    red, green, blue = (1 - strength * (1 - int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
-    return red, green, blue
 
 
 def _legend(figure: Any, colour: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ import msgspec
 
 from jupyter_elastic.scheduler.sim.loop import Costs
 from jupyter_elastic.scheduler.sim.tables import TraceError
-from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import Measured, Power, Task
 from jupyter_elastic.types import (
     AnyEventData,
@@ -70,7 +70,7 @@ class _Record:
     speeds: dict[int, list[float]] = field(default_factory=dict)
     samples: float = 0.0
     total: float | None = None
-    outcome: str = ""
+    completed: bool = False
 
     def pause(self, at: float) -> None:
         if self.since is not None:
@@ -78,25 +78,24 @@ class _Record:
             self.since = None
 
 
-def tasks_of(events: Iterable[Event], *, every: bool = False) -> list[Task]:
-    """The jobs of a journal as tasks; those that completed, or all that ever trained with `every`.
+def tasks_of(events: Iterable[Event]) -> list[Task]:
+    """The completed jobs of a journal as tasks.
 
     Work is the samples reported, else the time trained; speeds are the medians of what was reported at each size, else
-    n workers count as n**0.9. A failed or cancelled job is as long as it was.
+    n workers count as n**0.9.
     """
     records = _records(events)
     start = min((record.submitted for record in records.values()), default=0.0)
     tasks = []
     for number, record in sorted(records.items()):
-        if not record.trained or not (every or record.outcome == "completed"):
+        if not record.trained or not record.completed:
             continue
         speed: Measured | Power = Power()
         work = sum(seconds * speed(size) for size, seconds in record.trained.items())
         reports = bool(record.speeds) and record.samples > 0
         if reports:
             speed = Measured.of({size: median(values) for size, values in record.speeds.items()})
-            samples = record.total if record.total and record.outcome == "completed" else record.samples
-            work = max(samples, 1e-9)
+            work = record.total or record.samples
         deadline = record.spec.deadline_at
         tasks.append(
             Task(
@@ -121,10 +120,7 @@ def tasks_of(events: Iterable[Event], *, every: bool = False) -> list[Task]:
 
 def costs_of(events: Iterable[Event]) -> Costs:
     """What starting, rescaling, releasing and stopping have cost in this pool, as medians; defaults where unknown."""
-    starts: list[float] = []
-    rescales: list[float] = []
-    releases: list[float] = []
-    stops: list[float] = []
+    seen: defaultdict[str, list[float]] = defaultdict(list)
     began: dict[int, tuple[str, float]] = {}
     for event in events:
         data, at = event.data, event.at
@@ -137,19 +133,13 @@ def costs_of(events: Iterable[Event]) -> Costs:
         elif isinstance(data, JobRunning) and data.job in began:
             kind, since = began.pop(data.job)
             if kind == "start":
-                starts.append(at - since)
+                seen[kind].append(at - since)
             elif kind == "rescale":
-                rescales.append(data.pause_s or at - since)
+                seen[kind].append(data.pause_s or at - since)
         elif isinstance(data, SlotsReleased) and data.job in began:
             kind, since = began[data.job]
-            (stops if kind == "stop" else releases).append(at - since)
-    usual = Costs()
-    return Costs(
-        start=median(starts) if starts else usual.start,
-        rescale=median(rescales) if rescales else usual.rescale,
-        release=median(releases) if releases else usual.release,
-        stop=median(stops) if stops else usual.stop,
-    )
+            seen["stop" if kind == "stop" else "release"].append(at - since)
+    return Costs(**{kind: median(seconds) for kind, seconds in seen.items()})
 
 
 def capacity_of(events: Iterable[Event]) -> dict[str, int]:
@@ -161,13 +151,6 @@ def capacity_of(events: Iterable[Event]) -> dict[str, int]:
             if sum(hosts.values()) > sum(widest.values()):
                 widest = hosts
     return widest
-
-
-def timelines_of(events: Iterable[Event]) -> Fold:
-    """The timelines as they really were, to hold against a simulation."""
-    fold = Fold()
-    fold.see(events)
-    return fold
 
 
 def _records(events: Iterable[Event]) -> dict[int, _Record]:
@@ -189,7 +172,7 @@ def _records(events: Iterable[Event]) -> dict[int, _Record]:
             _note(record, data)
         elif isinstance(data, JobEnded):
             record.pause(at)
-            record.outcome = data.outcome
+            record.completed = data.outcome == "completed"
     return records
 
 

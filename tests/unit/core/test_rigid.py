@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic.scheduler.policies import DEFAULT
-from jupyter_elastic.scheduler.sim import registry
+from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import (
     ExitReported,
     HostsChanged,
@@ -99,7 +99,7 @@ def test_what_a_job_that_begins_anew_would_lose_is_told_to_policies() -> None:
 
 
 def test_the_default_policy_does_not_restart_a_plain_cell_for_a_colleague() -> None:
-    policy = registry.create(DEFAULT, {})
+    policy = make_policy(DEFAULT, {})
     pool = Harness(host("a", 2))
     pool.step(UsePolicy, name=DEFAULT)
     job = pool.submit(1, 2)

@@ -9,7 +9,7 @@ import pytest
 from jupyter_elastic.scheduler.forecast import whatif
 from jupyter_elastic.scheduler.forecast.lengths import History, expected
 from jupyter_elastic.scheduler.policies.speed import rates
-from jupyter_elastic.scheduler.sim import registry
+from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import HostView, JobInfo, JobSpec, JobView, Profile, Progress, Size, View
 
 
@@ -81,6 +81,6 @@ def test_finished_jobs_as_screens_see_them_are_a_past() -> None:
 
 def test_a_forecast_asks_the_past() -> None:
     pool = View(now=0.0, hosts=(HostView(name="h", capacity=1, free=1),), jobs=(job(),))
-    found = whatif.forecast(pool, registry.create("fifo"), usual=past(("ann", "train", 500.0)))
+    found = whatif.forecast(pool, make_policy("fifo"), usual=past(("ann", "train", 500.0)))
     assert found.jobs[0].finish_s == pytest.approx(500.0, rel=0.01)
     assert found.jobs[0].guessed

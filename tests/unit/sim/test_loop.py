@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_elastic.scheduler.sim import metrics, registry
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
+from jupyter_elastic.scheduler.sim import metrics
+from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
 from jupyter_elastic.scheduler.sim.workload import Power, Task, synthetic
 from jupyter_elastic.types import JobEnded, JobStarted, Plan, RescaleRequested, Size, SlotsReleased, View
 from jupyter_elastic.types.errors import BadRequest
@@ -23,7 +23,7 @@ def task(name: str, at: float, work: float, least: int = 1, most: int = 1, **mor
 
 
 def simulate(tasks: list[Task], policy: str, slots: int, **options: object) -> Simulation:
-    made = Simulation(tasks, registry.create(policy, options), policy, pool(1, slots), options=options, costs=COSTS,
+    made = Simulation(tasks, make_policy(policy, options), policy, pool(1, slots), options=options, costs=COSTS,
                       keep_events=True)  # fmt: skip
     made.run()
     return made
@@ -142,7 +142,7 @@ def test_an_empty_pool_is_refused(nodes: int, slots: int) -> None:
     with pytest.raises(BadRequest, match="give at least one of both"):
         pool(nodes, slots)
     with pytest.raises(BadRequest, match="without slots"):
-        Simulation([], registry.create("fifo"), "fifo", ())
+        Simulation([], make_policy("fifo"), "fifo", ())
 
 
 @settings(max_examples=12)

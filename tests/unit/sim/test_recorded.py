@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.sim import recorded, registry
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, pool
+from jupyter_elastic.scheduler.sim import recorded
+from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
 from jupyter_elastic.scheduler.sim.tables import TraceError
+from jupyter_elastic.scheduler.sim.timeline import Fold
 from jupyter_elastic.scheduler.sim.workload import synthetic
 from tests.support.backtest import backtest
 
 
 def simulation(policy: str = "elastic_fifo", jobs: int = 30) -> Simulation:
     made = Simulation(
-        synthetic(jobs, slots=8, mean_s=120, load=1.2, seed=2), registry.create(policy), policy, pool(2, 4),
+        synthetic(jobs, slots=8, mean_s=120, load=1.2, seed=2), make_policy(policy), policy, pool(2, 4),
         costs=Costs(start=3.0, rescale=1.5, release=0.5, stop=1.0), keep_events=True,
     )  # fmt: skip
     made.run()
@@ -37,19 +38,20 @@ def test_a_journal_predicts_its_own_makespan(tmp_path: Path) -> None:
     assert recorded.capacity_of(events) == {"node0": 4, "node1": 4}
     tasks = recorded.tasks_of(events)
     assert len(tasks) == 30
-    again = Simulation(tasks, registry.create("elastic_fifo"), "elastic_fifo", pool(2, 4), costs=costs).run()
+    again = Simulation(tasks, make_policy("elastic_fifo"), "elastic_fifo", pool(2, 4), costs=costs).run()
     assert again.end - again.start == pytest.approx(real.run_.end - real.run_.start, rel=0.02)
-    timelines = recorded.timelines_of(events).timelines
-    assert {timeline.name: timeline.ended for timeline in timelines.values()} == {
+    fold = Fold()
+    fold.see(events)
+    assert {timeline.name: timeline.ended for timeline in fold.timelines.values()} == {
         timeline.name: timeline.ended for timeline in real.run_.timelines
     }
 
 
 def test_waits_are_predicted_with_a_range_that_mostly_holds() -> None:
     tasks = synthetic(50, slots=8, load=0.4, mean_s=300, seed=5)
-    run = Simulation(tasks, registry.create("fifo"), "fifo", pool(2, 4), keep_events=True)
+    run = Simulation(tasks, make_policy("fifo"), "fifo", pool(2, 4), keep_events=True)
     run.run()
-    found = backtest(run.events, registry.create)
+    found = backtest(run.events, make_policy)
     assert len(found.pairs) == 50
     assert found.coverage is not None
     assert found.coverage >= 0.6

@@ -6,8 +6,9 @@ import pytest
 
 from jupyter_elastic.scheduler.forecast import whatif
 from jupyter_elastic.scheduler.forecast.whatif import Calibration, Eta
-from jupyter_elastic.scheduler.sim import registry
+from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import HostView, JobView, Plan, Profile, Size, Speed, View
+from tests.support.backtest import coverage
 
 
 def job(number: int, *, workers: int = 0, least: int = 1, most: int = 1, work: float | None = 100.0) -> JobView:
@@ -29,7 +30,7 @@ def view(slots: int, *jobs: JobView, now: float = 1000.0) -> View:
 
 def test_fifo_on_one_slot_is_a_sum() -> None:
     seen = view(1, job(1, workers=1, work=50.0), job(2), job(3))
-    found = whatif.forecast(seen, registry.create("fifo"))
+    found = whatif.forecast(seen, make_policy("fifo"))
     starts = [one.start_s for one in found.jobs]
     finishes = [one.finish_s for one in found.jobs]
     assert starts == pytest.approx([0, 50, 150], rel=0.05)
@@ -40,7 +41,7 @@ def test_fifo_on_one_slot_is_a_sum() -> None:
 
 def test_who_loses_by_a_switch_is_named() -> None:
     seen = view(1, job(1, workers=1, work=1000.0), job(2, work=10.0))
-    fifo, srtf = whatif.compare(seen, {"fifo": registry.create("fifo"), "srtf": registry.create("srtf")}, first="fifo")
+    fifo, srtf = whatif.compare(seen, {"fifo": make_policy("fifo"), "srtf": make_policy("srtf")}, first="fifo")
     assert fifo.losers == fifo.winners == ()
     assert srtf.winners == (2,)
     assert srtf.avg_jct_s is not None
@@ -50,20 +51,20 @@ def test_who_loses_by_a_switch_is_named() -> None:
 
 def test_growth_is_foreseen() -> None:
     seen = view(4, job(1, workers=4, most=4, work=400.0))
-    assert whatif.forecast(seen, registry.create("elastic_fifo")).jobs[0].finish_s == pytest.approx(100.0)
+    assert whatif.forecast(seen, make_policy("elastic_fifo")).jobs[0].finish_s == pytest.approx(100.0)
 
 
 def test_a_job_of_unknown_length_is_a_guess_that_history_sharpens() -> None:
     seen = view(1, job(1, work=None), job(2, work=None))
-    blind = whatif.forecast(seen, registry.create("fifo"))
+    blind = whatif.forecast(seen, make_policy("fifo"))
     assert all(one.guessed for one in blind.jobs)
-    known = whatif.forecast(seen, registry.create("fifo"), usual=lambda _: 500.0)
+    known = whatif.forecast(seen, make_policy("fifo"), usual=lambda _: 500.0)
     assert known.jobs[0].finish_s == pytest.approx(500.0, rel=0.05)
     assert known.jobs[1].start_s == pytest.approx(500.0, rel=0.05)
 
 
 def test_what_can_never_start_is_said() -> None:
-    found = whatif.forecast(view(2, job(1, least=4, most=4)), registry.create("fifo"))
+    found = whatif.forecast(view(2, job(1, least=4, most=4)), make_policy("fifo"))
     assert found.jobs[0].finish_s is None
     assert "don't end within sight" in found.note
     assert found.makespan_s is None
@@ -91,12 +92,12 @@ def test_a_policy_that_fails_has_a_note_and_no_figures() -> None:
 
 
 def test_waits_have_a_range_around_the_guess() -> None:
-    (eta,) = whatif.waits(view(1, job(1, workers=1, work=100.0), job(2)), registry.create("fifo"))
+    (eta,) = whatif.waits(view(1, job(1, workers=1, work=100.0), job(2)), make_policy("fifo"))
     assert eta.start_s == pytest.approx(100, rel=0.05)
     assert 70 < eta.low_s < eta.start_s < eta.high_s < 140  # the length is reported: it varies by little
-    (vague,) = whatif.waits(view(1, job(1, workers=1, work=None), job(2)), registry.create("fifo"))
+    (vague,) = whatif.waits(view(1, job(1, workers=1, work=None), job(2)), make_policy("fifo"))
     assert vague.high_s > 2 * vague.low_s  # nobody knows it
-    assert whatif.waits(view(1, job(1, workers=1)), registry.create("fifo")) == []
+    assert whatif.waits(view(1, job(1, workers=1)), make_policy("fifo")) == []
 
 
 def test_calibration_learns_from_past_errors() -> None:
@@ -123,8 +124,8 @@ def test_misses_widen_the_range_and_hits_narrow_it() -> None:
 
 def test_coverage_counts_what_was_inside() -> None:
     eta = Eta(job=1, start_s=10, low_s=5, high_s=20)
-    assert whatif.coverage([(eta, 5.0), (eta, 20.0), (eta, 21.0), (eta, 1.0)]) == 0.5
-    assert whatif.coverage([]) is None
+    assert coverage([(eta, 5.0), (eta, 20.0), (eta, 21.0), (eta, 1.0)]) == 0.5
+    assert coverage([]) is None
 
 
 def test_two_hundred_jobs_under_every_policy_are_quick() -> None:
@@ -137,7 +138,7 @@ def test_two_hundred_jobs_under_every_policy_are_quick() -> None:
             asked += 1
             return inner.plan(view)
 
-    inner = registry.create("elastic_fifo")
+    inner = make_policy("elastic_fifo")
     found = whatif.forecast(view(64, *jobs), Counting(0))  # type: ignore[arg-type]
     assert found.makespan_s is not None
     assert asked < 200  # decisions are what a forecast costs
@@ -145,7 +146,7 @@ def test_two_hundred_jobs_under_every_policy_are_quick() -> None:
 
 def test_figures_are_better_or_worse_by_the_threshold_of_the_jobs() -> None:
     seen = view(1, job(1, workers=1, work=1000.0), job(2, work=10.0), now=10.0)
-    fifo, srtf = whatif.compare(seen, {"fifo": registry.create("fifo"), "srtf": registry.create("srtf")}, first="fifo")
+    fifo, srtf = whatif.compare(seen, {"fifo": make_policy("fifo"), "srtf": make_policy("srtf")}, first="fifo")
     assert (fifo.avg_jct_trend, fifo.makespan_trend) == (0, 0)
     assert (srtf.avg_jct_trend, srtf.makespan_trend) == (-1, 0)
     assert [whatif.trend(100.0, late) for late in (109.0, 111.0, 89.0, None)] == [0, 1, -1, 1]
