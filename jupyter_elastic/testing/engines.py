@@ -15,7 +15,7 @@ import contextlib
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -182,71 +182,66 @@ class Attempt:
             assert (seen.job, seen.attempt, seen.by) == (7, 3, "somebody"), "every report says whose it is"
 
 
+@contextlib.asynccontextmanager
+async def _launched(make: Make, folder: Path, source: str, *slots: SlotId) -> AsyncIterator[Attempt]:
+    """An attempt on these slots, of which nothing is left behind."""
+    attempt = Attempt(make, folder, source)
+    try:
+        await attempt.launch(*slots)
+        yield attempt
+    finally:
+        await attempt.close()
+
+
 async def _completes(make: Make, folder: Path) -> None:
     """A cell that is through completes the attempt."""
-    attempt = Attempt(make, folder, THROUGH)
-    await attempt.launch("host:0", "host:1")
-    assert (await attempt.ended()).outcome == "completed", attempt.reports
-    assert attempt.of(RunningReported)[0].slots == ("host:0", "host:1")
-    assert attempt.of(RunningReported)[0].generation == 1
-    attempt.check_end("host:0", "host:1")
+    async with _launched(make, folder, THROUGH, "host:0", "host:1") as attempt:
+        assert (await attempt.ended()).outcome == "completed", attempt.reports
+        assert attempt.of(RunningReported)[0].slots == ("host:0", "host:1")
+        assert attempt.of(RunningReported)[0].generation == 1
+        attempt.check_end("host:0", "host:1")
 
 
 async def _fails(make: Make, folder: Path) -> None:
     """A cell that raises fails it, with a reason."""
-    attempt = Attempt(make, folder, RAISES)
-    await attempt.launch("host:0", "host:1")
-    seen = await attempt.ended()
-    assert seen.outcome == "failed", attempt.reports
-    assert "conformance" in seen.reason
-    attempt.check_end("host:0", "host:1")
+    async with _launched(make, folder, RAISES, "host:0", "host:1") as attempt:
+        seen = await attempt.ended()
+        assert seen.outcome == "failed", attempt.reports
+        assert "conformance" in seen.reason
+        attempt.check_end("host:0", "host:1")
 
 
 async def _cancels(make: Make, folder: Path) -> None:
     """`cancel` ends everything, twice as well as once; processes are named while they live."""
-    attempt = Attempt(make, folder, ENDLESS)
-    try:
-        await attempt.launch("host:0", "host:1")
+    async with _launched(make, folder, ENDLESS, "host:0", "host:1") as attempt:
         await attempt.running()
         named = attempt.engine.pids()
         assert processes.living(named) == named, "pids() are (pid, psutil's start time)"
         await asyncio.gather(attempt.engine.stop("cancel"), attempt.engine.stop("cancel"))
         assert (await attempt.ended()).outcome == "cancelled"
         attempt.check_end("host:0", "host:1")
-    finally:
-        await attempt.close()
 
 
 async def _cancels_at_once(make: Make, folder: Path) -> None:
     """A cancel that comes right after the launch leaves nothing behind."""
-    attempt = Attempt(make, folder, ENDLESS)
-    try:
-        await attempt.launch("host:0")
+    async with _launched(make, folder, ENDLESS, "host:0") as attempt:
         await attempt.engine.stop("cancel")
         assert (await attempt.ended()).outcome == "cancelled"
         attempt.check_end("host:0")
-    finally:
-        await attempt.close()
 
 
 async def _preempts(make: Make, folder: Path) -> None:
     """`preempt` gives all slots back, and the job is to go on later."""
-    attempt = Attempt(make, folder, ENDLESS)
-    try:
-        await attempt.launch("host:0", "host:1")
+    async with _launched(make, folder, ENDLESS, "host:0", "host:1") as attempt:
         await attempt.running()
         await attempt.engine.stop("preempt")
         assert (await attempt.ended()).outcome == "preempted"
         attempt.check_end("host:0", "host:1")
-    finally:
-        await attempt.close()
 
 
 async def _rescales(make: Make, folder: Path) -> None:
     """A shrink releases exactly the slots that are given up, a grow takes new ones, each is reported by its number."""
-    attempt = Attempt(make, folder, ENDLESS)
-    try:
-        await attempt.launch("host:0", "host:1")
+    async with _launched(make, folder, ENDLESS, "host:0", "host:1") as attempt:
         await attempt.running()
         await attempt.rescale("host:1")
         assert (await attempt.running()).slots == ("host:1",)
@@ -256,23 +251,20 @@ async def _rescales(make: Make, folder: Path) -> None:
         await attempt.engine.stop("cancel")
         await attempt.ended()
         attempt.check_end("host:0", "host:0", "host:1", "host:2")
-    finally:
-        await attempt.close()
 
 
 async def _is_deaf_after_the_end(make: Make, folder: Path) -> None:
     """Orders that come too late change nothing."""
-    attempt = Attempt(make, folder, THROUGH)
-    await attempt.launch("host:0")
-    await attempt.ended()
-    await attempt.rescale("host:0", "host:1")
-    await attempt.engine.stop("preempt")
-    await attempt.engine.stop("cancel")
-    await asyncio.sleep(0.3)
-    attempt.check_end("host:0")
+    async with _launched(make, folder, THROUGH, "host:0") as attempt:
+        await attempt.ended()
+        await attempt.rescale("host:0", "host:1")
+        await attempt.engine.stop("preempt")
+        await attempt.engine.stop("cancel")
+        await asyncio.sleep(0.3)
+        attempt.check_end("host:0")
 
 
-ENGINE_CHECKS: dict[str, Callable[[Make, Path], Awaitable[None]]] = {
+ENGINE_CHECKS: dict[str, Callable[[Make, Path], Coroutine[Any, Any, None]]] = {
     check.__name__.removeprefix("_"): check
     for check in (_completes, _fails, _cancels, _cancels_at_once, _preempts, _rescales, _is_deaf_after_the_end)
 }
@@ -291,8 +283,4 @@ def check_engine(make: Make, folder: Path, *checks: str) -> None:
         AssertionError: A promise is broken; the message holds the reports.
     """
     for name in checks or ENGINE_CHECKS:
-
-        async def run(name: str = name) -> None:
-            await ENGINE_CHECKS[name](make, folder / name)
-
-        asyncio.run(run())
+        asyncio.run(ENGINE_CHECKS[name](make, folder / name))
