@@ -67,7 +67,7 @@ class Nvml:
                 index = len(slots)
                 ours = f"{self._name}:{index}" in held
                 out = "" if ours else self._foreign(device)
-                slots.append(Slot(index=index, device=_text(self._nvml.nvmlDeviceGetUUID(device)), out=out))
+                slots.append(Slot(index=index, device=self._nvml.nvmlDeviceGetUUID(device), out=out))
         return (Host(name=self._name, kind="gpu", slots=tuple(slots)),)
 
     def _instances(self, gpu: Any) -> list[Any]:
@@ -180,10 +180,6 @@ def _who(pid: int) -> str:
         return f"{process.username()} ({process.name()}, pid {pid})"
     except psutil.Error:
         return f"pid {pid}"
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def without_own(hosts: tuple[Host, ...], held: frozenset[SlotId]) -> tuple[Host, ...]:

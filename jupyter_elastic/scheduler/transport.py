@@ -72,7 +72,7 @@ class Transport:
         self._sockets: dict[zmq.Socket[bytes], bool] = {}
         """All sockets, and whether CURVE guards them."""
         self._zap: zmq.Socket[bytes] | None = None
-        self._curve: Curve | None = None
+        self._keys: Keys | None = None
         self._peers: dict[tuple[int, bytes], Peer] = {}
         self._lagging: set[Peer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -87,11 +87,9 @@ class Transport:
 
     def listen_tcp(self, endpoint: str, curve: Curve) -> str:
         """Listen on TCP with CURVE; the endpoint with its real port. Only keys of the table get through."""
-        if self._zap is None:
-            self._zap = self._context.socket(zmq.REP)
-            self._zap.linger = 0
-            self._zap.bind(_ZAP)
-        self._curve = curve
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(_ZAP)
+        self._keys = curve.keys
         socket = self._socket()
         self._sockets[socket] = True
         socket.curve_server = 1
@@ -258,8 +256,8 @@ class Transport:
             parts = self._zap.recv_multipart()
             version, request, user = parts[0], parts[1] if len(parts) > 1 else b"", None
             try:
-                if len(parts) == 7 and parts[5] == b"CURVE" and self._curve is not None:
-                    user = self._curve.keys.user(z85.encode(parts[6]).decode("ascii"))
+                if len(parts) == 7 and parts[5] == b"CURVE" and self._keys is not None:
+                    user = self._keys.user(z85.encode(parts[6]).decode("ascii"))
             except Exception:
                 log.exception("a CURVE handshake could not be judged")
             if user is None:

@@ -25,18 +25,11 @@ _NOTHING = Profile()
 _Coefficients: TypeAlias = tuple[float, float, float]
 
 
-class Measured(Struct):
-    """The last speeds seen at one size, samples/s, oldest first."""
-
-    workers: int
-    servers: int
-    recent: list[float]
-
-
 class Learned(Struct):
     """All that is remembered of a job's progress."""
 
-    points: list[Measured] = field(default_factory=list)
+    points: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    """The last speeds seen at each size (workers, servers), samples/s, oldest first."""
     warm: bool = False
     """Whether this generation has reported before: a first report measures the pause, not the speed."""
     last_at: float = 0.0
@@ -67,17 +60,12 @@ class Learned(Struct):
         if rate is None and progress.samples is not None and self.last_samples is not None and at > self.last_at:
             rate = (progress.samples - self.last_samples) / (at - self.last_at)
         if self.warm and rate is not None and rate > 0 and isfinite(rate) and workers > 0:
-            self._add(workers, servers, rate)
+            recent = self.points.setdefault((workers, servers), [])
+            recent.append(rate)
+            del recent[:-RECENT]
         self.warm = True
         if progress.samples is not None:
             self.last_at, self.last_samples = at, progress.samples
-
-    def _add(self, workers: int, servers: int, rate: float) -> None:
-        for point in self.points:
-            if point.workers == workers and point.servers == servers:
-                point.recent = [*point.recent[1 - RECENT :], rate]
-                return
-        self.points.append(Measured(workers, servers, [rate]))
 
     @property
     def rescale_cost_s(self) -> float:
@@ -89,8 +77,8 @@ class Learned(Struct):
         if progress is None and not self.pauses:
             return _NOTHING
         speeds = tuple(
-            Speed(workers=point.workers, servers=point.servers, samples_per_s=median(point.recent))
-            for point in sorted(self.points, key=lambda point: (point.workers, point.servers))
+            Speed(workers=workers, servers=servers, samples_per_s=median(recent))
+            for (workers, servers), recent in sorted(self.points.items())
         )
         return Profile(
             speeds=speeds,

@@ -45,7 +45,7 @@ def test_speed_is_the_median_of_the_last_and_one_slow_step_does_not_show() -> No
     for _ in range(20):
         add(learned, 1.0, samples_per_s=50.0)
     assert learned.profile(Progress()).rate(2) == 50.0
-    assert len(learned.points[0].recent) < 20
+    assert len(learned.points[2, 0]) < 20
 
 
 def test_speed_from_two_counts_of_samples() -> None:

@@ -98,8 +98,8 @@ class _Driver(SimpleNamespace):
             raise self.NVMLError("not found")
         return f"{gpu}-mig{number}"
 
-    def nvmlDeviceGetUUID(self, device: str) -> bytes | str:
-        return f"GPU-{device}".encode() if device == "gpu0" else f"GPU-{device}"
+    def nvmlDeviceGetUUID(self, device: str) -> str:
+        return f"GPU-{device}"
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: str) -> list[SimpleNamespace]:
         if "mig" in device:
