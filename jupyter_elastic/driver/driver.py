@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -53,26 +54,23 @@ STOP_GRACE_S = {"preempt": 180.0, "time limit": 30.0, "cancel": 30.0}
 log = logging.getLogger(__name__)
 
 
-_preloaded: dict[str, type[Engine]] = {}
-
-
 def preload() -> None:
     """Load every engine before drivers are forked. One that can't be loaded is reported by the driver that wants it."""
-    for name, entries in plugins.installed(plugins.ENGINES).items():
+    for name in plugins.installed(plugins.ENGINES):
         with contextlib.suppress(Exception):
-            _preloaded[name] = plugins.load(entries)
-            _preloaded[name].missing()  # what it looks through is known to the drivers then
+            load_engine(name)  # what `missing` looks through is known to the drivers then
     our_source()
 
 
 def load_engine(name: str) -> type[Engine]:
     """The engine of that name, by entry point; EngineError with what to do when it can't be had or lacks something."""
-    engine = _preloaded[name] if name in _preloaded else _load(name)
+    engine = _load(name)
     if missing := engine.missing():
         raise EngineError(missing)
     return engine
 
 
+@functools.cache
 def _load(name: str) -> type[Engine]:
     found = plugins.installed(plugins.ENGINES)
     if name not in found:

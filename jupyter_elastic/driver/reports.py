@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -33,10 +32,9 @@ ORDER: tuple[type[Report], ...] = (
 class Reports:
     """The last report of each kind."""
 
-    def __init__(self, launch: Launch, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, launch: Launch) -> None:
         self.exit: ExitReported | None = None
         self._launch = launch
-        self._now = now
         self._last: dict[type[Report], Report] = {}
         self._released: dict[SlotId, None] = {}
 
@@ -66,7 +64,7 @@ class Reports:
         """A release by the driver itself."""
         launch = self._launch
         return ReleaseReported(
-            at=self._now(),
+            at=time.time(),
             by=launch.owner,
             id=f"release-{launch.job}-{launch.attempt}-{generation}",
             job=launch.job,
@@ -80,7 +78,7 @@ class Reports:
         if self.exit is None:
             launch = self._launch
             self.exit = exit_report(
-                launch.job, launch.attempt, launch.owner, outcome, reason, self._now() if at is None else at
+                launch.job, launch.attempt, launch.owner, outcome, reason, time.time() if at is None else at
             )
 
 

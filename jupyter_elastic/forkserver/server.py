@@ -373,7 +373,6 @@ def main(
     *,
     adopts: bool,
     spares: int,
-    arguments: Sequence[str] | None = None,
 ) -> int:
     """Be a forkserver until it is not needed; the exit code of the server, and in a child that of its own work.
 
@@ -387,7 +386,7 @@ def main(
     parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds until an unused one ends")
     parser.add_argument("--keep", type=float, default=KEEP_S, help="the same when nobody is there for whom it is kept")
     parser.add_argument("--kept-for", nargs=2, metavar=("PID", "START"), help="a process for which it is kept")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     taken = listen(options.socket)
     if taken is None:

@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -86,11 +87,8 @@ class Watch:
 
 def describe(frame: types.FrameType | None, labels: Mapping[str, str]) -> StackReport:
     """A stack as text, from its innermost frame; `where` is the innermost line of the cell itself."""
-    stack: list[Place] = []
-    while frame is not None:
-        stack.append(Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return _as_text(stack, labels)
+    walked = traceback.walk_stack(frame) if frame is not None else ()
+    return _as_text([Place(one.f_code.co_filename, line, one.f_code.co_name) for one, line in walked], labels)
 
 
 def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport | None:

@@ -104,10 +104,8 @@ class Worker:
         order = channel.start
         self._channel = channel
         self._folder = Path(order.folder)
-        self._engine = order.engine
         self._rank = order.rank
         self._size = order.size
-        self._local_rank = order.local_rank
         self._namespace: dict[str, Any] = {}
         self._owned: frozenset[str] = frozenset()
         self._cell = ""
@@ -115,7 +113,7 @@ class Worker:
         self._labels: dict[str, str] = {}
         """Names of other cells' lines -> how people call them."""
         self._output = Output(self._folder)
-        self._session = WorkerSession(channel, self._engine, self._folder)
+        self._session = WorkerSession(channel, order.engine, self._folder)
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
 
@@ -175,7 +173,7 @@ class Worker:
             host = plugin.Host(
                 self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
             )
-            engine = plugin.load(self._engine, self._order.plugin)(host)
+            engine = plugin.load(self._order.engine, self._order.plugin)(host)
             self._session.groups = engine.groups
             engine.install()
         guards.install()
@@ -189,7 +187,7 @@ class Worker:
             __name__="__main__",
             rank=self._rank,
             world_size=self._size,
-            local_rank=self._local_rank,
+            local_rank=self._order.local_rank,
             device=self._order.device,
         )
         if payload.argv:
@@ -213,7 +211,7 @@ class Worker:
                 self._namespace[name] = value
 
     def _say_place(self, **rendezvous: int) -> None:
-        place = environment.torchrun(rank=self._rank, size=self._size, local_rank=self._local_rank, **rendezvous)
+        place = environment.torchrun(rank=self._rank, size=self._size, local_rank=self._order.local_rank, **rendezvous)
         os.environ.update(place)
 
     # --- the cell
@@ -390,16 +388,12 @@ def _limit_threads() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    _flush()
-    os._exit(code)
-
-
-def _flush() -> None:
     with contextlib.suppress(BaseException):
         recorder.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
+    os._exit(code)
 
 
 def prepare() -> None:

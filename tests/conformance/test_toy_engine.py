@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_elastic.driver import driver
 from jupyter_elastic.driver.driver import load_engine
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.process import Process
@@ -127,7 +128,9 @@ def test_two_engines_of_one_name_are_refused(asked: Callable[[str], object], mon
     for package in ("toy_package", "rival_package"):
         monkeypatch.syspath_prepend(str(HERE / package))
     submission._engines.cache_clear()
+    driver._load.cache_clear()
     with pytest.raises(EngineError, match=r"2 installed packages offer 'toy': rival:Toy \(of rival-engine\) and toy_"):
         asked("toy")
     submission.check_engine("process")
     submission._engines.cache_clear()
+    driver._load.cache_clear()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic.driver.driver import Driver, load_engine
+from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.types import (
     ExitReported,
@@ -96,6 +97,40 @@ def test_the_end_is_judged_by_who_asked_for_it(driver, how, said, outcome, reaso
         driver.accept(stop(how, "r"))
     driver.report(ExitReported(**ABOUT, outcome=said))
     assert (driver.reports.exit.outcome, driver.reports.exit.reason, driver.reports.exit.at) == (outcome, reason, 5.0)
+
+
+def test_which_rank_waits_for_which_is_in_the_usage_file(driver, monkeypatch):
+    class Waits:
+        def __init__(self, context, report):
+            self.report, self.calls, self.changed = report, 0, asyncio.Event()
+            engines.append(self)
+
+        async def launch(self, generation, slots, devices):
+            pass
+
+        def pids(self):
+            return []
+
+        def waits(self):
+            self.calls += 1
+            self.changed.set()
+            return "rank 0 waits for rank 1"
+
+    async def live():
+        life = asyncio.create_task(driver.run(started.set))
+        await started.wait()
+        while not engines or engines[0].calls < 2:  # before it is asked again, the file is written
+            await (engines[0].changed.wait() if engines else asyncio.sleep(0))
+            engines[0].changed.clear()
+        found = usage.read(driver.folder.job_folder)
+        engines[0].report(ExitReported(**ABOUT, outcome="completed"))
+        await life
+        return found
+
+    engines, started = [], asyncio.Event()
+    monkeypatch.setattr("jupyter_elastic.driver.driver.load_engine", lambda _: Waits)
+    monkeypatch.setattr("jupyter_elastic.driver.usage_sampler.EVERY_S", 0.01)
+    assert asyncio.run(live()).waits == "rank 0 waits for rank 1"
 
 
 def test_only_the_first_end_counts(driver):
