@@ -45,8 +45,8 @@ def choose(framework: str | None) -> Group:
     if session.current is not None and workers() > 1:
         raise EngineError(
             f"The engine {session.current.engine!r} forms no process group: each worker of this job would train a "
-            "model of its own, apart from the others. Run the cell with `--engine horovod` (`jupyter elastic "
-            "build-horovod` builds it), or on one worker with `--gpus 1`."
+            "model of its own, apart from the others. Run the cell with `--engine torch` (PyTorch) or `--engine "
+            "horovod` (`jupyter elastic build-horovod` builds it), or on one worker with `--gpus 1`."
         )
     return SingleProcess()
 
