@@ -14,7 +14,6 @@ from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.group_engine import GroupEngine
-from jupyter_elastic.engines.horovod.messages import StoreAddress
 from jupyter_elastic.engines.horovod.store import Store
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types.errors import EngineError
@@ -72,8 +71,8 @@ class Horovod(GroupEngine):
         super().__init__(context, report)
         self._stores: list[Store] = []
 
-    async def rendezvous(self, go: membership.Go) -> StoreAddress:
-        """Make the group's store; the one before it is still read by who is late."""
+    async def rendezvous(self, go: membership.Go) -> int:
+        """The loopback port of a store for the group; the one before it is still read by who is late."""
         size = len(go.members)
         store = Store({f"/rank_and_size/{name}:0": f"{rank},{size},0,1,{rank},{size}".encode()
                        for rank, name in enumerate(go.members)})  # fmt: skip
@@ -82,7 +81,7 @@ class Horovod(GroupEngine):
         for old in self._stores[:-2]:
             old.close()
         del self._stores[:-2]
-        return StoreAddress(store.port)
+        return store.port
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

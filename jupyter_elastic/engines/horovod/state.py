@@ -11,13 +11,15 @@ import contextlib
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from jupyter_elastic.engines.horovod.errors import peer_lost
 from jupyter_elastic.training.group import PeerLost, translated
-from jupyter_elastic.worker.channel import WorkerSession
+
+if TYPE_CHECKING:
+    from jupyter_elastic.engines.horovod.worker import HorovodWorker
 
 MAGIC = b"horovod-state 1\n"
 _INTERNAL = frozenset({
@@ -28,22 +30,10 @@ _INTERNAL = frozenset({
 """Attributes of Horovod's state classes that belong to the process and not to the training."""
 
 
-class StatefulWorker(Protocol):
-    """What is asked of the worker whose states are watched."""
-
-    has_state: bool
-    lost_a_peer: bool
-    session: WorkerSession
-
-    def reset(self) -> None:
-        """Leave the group and form the next."""
-        ...
-
-
 class CommitHook:
     """Watches the native states of one worker."""
 
-    def __init__(self, worker: StatefulWorker) -> None:
+    def __init__(self, worker: HorovodWorker) -> None:
         self._worker = worker
         self._session = worker.session
         self._watch: Callable[[], AbstractContextManager[None]] | None = None

@@ -14,11 +14,10 @@ import socket
 import struct
 from pathlib import Path
 
+from jupyter_elastic.engines.key_values import KeyValues
+
 MAX_VALUE = 1024 * 1024
 """Bytes of one value; Gloo's are addresses of some hundred bytes."""
-MAX_KEYS = 20_000
-MAX_TOTAL = 64 * 1024 * 1024
-"""Bytes of all values together."""
 MAX_HEAD = 16 * 1024
 MAX_CONNECTIONS = 512
 WAIT_S = 1.0
@@ -34,9 +33,8 @@ class Store:
 
     def __init__(self, initial: dict[str, bytes] | None = None) -> None:
         self.port = 0
-        self._values: dict[str, bytes] = dict(initial or {})
-        self._total = sum(map(len, self._values.values()))
-        self._news = asyncio.Event()
+        self._values = KeyValues()
+        self._values.update(initial or {})
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -82,10 +80,10 @@ class Store:
             return "400 Bad Request", b""
         verb, key, _ = words
         if verb == "GET":
-            value = await self._get(key)
+            value = await self._values.wait(key, WAIT_S)
             return ("404 Not Found", b"") if value is None else ("200 OK", value)
         if verb == "DELETE":
-            self._total -= len(self._values.pop(key, b""))
+            self._values.pop(key, None)
             return "200 OK", b""
         if verb != "PUT":
             return "405 Method Not Allowed", b""
@@ -95,30 +93,7 @@ class Store:
             return "413 Content Too Large", b""
         async with asyncio.timeout(IDLE_S):
             value = await reader.readexactly(int(text))
-        return self._put(key, value)
-
-    def _put(self, key: str, value: bytes) -> tuple[str, bytes]:
-        total = self._total - len(self._values.get(key, b"")) + len(value)
-        if total > MAX_TOTAL or (key not in self._values and len(self._values) >= MAX_KEYS):
-            return "507 Insufficient Storage", b""
-        self._values[key], self._total = value, total
-        self._news.set()
-        self._news = asyncio.Event()
-        return "200 OK", b""
-
-    async def _get(self, key: str) -> bytes | None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + WAIT_S
-        while key not in self._values:
-            left = until - loop.time()
-            if left <= 0:
-                return None
-            try:
-                async with asyncio.timeout(left):
-                    await self._news.wait()
-            except TimeoutError:
-                return None
-        return self._values[key]
+        return "200 OK" if self._values.put(key, value) else "507 Insufficient Storage", b""
 
 
 def is_own(connected: socket.socket) -> bool:

@@ -26,7 +26,6 @@ from jupyter_elastic.engines.group_sockets import GroupSockets
 from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.engines.horovod.groups import HorovodGroups
-from jupyter_elastic.engines.horovod.messages import StoreAddress
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
 from jupyter_elastic.platform.imports import after_import
@@ -171,7 +170,7 @@ class HorovodWorker(GroupWorker):
         assert isinstance(go, Go), go
         self._set_environment(go.rank, go.size)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.decoded(go, StoreAddress).port)
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.decoded(go, int))
         self._states.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
         with self.joining(go), self._sockets.opening():
             try:

@@ -7,18 +7,15 @@ of limited size and number. When a round ends, its connections are closed: whoev
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from pathlib import Path
 
+from jupyter_elastic.engines.key_values import KeyValues
 from jupyter_elastic.engines.torch_distributed import messages
 from jupyter_elastic.engines.torch_distributed.messages import ANSWERS, REQUESTS, Answer
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types.errors import NotAllowed, ProtocolError
 
-MAX_KEYS = 20_000
-MAX_TOTAL = 64 * 1024 * 1024
-"""Bytes of all values together."""
 MAX_CONNECTIONS = 512
 
 log = logging.getLogger(__name__)
@@ -31,8 +28,7 @@ class StoreServer:
         self._path = path
         self._round = 0
         """The round that is served; 0: none."""
-        self._values: dict[str, bytes] = {}
-        self._news = asyncio.Event()
+        self._values = KeyValues()
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -49,7 +45,7 @@ class StoreServer:
         """Close the round's connections; nothing happens when it is not the one that is served."""
         if round_ == self._round:
             self._round = 0
-            self._values.clear()
+            self._values = KeyValues()
             for task in self._serving:
                 task.cancel()
 
@@ -85,7 +81,7 @@ class StoreServer:
             case messages.Set(key, value):
                 return self._put(key, value)
             case messages.Get(key, wait_s):
-                return Answer(await self._get(key, wait_s))
+                return Answer(await self._values.wait(key, wait_s))
             case messages.Add(key, amount):
                 try:
                     total = int(self._values.get(key, b"0")) + amount
@@ -104,17 +100,6 @@ class StoreServer:
                 return Answer(refused="the connection is open already")
 
     def _put(self, key: str, value: bytes, number: int = 0) -> Answer:
-        total = sum(map(len, self._values.values())) - len(self._values.get(key, b"")) + len(value)
-        if total > MAX_TOTAL or (key not in self._values and len(self._values) >= MAX_KEYS):
-            return Answer(refused=f"the group's store is full: {len(self._values)} keys, {total} bytes")
-        self._values[key] = value
-        self._news.set()
-        self._news = asyncio.Event()
-        return Answer(value, number)
-
-    async def _get(self, key: str, wait_s: float) -> bytes | None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while key not in self._values:
-                    await self._news.wait()
-        return self._values.get(key)
+        if self._values.put(key, value):
+            return Answer(value, number)
+        return Answer(refused=f"the group's store is full: {len(self._values)} keys")

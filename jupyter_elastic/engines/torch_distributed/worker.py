@@ -68,7 +68,7 @@ class TorchWorker(GroupWorker):
         """
         if isinstance(error, PeerLost):
             return error
-        if not isinstance(error, RuntimeError):
+        if self._group is None or not isinstance(error, RuntimeError):
             return None
         lost = self.channel.group_broken.wait(BROKEN_S if _is_by_group(error) else 0.0)
         return PeerLost(str(error)) if lost else None

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.engines.torch_distributed import messages, store_server
+from jupyter_elastic.engines import key_values
+from jupyter_elastic.engines.torch_distributed import messages
 from jupyter_elastic.engines.torch_distributed.messages import ANSWERS, REQUESTS, Answer
 from jupyter_elastic.engines.torch_distributed.store_server import StoreServer
 
@@ -88,8 +89,8 @@ def test_the_end_of_a_round_frees_who_waits_in_it(tmp_path: Path) -> None:
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_server, "MAX_KEYS", 2)
-    monkeypatch.setattr(store_server, "MAX_TOTAL", 100)
+    monkeypatch.setattr(key_values, "MAX_KEYS", 2)
+    monkeypatch.setattr(key_values, "MAX_TOTAL", 100)
 
     async def test(server: StoreServer) -> None:
         await server.begin(1)

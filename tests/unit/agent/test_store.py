@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from jupyter_elastic.engines import key_values
 from jupyter_elastic.engines.horovod import store as store_module
 from jupyter_elastic.engines.horovod.store import Store, is_own
 
@@ -79,8 +80,8 @@ def test_get_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MAX_KEYS", 2)
-    monkeypatch.setattr(store_module, "MAX_TOTAL", 1000)
+    monkeypatch.setattr(key_values, "MAX_KEYS", 2)
+    monkeypatch.setattr(key_values, "MAX_TOTAL", 1000)
     monkeypatch.setattr(store_module, "MAX_VALUE", 900)
 
     async def test(store: Store) -> None:

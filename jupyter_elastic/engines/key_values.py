@@ -1,0 +1,37 @@
+"""The keys and values by which a group's members find each other: opaque bytes, of limited size and number."""
+
+from __future__ import annotations
+
+import asyncio
+
+MAX_KEYS = 20_000
+MAX_TOTAL = 64 * 1024 * 1024
+"""Bytes of all values together."""
+
+
+class KeyValues(dict[str, bytes]):
+    """One group's dictionary; change it by `put` and `pop` alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = asyncio.Event()
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Set a value; False when that would be too much."""
+        total = sum(map(len, self.values())) - len(self.get(key, b"")) + len(value)
+        if total > MAX_TOTAL or (key not in self and len(self) >= MAX_KEYS):
+            return False
+        self[key] = value
+        self._news.set()
+        self._news = asyncio.Event()
+        return True
+
+    async def wait(self, key: str, wait_s: float) -> bytes | None:
+        """The key's value as soon as it is set; None when it was not in time."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while key not in self:
+                    await self._news.wait()
+        except TimeoutError:
+            return None
+        return self[key]
