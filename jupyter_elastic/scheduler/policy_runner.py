@@ -8,7 +8,6 @@ state: it is handed a view.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from concurrent.futures import Future
 from typing import Any, TypeAlias
@@ -33,7 +32,7 @@ class PolicyRunner:
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
-        self._made: tuple[str, AnyPolicy] | None = None
+        self._made: tuple[tuple[str, dict[str, Any], str], AnyPolicy] | None = None
 
     def make(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
         """A policy, by its name or from its text. NotFound or BadRequest where that can't be done. May block."""
@@ -49,10 +48,10 @@ class PolicyRunner:
 
     async def policy(self, name: str, options: dict[str, Any], source: str) -> AnyPolicy:
         """The policy, the same object as long as nothing of it changes."""
-        key = json.dumps([name, options, source], sort_keys=True, default=str)
-        if self._made is None or self._made[0] != key:
+        wanted = (name, options, source)
+        if self._made is None or self._made[0] != wanted:
             self.close()
-            self._made = (key, await asyncio.to_thread(self.make, name, options, source))
+            self._made = (wanted, await asyncio.to_thread(self.make, name, options, source))
         return self._made[1]
 
     async def plan(self, policy: AnyPolicy, view: View) -> Plan:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import placement, plan
-from jupyter_elastic.scheduler.core.explain import ENDED_AS
+from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, needs
 from jupyter_elastic.types import (
     ACTIVE,
@@ -124,9 +124,8 @@ def _check_fits(state: State, spec: JobSpec) -> None:
         )
     kinds = {host.kind for host in state.hosts if host.slots}
     kind = f"{kinds.pop().upper()} " if len(kinds) == 1 else ""
-    plural = "" if state.total == 1 else "s"
     raise BadRequest(
-        f"the pool has {state.total} {kind}slot{plural}; ask for at most {state.total} (you asked for {least})"
+        f"the pool has {count(state.total, f'{kind}slot')}; ask for at most {state.total} (you asked for {least})"
     )
 
 
@@ -169,9 +168,8 @@ def _resize(state: State, command: Resize) -> EventList:
     changed = (spec.min_slots, spec.max_slots, spec.sizes) != (job.spec.min_slots, job.spec.max_slots, job.spec.sizes)
     kept = spec.min_slots == spec.max_slots == job.size.workers
     if changed and not kept and job.rigid and job.elastic is False:
-        slots = "slot" if job.size.workers == 1 else "slots"
         raise BadRequest(
-            f"job {job.job} keeps its {job.size.workers} {slots} until its end, because its cell has no elastic loop; "
+            f"job {job.job} keeps its {count(job.size.workers)} until its end, because its cell has no elastic loop; "
             "cancel it and run the cell again with another --gpus, or make its loop elastic (@training.run)"
         )
     return [data]
@@ -446,9 +444,9 @@ def _without(state: State, job: Job, lost: list[SlotId]) -> AnyEventData:
     """The job goes on without the lost slots if it can regroup, else it is queued again."""
     reason = f"host lost: {', '.join(lost)}"
     workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
-    count = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
-    if count and not job.rigid and job.phase in ("running", "rescaling"):
-        kept = placement.keep(workers, state.hosts_of(workers), count)
+    size = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
+    if size and not job.rigid and job.phase in ("running", "rescaling"):
+        kept = placement.keep(workers, state.hosts_of(workers), size)
         return plan.rescale(job, (*kept, *servers), len(servers), reason)
     return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
 

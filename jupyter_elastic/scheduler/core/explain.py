@@ -51,7 +51,8 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _count(number: int, word: str = "slot") -> str:
+def count(number: int, word: str = "slot") -> str:
+    """`1 slot`, `2 slots`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
@@ -66,7 +67,7 @@ def span(seconds: float) -> str:
 
 def _waits(state: State, job: Job, now: float) -> list[str]:
     need = needs(job.spec)
-    lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_count(need)} to start."]
+    lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {count(need)} to start."]
     if job.spec.deadline_at is not None:
         lines.append(_deadline(job.spec.deadline_at, now))
     if job.reason and job.attempt:
@@ -75,11 +76,11 @@ def _waits(state: State, job: Job, now: float) -> list[str]:
         lines.append(f"The agent of {job.owner} is not connected; run `jupyter elastic agent` to go on.")
         return lines
     free = sum(1 for _ in state.free())
-    draining = "".join(f", {count} draining from job {other}" for other, count in _draining(state).items())
-    lines.append(f"{_count(free)} of {state.capacity} free{draining}.")
+    draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
+    lines.append(f"{count(free)} of {state.capacity} free{draining}.")
     if need > state.capacity:
         out = state.total - state.capacity
-        lines.append(f"The pool can't give {need} now ({_count(out)} out): it waits for slots to come back.")
+        lines.append(f"The pool can't give {need} now ({count(out)} out): it waits for slots to come back.")
         return lines
     before = _before(state, job)
     if before:
@@ -93,7 +94,7 @@ def _waits(state: State, job: Job, now: float) -> list[str]:
 def _draining(state: State) -> dict[JobId, int]:
     """Slots that can be leased once their job has released them, by job."""
     counts = {job.job: sum(not state.slots[slot].out for slot in job.draining) for job in state.active_jobs()}
-    return {job: count for job, count in counts.items() if count}
+    return {job: slots for job, slots in counts.items() if slots}
 
 
 def _before(state: State, job: Job) -> list[JobId]:
@@ -102,7 +103,7 @@ def _before(state: State, job: Job) -> list[JobId]:
 
 def _holds(state: State, job: Job, now: float) -> list[str]:
     spec = job.spec
-    size = _count(job.size.workers, "worker") + (f" and {_count(job.servers, 'server')}" if job.servers else "")
+    size = count(job.size.workers, "worker") + (f" and {count(job.servers, 'server')}" if job.servers else "")
     asked = str(spec.min_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
     asked = " or ".join(str(size) for size in sorted(spec.sizes) if spec.min_slots <= size <= spec.max_slots) or asked
     lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
@@ -119,7 +120,7 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     if job.phase == "rescaling":
         lines.append(f"Generation {job.generation} is wanted, {job.settled} was the last to settle.")
     if job.deaths:
-        died = _count(job.deaths, "worker") + " died"
+        died = count(job.deaths, "worker") + " died"
         lines.append(f"In this attempt {died}: {job.mishap}, {span(now - job.mishap_at)} ago.")
     lines.append(_drains(state, job))
     end = finish(job, now)
