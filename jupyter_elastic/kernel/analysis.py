@@ -67,7 +67,8 @@ def _read(source: str, first_line: int) -> Cell:
     flow = _Flow()
     flow.block(tree.body)
     flow.finish()
-    sets, open_ended = _sets(plain, tree)
+    sets = flow.sets.union(*(part.names for part in ast.walk(tree) if isinstance(part, ast.Global)))
+    open_ended = "*" in sets or re.search(r"\b(exec|globals)\s*\(", plain) is not None
     needs = tuple(name for name in dict.fromkeys([*flow.needs, *in_commands]) if name not in GIVEN)
     if any(name == "CUDA_VISIBLE_DEVICES" for statement in tree.body for name, _, _ in settings(statement)):
         notes += ("the cell sets CUDA_VISIBLE_DEVICES: leave that out, each worker sees the GPUs that it has leased",)
@@ -180,19 +181,6 @@ def _replace(lines: list[str], node: ast.expr, text: str) -> None:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _sets(source: str, tree: ast.Module) -> tuple[set[str], bool]:
-    top = symtable.symtable(source, "<cell>", "exec")
-    # From Python 3.12 on, a table also has the variables of the comprehensions in it: those are never set at top level.
-    sets = {s.get_name() for s in top.get_symbols() if s.is_assigned()} - _only_in_comprehensions(tree)
-    sets |= {s.get_name() for s in top.get_symbols() if s.is_imported() or s.is_namespace()}
-    for table in _below(top):
-        sets |= {s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()}
-    star = any(
-        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names) for node in ast.walk(tree)
-    )
-    return sets, star or bool(re.search(r"\b(exec|globals)\s*\(", source))
-
-
 def _only_in_comprehensions(tree: ast.AST) -> set[str]:
     """Names that nothing but a comprehension's `for` sets."""
     parts = list(ast.walk(tree))
@@ -242,6 +230,8 @@ class _Flow:
     """Walks statements in the order they run and records the names that are certainly set."""
 
     bound: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
+    """Names that are set on some way through."""
     needs: dict[str, None] = field(default_factory=dict)
     later: dict[str, list[str]] = field(default_factory=dict)
     """Names that a function of the cell will read once somebody uses it."""
@@ -261,6 +251,7 @@ class _Flow:
         for node in nodes:
             if node is not None:
                 self.read(_expression_reads(node))
+                self.sets.update(part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
 
     def bind(self, target: ast.expr) -> None:
         """Record an assignment's target as set; its object is read (`a.b = 1` reads `a`)."""
@@ -276,14 +267,15 @@ class _Flow:
 
     def set(self, name: str) -> None:
         self.bound.add(name)
+        self.sets.add(name)
         self.later.pop(name, None)
 
     def block(self, body: Iterable[ast.stmt]) -> None:
         for node in body:
             getattr(self, f"on_{type(node).__name__}", self.on_other)(node)
-            for part in ast.walk(node) if not isinstance(node, _SCOPES) else ():
-                if isinstance(part, ast.NamedExpr) and not hasattr(node, "body"):
-                    self.bind(part.target)
+            for part in ast.walk(node) if not hasattr(node, "body") else ():
+                if isinstance(part, ast.NamedExpr):
+                    self.set(part.target.id)
 
     def branches(self, *bodies: Iterable[ast.stmt]) -> None:
         """Record the branches; only names that all of them set are certainly set afterwards."""
@@ -393,7 +385,6 @@ class _Flow:
 
 
 _INNER_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _handler_body(handler: ast.ExceptHandler) -> list[ast.stmt]:
