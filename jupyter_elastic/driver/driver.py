@@ -117,7 +117,8 @@ class Driver:
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._agents.serve(*await asyncio.open_connection(sock=agent)))
-        work = (self._run_engine(), self._records.keep_processes(), self._sampler().run())
+        sampler = UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits)
+        work = (self._run_engine(), self._records.keep_processes(), sampler.run())
         tasks = [asyncio.create_task(one) for one in work]
         await self._over.wait()
         for task in tasks:
@@ -213,9 +214,6 @@ class Driver:
 
     def _waits(self) -> str:
         return str(getattr(self._engine, "waits", str)())  # there is no engine yet at first, and others' need not know
-
-    def _sampler(self) -> UsageSampler:
-        return UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits)
 
     # --- the agent
 

@@ -364,10 +364,6 @@ class Membership:
         worker = self._workers.get(name)
         return worker is not None and not worker.out and not self.ended
 
-    def rank_order(self) -> tuple[str, ...]:
-        """The members that live, oldest first."""
-        return tuple(w.name for w in self._members())
-
     # what follows
 
     def _regroups_itself(self) -> None:

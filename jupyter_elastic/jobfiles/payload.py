@@ -62,19 +62,9 @@ class Payload(Struct, frozen=True, kw_only=True):
     """Of a script, its `sys.argv`; empty for a cell."""
 
 
-def encode_payload(payload: Payload) -> bytes:
-    """The bytes of `payload.msgpack`."""
-    return msgspec.msgpack.encode(payload)
-
-
-def decode_payload(data: bytes) -> Payload:
-    """A payload read back; msgspec.DecodeError for anything else."""
-    return msgspec.msgpack.decode(data, type=Payload)
-
-
 def read_payload(folder: Path) -> Payload:
     """The payload of the job in this folder. OSError when it can't be read; msgspec.DecodeError when it is damaged."""
-    payload = decode_payload((folder / PAYLOAD).read_bytes())
+    payload = msgspec.msgpack.decode((folder / PAYLOAD).read_bytes(), type=Payload)
     if _OLD_SHELL in payload.source:
         payload = msgspec.structs.replace(payload, source=payload.source.replace(_OLD_SHELL, _SHELL))
     if not payload.names:  # even no names at all are some bytes
@@ -108,7 +98,7 @@ def create_job_folder(payload: Payload, root: Path) -> Path:
         if len(payload.names) >= captures.LARGE:
             captures.store(payload.names, folder)
             payload = msgspec.structs.replace(payload, names=b"")
-        write_private(folder / PAYLOAD, encode_payload(payload))
+        write_private(folder / PAYLOAD, msgspec.msgpack.encode(payload))
     except OSError as problem:
         why = "the disk is full" if problem.errno == errno.ENOSPC else str(problem)
         raise PackagingError(

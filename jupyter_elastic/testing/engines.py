@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import cloudpickle
+import msgspec
 
 from jupyter_elastic.driver.engine import AttemptContext, Engine, SendReport
 from jupyter_elastic.jobfiles.captures import PAYLOAD
-from jupyter_elastic.jobfiles.payload import Payload, decode_payload, encode_payload
+from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported, SlotId
 
@@ -62,7 +63,7 @@ class FakeEngine:
         """Pretend to run the cell."""
         self._slots = slots
         self.say(RunningReported, generation=generation, slots=slots)
-        source = decode_payload((self.context.folder / PAYLOAD).read_bytes()).source
+        source = read_payload(self.context.folder).source
         if "raise" in source:
             self.finish("failed", source)
         elif "while" not in source:
@@ -120,7 +121,7 @@ class Attempt:
             source=source, filename="<conformance>", first_line=1, names=cloudpickle.dumps({}),
             sys_path=tuple(sys.path), workdir=str(folder),
         )  # fmt: skip
-        (folder / PAYLOAD).write_bytes(encode_payload(payload))
+        (folder / PAYLOAD).write_bytes(msgspec.msgpack.encode(payload))
         self.context = AttemptContext(
             job=7, attempt=3, owner="somebody", folder=folder, python=sys.executable, runtime=folder
         )

@@ -7,6 +7,8 @@ import sys
 
 from jupyter_elastic.jobfiles.framework_variables import readers
 
+_SETTERS = {os.__file__, "<frozen os>", "<frozen _collections_abc>"}
+"""Files whose functions set a variable for whoever calls them."""
 _warned: set[str] = set()
 
 
@@ -42,10 +44,6 @@ def _look(name: str, value: str) -> None:
 def _by_the_cell() -> bool:
     """Whether the notebook's own code sets the variable, and not a library."""
     frame = sys._getframe(3)
-    while frame.f_back is not None and frame.f_code.co_filename in {
-        os.__file__,
-        "<frozen os>",
-        "<frozen _collections_abc>",
-    }:
+    while frame.f_back is not None and frame.f_code.co_filename in _SETTERS:
         frame = frame.f_back
     return frame.f_code.co_filename.startswith("<In[")

@@ -91,9 +91,8 @@ class Output:
             stream.flush()
         folder.mkdir(mode=0o700, exist_ok=True)
         for descriptor, name in ((1, "stdout"), (2, "stderr")):
-            handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.dup2(handle, descriptor)
-            os.close(handle)
+            with private_files.open_private(folder / name, append=True) as file:
+                os.dup2(file.fileno(), descriptor)
         recorder.follow(folder)
 
 

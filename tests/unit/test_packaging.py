@@ -7,9 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from jupyter_elastic.jobfiles.payload import create_job_folder, decode_payload, encode_payload, restore_namespace
+from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, read_payload, restore_namespace
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.analysis import read
 from jupyter_elastic.types.errors import PackagingError
@@ -38,7 +39,7 @@ def pack(source: str, namespace: dict[str, Any], **how: Any) -> capture.Package:
 
 def run(package: capture.Package) -> dict[str, Any]:
     """What a worker does: from bytes alone."""
-    payload = decode_payload(encode_payload(package.payload))
+    payload = msgspec.msgpack.decode(msgspec.msgpack.encode(package.payload), type=Payload)
     namespace = restore_namespace(payload)
     exec(compile(payload.source, payload.filename, "exec"), namespace)
     return namespace
@@ -206,7 +207,7 @@ def test_the_folder_is_private(tmp_path: Path) -> None:
         "cell.py": 0o600,
         "payload.msgpack": 0o600,
     }
-    assert decode_payload((folder / "payload.msgpack").read_bytes()) == package.payload
+    assert read_payload(folder) == package.payload
     (tmp_path / "file").write_text("")
     with pytest.raises(PackagingError, match="can't be written"):
         create_job_folder(package.payload, tmp_path / "file" / "jobs")

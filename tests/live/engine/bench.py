@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import cloudpickle
+import msgspec
 import pytest
 
 from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.jobfiles.captures import PAYLOAD
-from jupyter_elastic.jobfiles.payload import Payload, encode_payload
+from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported
 
@@ -59,7 +60,7 @@ class Bench:
             workdir=str(folder),
             **more,
         )
-        (folder / PAYLOAD).write_bytes(encode_payload(payload))
+        (folder / PAYLOAD).write_bytes(msgspec.msgpack.encode(payload))
         task = AttemptContext(
             job=1, attempt=attempt, owner="me", folder=folder, python=python, runtime=folder,
             min_slots=min_slots, warm=warm,

@@ -37,7 +37,7 @@ def ring(*slots: str, elastic: bool = True, min_slots: int = 1) -> Membership:
 def join(machine: Membership) -> list[Action]:
     """Everybody who was let in comes out of `hvd.init()`."""
     actions: list[Action] = []
-    for name in machine.rank_order():
+    for name in machine.living:
         actions += machine.joined(name, machine.round)
     return actions
 
