@@ -39,7 +39,6 @@ class TorchWorker(GroupWorker):
     def install(self) -> None:
         """Keep groups on this machine."""
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else its watchdog ends a process whose peer is gone
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else to ask for GPUs before a fork initialises CUDA
 
     def group(self, framework: str | None) -> TorchGroup:

@@ -153,7 +153,10 @@ async def test_a_newcomer_that_stands_still_in_its_join_is_ended(folder: Path) -
 @asynchronous
 async def test_generation_after_generation_leaves_nothing_open(folder: Path) -> None:
     """Descriptors and threads of rank 0, which stays; 200 generations with JUPYTER_ELASTIC_TEST_EVERYTHING."""
-    more = '{"open": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}'
+    more = (
+        '{"open": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")),'
+        ' "memory": int(open("/proc/self/statm").read().split()[1]) * 4096}'
+    )
 
     def held(bench: Bench, after: float) -> tuple[int, int] | None:
         alone = [s for s in bench.steps() if s["size"] == 1 and s["at"] > after]
@@ -161,7 +164,7 @@ async def test_generation_after_generation_leaves_nothing_open(folder: Path) -> 
 
     async with make(folder, more=more) as bench:
         await bench.launch("h:0")
-        first = None
+        first, memory = None, 0
         for _ in range(100 if EVERYTHING else 8):
             begun = time.time()
             await bench.rescale("h:0", "h:1")
@@ -170,7 +173,9 @@ async def test_generation_after_generation_leaves_nothing_open(folder: Path) -> 
             await bench.rescale("h:0")
             await bench.step_at(1, begun)
             first = first or await bench.until(lambda begun=begun: held(bench, begun))
+            memory = memory or bench.steps()[-1]["memory"]
         await bench.until(lambda: (now := held(bench, begun)) and now[0] <= first[0] and now[1] <= first[1])
+        assert bench.steps()[-1]["memory"] - memory < 16 * 1024 * 1024
         await complete(bench)
 
 
@@ -256,6 +261,24 @@ async def test_nothing_listens_beyond_this_machine(folder: Path) -> None:
         assert (folder / "torch-store").stat().st_mode & 0o077 == 0
         await complete(bench)
         assert not (folder / "torch-store").exists()
+
+
+NATIVE = """
+import torch.distributed as dist
+from jupyter_elastic import training
+
+dist.init_process_group("gloo")
+found = training.agree(training.rank() == 1), training.rank(), training.size()
+dist.destroy_process_group()
+"""
+
+
+@asynchronous
+async def test_a_group_that_the_cell_forms_is_known_to_training(folder: Path) -> None:
+    async with Bench(Torch, folder, NATIVE, out=("found",)) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        assert [found["found"] for _, found in sorted(bench.results().items())] == [(True, 0, 2), (True, 1, 2)]
 
 
 def test_another_frameworks_state_is_sent_to_horovod() -> None:
