@@ -154,18 +154,20 @@ def _view(chance: random.Random) -> View:
         free -= job.size.slots
         jobs.append(job)
     jobs.sort(key=lambda job: (job.submitted_at, job.job))
-    held = capacity - free
-    shown = []
-    for index, size in enumerate(hosts):
-        taken = min(size, held)
-        held -= taken
-        shown.append(HostView(name=f"h{index}", capacity=size, free=size - taken, draining=min(taken, draining)))
-        draining -= min(taken, draining)
+    shown = filled(hosts, capacity - free, draining)
     weights = {"ann": chance.choice((0.5, 1.0, 3.0))}
     quotas = {"bob": chance.randint(0, capacity)} if chance.random() < 0.5 else {}
-    return View(
-        now=START, seed=chance.randrange(1000), hosts=tuple(shown), jobs=tuple(jobs), weights=weights, quotas=quotas
-    )
+    return View(now=START, seed=chance.randrange(1000), hosts=shown, jobs=tuple(jobs), weights=weights, quotas=quotas)
+
+
+def filled(sizes: list[int], held: int, draining: int = 0) -> tuple[HostView, ...]:
+    """Hosts of these sizes whose first slots are held, the first of those draining."""
+    shown = []
+    for at, size in enumerate(sizes):
+        taken, leaving = min(size, held), min(size, draining)
+        held, draining = held - taken, draining - leaving
+        shown.append(HostView(name=f"h{at}", capacity=size, free=size - taken, draining=leaving))
+    return tuple(shown)
 
 
 def random_job(chance: random.Random, number: int, capacity: int) -> JobView:
@@ -237,7 +239,6 @@ class Pool:
         self.memo: Any = None
         self.jobs: dict[int, JobView] = {}
         self.work: dict[int, float] = {}
-        self.first: dict[int, float] = {}
         self.ended: dict[int, float] = {}
         self.numbers = 0
 
@@ -256,13 +257,8 @@ class Pool:
         held = sum(job.size.slots for job in self.jobs.values())
         share = -(-self.capacity // self.hosts)
         sizes = [min(share, self.capacity - share * at) for at in range(self.hosts) if self.capacity > share * at]
-        shown = []
-        for at, size in enumerate(sizes):
-            taken = min(size, held)
-            held -= taken
-            shown.append(HostView(name=f"h{at}", capacity=size, free=size - taken))
         jobs = tuple(sorted(self.jobs.values(), key=lambda job: (job.submitted_at, job.job)))
-        return View(now=self.now, hosts=tuple(shown), jobs=jobs, memo=self.memo)
+        return View(now=self.now, hosts=filled(sizes, held), jobs=jobs, memo=self.memo)
 
     def step(self, seconds: float = STEP) -> None:
         """Plan, apply, and let time pass."""
@@ -280,7 +276,6 @@ class Pool:
             return job
         if not size.workers:
             return replace(job, phase="queued", size=size, queued_at=self.now, preemptions=job.preemptions + 1)
-        self.first.setdefault(job.job, self.now)
         started = job.started_at if job.started_at is not None else self.now
         return replace(job, phase="running", size=size, changed_at=self.now, started_at=started)
 

@@ -41,11 +41,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
             f"{self.shadow} {each.shadow}"
             for each in self.differences
         ]
-        lines += [
-            f"  {found.policy}: average turnaround {_seconds(found.avg_jct_s)}, "
-            f"all done in {_seconds(found.makespan_s)}"
-            for found in self.forecasts
-        ]
+        lines += [f"  {_future(found)}" for found in self.forecasts]
         return "\n".join(lines)
 
     __repr__ = __str__  # what a notebook's plain text shows
@@ -58,11 +54,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         )
         words = escape(str(self).split("\n", maxsplit=1)[0])
         head = f"<tr><th>job<th>name<th>owner<th>holds<th>{escape(self.active)}<th>{escape(self.shadow)}</tr>"
-        future = "".join(
-            f"<br>{escape(found.policy)}: average turnaround {_seconds(found.avg_jct_s)}, "
-            f"all done in {_seconds(found.makespan_s)}"
-            for found in self.forecasts
-        )
+        future = "".join(f"<br>{escape(_future(found))}" for found in self.forecasts)
         return f"<p>{words}{future}</p>" + (f"<table>{head}{rows}</table>" if rows else "")
 
 
@@ -105,6 +97,10 @@ def checked_plan(policy: Policy, view: View, name: str) -> Plan:
     if problem:
         raise BadRequest(f"policy {name}: its plan can't be followed: {problem}")
     return plan
+
+
+def _future(found: whatif.Forecast) -> str:
+    return f"{found.policy}: average turnaround {_seconds(found.avg_jct_s)}, all done in {_seconds(found.makespan_s)}"
 
 
 def _seconds(value: float | None) -> str:

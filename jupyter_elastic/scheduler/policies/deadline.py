@@ -152,7 +152,7 @@ class Deadline(Configured):
         seat(draft, late)
         seat(draft, (demand.job for demand in admitted.values() if demand.job.size.workers))
         seat(draft, draft.by_priority([*draft.running, *draft.waiting]), strict=True)
-        self._grow(draft, list(draft.jobs.values()))
+        climb(draft, list(draft.jobs.values()), seconds_saved)
         self._settle(draft, view, now)
         for number in admitted:
             if number not in known:
@@ -220,14 +220,10 @@ class Deadline(Configured):
                     admitted = {one.job.job: one for one in everyone}
         return admitted, now
 
-    @staticmethod
-    def _grow(draft: Draft, jobs: Iterable[JobView]) -> None:
-        climb(draft, jobs, seconds_saved)
-
     def _settle(self, draft: Draft, view: View, now: dict[int, int]) -> None:
         """Apply the guard, but never below what a deadline needs."""
         guard = Guard(self.options, view.now)
-        settle(draft, guard, lambda jobs: self._grow(draft, jobs))
+        settle(draft, guard, lambda jobs: climb(draft, jobs, seconds_saved))
         for number, workers in now.items():
             job = draft.jobs.get(number)
             if job is None or draft.workers[number] >= workers:
@@ -241,7 +237,7 @@ class Deadline(Configured):
                     draft.give(other, max(most(other, max(slots(other, floor), draft.cost(other) - short)), floor))
             draft.give(job, most(job, min(slots(job, workers), draft.free + draft.cost(job))) or draft.workers[number])
         if draft.free:
-            self._grow(draft, growing(draft, guard))
+            climb(draft, growing(draft, guard), seconds_saved)
 
 
 def _urgency(demand: Demand) -> tuple[float, float, JobId]:

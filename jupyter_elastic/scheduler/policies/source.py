@@ -7,6 +7,8 @@ where that is wanted (the limited child of the daemon, or the author's own kerne
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -32,8 +34,7 @@ def from_source(name: str, source: str, options: dict[str, Any] | None = None) -
         raise BadRequest(f"policy {name}: {_where(problem, name)}{type(problem).__name__}: {problem}") from problem
     rule = space.get("plan")
     if callable(rule):
-        typed_options(name, NoOptions, options or {})
-        return _function(name, rule)
+        return _instance(name, type("Rule", (_Function,), {"rule": staticmethod(rule)}), options)
     kinds = [
         found
         for found in space.values()
@@ -48,34 +49,21 @@ def from_source(name: str, source: str, options: dict[str, Any] | None = None) -
 class _Function:
     """A bare `plan(view)` as a policy."""
 
-    summary: ClassVar[str] = "Given from a cell."
-    Options: ClassVar[type[Struct]] = NoOptions
-    work_conserving: ClassVar[bool] = False
-    interval_s: ClassVar[float | None] = None
-    name: ClassVar[str] = ""
-    rule: ClassVar[Any] = None
+    rule: ClassVar[Callable[[View], Any]]
 
-    def __init__(self, options: Any) -> None:
-        self.options = options
-
-    def plan(self, view: View) -> Plan:
-        """What the function says; a dictionary holds workers by job."""
-        said = type(self).rule(view)
-        if not isinstance(said, dict):
-            return said  # type: ignore[no-any-return]  # whatever it is, the asker looks at it
-        sizes = {job: size if isinstance(size, Size) else Size(workers=size) for job, size in said.items()}
+    def plan(self, view: View) -> Any:
+        """The function's plan; a dictionary holds workers by job."""
+        plan = type(self).rule(view)
+        if not isinstance(plan, dict):
+            return plan  # whatever it is, the asker looks at it
+        sizes = {job: size if isinstance(size, Size) else Size(workers=size) for job, size in plan.items()}
         return Plan(sizes={job: size for job, size in sizes.items() if size.slots})
-
-
-def _function(name: str, rule: Any) -> Policy:
-    kind = type("Rule", (_Function,), {"name": name, "rule": staticmethod(rule)})
-    made: Policy = kind(NoOptions())
-    return made
 
 
 def _instance(name: str, kind: Any, options: dict[str, Any] | None) -> Policy:
     typed = typed_options(name, getattr(kind, "Options", NoOptions), options or {})
-    for attribute, default in (("work_conserving", False), ("interval_s", None), ("summary", "Given from a cell.")):
+    defaults = {"name": name, "summary": "Given from a cell.", "work_conserving": False, "interval_s": None}
+    for attribute, default in defaults.items():
         if not hasattr(kind, attribute):
             setattr(kind, attribute, default)
     try:
@@ -89,9 +77,6 @@ def _where(problem: Exception, name: str) -> str:
     """`line 3: `, where the text's own line is known."""
     if isinstance(problem, SyntaxError):
         return f"line {problem.lineno}: " if problem.lineno else ""
-    line, trace = 0, problem.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == f"<policy {name}>":
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f"line {line}: " if line else ""
+    frames = traceback.extract_tb(problem.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == f"<policy {name}>"]
+    return f"line {lines[-1]}: " if lines else ""

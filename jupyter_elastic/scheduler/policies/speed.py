@@ -22,10 +22,10 @@ def rates(job: JobView) -> Callable[[int], float]:
     """The job's speed by number of workers: samples/s, or multiples of one worker's when nothing is measured."""
     profile, servers = job.profile, job.min_servers
     points, fit = profile.speeds, profile.fit
-    if not points:
-        return guess if fit is None else partial(_fitted, *fit)
-    first = points[0].workers
     fitted = guess if fit is None else partial(_fitted, *fit)
+    if not points:
+        return fitted
+    first = points[0].workers
 
     def speed(workers: int) -> float:
         if workers <= 0:

@@ -160,8 +160,7 @@ def pool_shape(arguments: argparse.Namespace) -> tuple[int, int]:
     """Nodes, and GPUs of each node, that the arguments ask for."""
     nodes = 16 if arguments.nodes is None else arguments.nodes
     gpus = 4 if arguments.gpus_per_node is None else arguments.gpus_per_node
-    if nodes < 1 or gpus < 1:
-        raise BadRequest(f"a pool of {nodes} nodes with {gpus} GPUs each can't run anything; give at least one of both")
+    pool(nodes, gpus)  # refuses one that can't run anything
     return nodes, gpus
 
 

@@ -105,10 +105,11 @@ def gavel(path: Path, throughputs: Path | None, *, gpu: str = "v100") -> list[Ta
         if speed is None:
             expected = f"a job type with a measured speed on {gpu} in {throughputs}"
             complain(path, line, "job_type", expected, row.job_type)
-        deadline = None
-        if row.slo > 0:  # times the job's own duration
-            deadline = row.arrival_time + row.slo * work / speed
-        tasks.append(_rigid(line, row.job_type, row.arrival_time, row.scale_factor, work, speed, deadline))
+        # `SLO` counts in the job's own duration
+        deadline = row.arrival_time + row.slo * work / speed if row.slo > 0 else None
+        tasks.append(
+            _rigid(f"{line}-{row.job_type}", row.job_type, row.arrival_time, row.scale_factor, work, speed, deadline)
+        )
     return _some(path, tasks)
 
 
@@ -151,7 +152,8 @@ def shockwave(path: Path) -> list[Task]:
     for line, row in _tabbed(path, (SHOCKWAVE,), _Shockwave):
         work = row.total_steps
         speed = work / row.duration
-        tasks.append(_rigid(line, row.job_type, row.arrival_time, row.scale_factor, work, speed, None))
+        name = f"{line}-{row.job_type}"
+        tasks.append(_rigid(name, row.job_type, row.arrival_time, row.scale_factor, work, speed))
     return _some(path, tasks)
 
 
@@ -205,28 +207,24 @@ def tiresias(path: Path) -> list[Task]:
     for _, row in tables.rows(path, _Tiresias):
         speed = row.iterations / row.duration
         name = f"{row.model_name}-{row.job_id}"
-        tasks.append(_rigid(name, row.model_name, row.submit_time, row.num_gpu, row.iterations, speed, None))
+        tasks.append(_rigid(name, row.model_name, row.submit_time, row.num_gpu, row.iterations, speed))
     return _some(path, tasks)
 
 
 def elastic(tasks: list[Task], factor: int, slots: int) -> list[Task]:
     """Rigid tasks made elastic: from 1 to `factor` times their size, n workers as fast as n**0.9 (a guess, said so)."""
-    found = []
-    for task in tasks:
-        if task.min_slots == task.max_slots:
-            size = task.max_slots
-            speed = Power(task.speed(size) / float(size) ** 0.9)
-            most = max(1, min(slots, size * factor))
-            found.append(replace(task, min_slots=1, max_slots=most, sizes=(), speed=speed))
-        else:
-            found.append(task)
-    return found
+
+    def elastic_one(task: Task) -> Task:
+        size = task.max_slots
+        speed = Power(task.speed(size) / float(size) ** 0.9)
+        return replace(task, min_slots=1, max_slots=max(1, min(slots, size * factor)), sizes=(), speed=speed)
+
+    return [elastic_one(task) if task.min_slots == task.max_slots else task for task in tasks]
 
 
 def _rigid(
-    number: int | str, model: str, submitted: float, size: int, work: float, speed: float, deadline: float | None
+    name: str, model: str, submitted: float, size: int, work: float, speed: float, deadline: float | None = None
 ) -> Task:
-    name = number if isinstance(number, str) else f"{number}-{model}"
     return Task(
         name=name, submitted=submitted, work=work, speed=Measured(((size, speed),)), min_slots=size, max_slots=size,
         model=model, deadline=deadline,

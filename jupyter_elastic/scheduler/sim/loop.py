@@ -7,6 +7,7 @@ The core is the daemon's, without a flag. Knows tasks and the vocabulary; must n
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -136,11 +137,11 @@ class Simulation:
         self.run_ = Run(policy=self.name, capacity=capacity, timelines=[])
         self._fold = Fold()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = 0
+        self._order = itertools.count()
         self._lives: dict[int, _Life] = {}
         self._coming: dict[str, Task] = {}
         self._ended = 0
-        self._number = 0
+        self._number = itertools.count(1)
         self._idle = 0
         self._deciding = self.name
 
@@ -164,8 +165,7 @@ class Simulation:
     # --- the clock
 
     def _at(self, when: float, action: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._heap, (when, self._order, action))
+        heapq.heappush(self._heap, (when, next(self._order), action))
 
     def _instant(self) -> None:
         """Everything that happens at the next point in time, and then the policy."""
@@ -201,8 +201,7 @@ class Simulation:
     # --- the daemon's part
 
     def _stamp(self, by: str = DAEMON) -> dict[str, Any]:
-        self._number += 1
-        return {"at": self.now, "by": by, "id": f"sim-{self._number}"}
+        return {"at": self.now, "by": by, "id": f"sim-{next(self._number)}"}
 
     def _tell(self, stimulus: Stimulus) -> None:
         events, effects = self.core.step(stimulus)

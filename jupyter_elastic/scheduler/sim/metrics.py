@@ -89,16 +89,14 @@ def mean(values: Sequence[float]) -> float:
 
 def summary(run: Run) -> dict[str, Any]:
     """The row of a run, by `KEYS`; a figure that can't be given is None."""
-    done = [timeline for timeline in run.timelines if timeline.ended is not None]
-    jcts = [timeline.ended - timeline.submitted for timeline in done if timeline.ended is not None]
+    jcts = [timeline.ended - timeline.submitted for timeline in run.timelines if timeline.ended is not None]
     makespan = run.end - run.start
     used = sum((span.end - span.start) * span.slots for timeline in run.timelines for span in timeline.spans)
     fairness = [value for value in rho(run) if value is not None]
-    due = [timeline for timeline in run.timelines if timeline.deadline is not None]
     met = [
-        timeline
-        for timeline in due
-        if timeline.ended is not None and timeline.ended <= (timeline.deadline or 0.0) + 1e-9
+        timeline.ended is not None and timeline.ended <= timeline.deadline + 1e-9
+        for timeline in run.timelines
+        if timeline.deadline is not None
     ]
     waits = [timeline.started - timeline.submitted for timeline in run.timelines if timeline.started is not None]
     row = {
@@ -112,7 +110,7 @@ def summary(run: Run) -> dict[str, Any]:
         "restarts_per_job": mean([float(timeline.restarts) for timeline in run.timelines]),
         "rho_worst": max(fairness, default=math.nan),
         "rho_over_105": mean([float(value > 1.05) for value in fairness]),
-        "deadlines_met": len(met) / len(due) if due else math.nan,
+        "deadlines_met": mean(met),
         "decision_ms_p50": percentile(run.decisions, 0.5) * 1e3,
         "decision_ms_p99": percentile(run.decisions, 0.99) * 1e3,
         "wall_s": run.wall,

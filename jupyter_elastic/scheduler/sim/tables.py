@@ -10,7 +10,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -96,11 +96,8 @@ def value(path: Path, line: int, column: str, cell: str, kind: Any) -> Any:
 
 def records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of each line that is not empty."""
-    lines = read_text(path).splitlines()
-    if delimiter == "\t":
-        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    else:
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    reader = csv.reader(read_text(path).splitlines(), delimiter=delimiter, quoting=quoting, strict=True)
     try:
         for record in reader:
             if any(cell.strip() for cell in record):
