@@ -8,7 +8,6 @@ date. In a terminal: plain lines. Knows IPython's display; must not know the dae
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import Any
 
@@ -59,7 +58,6 @@ class JobDisplay:
         self.surface = surface(shell)
         self._shell = shell
         self._waits = waits
-        self._sent_away = threading.Event()
         self._output: Output = {}
         self._handle: Any = None
         self._drawn_at = 0.0
@@ -70,11 +68,11 @@ class JobDisplay:
 
             from jupyter_elastic.widgets.job import JobWidget
 
-            self._widget = JobWidget(job=job.id, on_background=self._sent_away.set, waits=waits)
+            self._widget = JobWidget(job=job.id, on_background=(job.folder / BACKGROUND).touch, waits=waits)
             show(self._widget)
         self.followed, self.ended = updater().show_job(job, self._draw, kind)
         self._relay = Relay(shell, job.folder, again=not waits) if self.surface != "terminal" else None
-        if self.surface != "terminal":
+        if self._relay is not None:
             self._draw_static()
         if self.surface == "static":
             shell.events.register("post_run_cell", self._after_cell)
@@ -82,20 +80,12 @@ class JobDisplay:
     def wait(self) -> bool:
         """Keep the page up to date until the job's end, and show what rank 0 displays; False once it is sent away."""
         while not self.ended.wait(WAIT_TICK_S):
-            if self.sent_away:
+            if (self.job.folder / BACKGROUND).exists():  # a click asked for it, by this kernel or by the server
                 self.let_go()
                 return False
             self.refresh()
         self.refresh(last=True)
         return True
-
-    @property
-    def sent_away(self) -> bool:
-        """Whether somebody sent the job to the background, so that the cell need not wait any longer.
-
-        A front end that does not reach the kernel says so by a file in the job's folder.
-        """
-        return self._sent_away.is_set() or (self.job.folder / BACKGROUND).exists()
 
     def refresh(self, *, last: bool = False) -> None:
         """Renew what does not renew itself, and show what rank 0 displays; called by the thread that waits."""

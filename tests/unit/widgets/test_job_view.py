@@ -77,6 +77,15 @@ def test_a_command_that_can_not_be_carried_out_is_answered_with_why(
     assert answers.get(timeout=60) == {"id": 7 if isinstance(command, dict) else None, "error": reason}
 
 
+def test_a_click_lets_the_cell_that_waits_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widget = JobWidget(job=1, on_background=(tmp_path / "background").touch, page="{}")
+    answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    monkeypatch.setattr(widget, "send", answers.put)
+    widget._handle_custom_msg({"type": "background", "id": 3}, [])
+    assert answers.get(timeout=60) == {"id": 3, "value": None}
+    assert (tmp_path / "background").exists()
+
+
 def test_what_was_printed_before_the_view_stood_is_shown_at_once(tmp_path: Path) -> None:
     job = Followed(tmp_path)
     job.print(0, "early")
