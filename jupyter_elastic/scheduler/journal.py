@@ -137,14 +137,14 @@ class Journal:
         return True
 
     def snapshot(self, package: str) -> tuple[int, bytes] | None:
-        """The newest whole snapshot that this version of the package wrote, as (seq, body)."""
+        """The snapshot as (seq, body); None where it is not whole or another version of the package wrote it."""
         with contextlib.suppress(sqlite3.Error):
-            for seq, body, crc in self._connection.execute(
-                "select seq, body, crc from snapshots where package = ? and seq between 0 and ? order by seq desc",
+            found = self._connection.execute(
+                "select seq, body, crc from snapshots where package = ? and seq between 0 and ?",
                 (package, self.last_seq),
-            ):
-                if zlib.crc32(body) == crc:
-                    return int(seq), bytes(body)
+            ).fetchone()
+            if found is not None and zlib.crc32(found[1]) == found[2]:
+                return int(found[0]), bytes(found[1])
         return None
 
     def close(self) -> None:

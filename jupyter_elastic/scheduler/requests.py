@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
@@ -141,17 +141,7 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
         numbers += ask.sizes
     if any(not 1 <= number <= 100_000 for number in numbers):
         raise BadRequest("a job can hold 1 to 100000 slots; write min:max with 1 <= min <= max")
-    api.store.command(
-        Resize(
-            **api.store.stamp(context.peer.user),
-            job=ask.job,
-            min_slots=ask.min_slots,
-            max_slots=ask.max_slots,
-            sizes=ask.sizes,
-            preemptible=ask.preemptible,
-            deadline_at=ask.deadline_at,
-        )
-    )
+    api.store.command(Resize(**api.store.stamp(context.peer.user), **asdict(ask)))
     return wire.Done()
 
 
@@ -207,14 +197,8 @@ def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> 
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
     if len(msgspec.json.encode(ask.options)) > OPTION_BYTES:
         raise BadRequest(f"a policy's options may take {OPTION_BYTES:,} bytes as JSON at most")
-    stimulus = UsePolicy(
-        **api.store.stamp(context.peer.user),
-        name=ask.name,
-        options=ask.options,
-        reason=ask.reason[:REASON_CHARS],
-        source=ask.source,
-    )
-    api.switch_policy(stimulus, context)
+    asked = asdict(replace(ask, reason=ask.reason[:REASON_CHARS]))
+    api.switch_policy(UsePolicy(**api.store.stamp(context.peer.user), **asked), context)
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, convert
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import placement, plan
@@ -312,17 +312,7 @@ def _death_reported(state: State, report: DeathReported) -> EventList:
         return []
     if job.deaths >= FIRST_DEATHS and report.count < FEWER * job.deaths:
         return []
-    return [
-        WorkerDied(
-            job=job.job,
-            attempt=job.attempt,
-            count=report.count,
-            rank=report.rank,
-            slot=report.slot,
-            cause=plan.plain(report.cause),
-            step=report.step,
-        )
-    ]
+    return [replace(convert(report, WorkerDied, from_attributes=True), cause=plan.plain(report.cause))]
 
 
 def _replacement_reported(state: State, report: ReplacementReported) -> EventList:
@@ -330,10 +320,7 @@ def _replacement_reported(state: State, report: ReplacementReported) -> EventLis
     if job is None or job.phase == "stopping" or job.died.get(report.slot) != report.count:
         return []
     after_s = report.after_s if 0 < report.after_s < inf else 0.0
-    return [
-        WorkerReplaced(job=job.job, attempt=job.attempt, count=report.count, rank=report.rank, slot=report.slot,
-                       after_s=after_s)
-    ]  # fmt: skip
+    return [replace(convert(report, WorkerReplaced, from_attributes=True), after_s=after_s)]
 
 
 def _finite(progress: Progress) -> Progress:

@@ -390,9 +390,7 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     state.ended[job.job] = job
     state.active.discard(job.job)
     state.reasons.pop(job.job, None)
-    position = bisect_left(state.order, job.key)
-    if position < len(state.order) and state.order[position] == job.key:
-        del state.order[position]
+    del state.order[bisect_left(state.order, job.key)]
 
 
 def _forgotten(state: State, data: JobsForgotten) -> None:
