@@ -162,12 +162,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def telling(env: Mapping[str, str]) -> list[str]:
+def notable_variables(env: Mapping[str, str]) -> list[str]:
     """The sent variables that a report names: those of libraries and services, not of the system."""
     return sorted(name for name in env if name.startswith(_ENV_STARTS) or name.lower() in _PROXIES)
 
 
-def staying(payload: Payload, environ: Mapping[str, str]) -> list[str]:
+def variables_not_sent(payload: Payload, environ: Mapping[str, str]) -> list[str]:
     """Variables that are set here, are not sent and may be needed: those that the cell reads, and well-known ones."""
     read = [first or second for first, second in _READS.findall(payload.source)]
     known = [name for name in environ if name.startswith(_ENV_MISSED)]

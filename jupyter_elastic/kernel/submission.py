@@ -197,10 +197,10 @@ def report(package: capture.Package, options: Options, choice: Choice) -> list[s
     if modules:
         lines.append(f"imported again in the workers: {', '.join(modules)}")
     lines += [f"note: {note}" for note in package.notes]
-    stay = capture.staying(package.payload, os.environ)
-    if stay:
+    unsent = capture.variables_not_sent(package.payload, os.environ)
+    if unsent:
         lines.append(
-            f"note: variables that stay here: {', '.join(stay)}; send one by --env {stay[0]}, several by "
+            f"note: variables that stay here: {', '.join(unsent)}; send one by --env {unsent[0]}, several by "
             "pattern, as in --env 'LAB_*'"
         )
     if options.deadline_at is not None:
@@ -213,7 +213,7 @@ def report(package: capture.Package, options: Options, choice: Choice) -> list[s
         back = ", ".join(options.out) or "nothing"
         engine = choice.engine + (f" ({choice.why})" if choice.why else "")
         lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
-        if travel := capture.telling(package.payload.env):
-            lines.append(f"environment: {', '.join(travel)} travel, and what the system and the frameworks need")
+        if notable := capture.notable_variables(package.payload.env):
+            lines.append(f"environment: {', '.join(notable)} travel, and what the system and the frameworks need")
         lines.append(f"workers run {sys.executable} in {package.payload.workdir}")
     return lines
