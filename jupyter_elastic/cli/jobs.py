@@ -123,9 +123,7 @@ def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> No
     if given.json:
         print_json(spec)
         return
-    wants = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots} to {spec.max_slots}"
-    wants = " or ".join(map(str, spec.sizes)) or wants
-    sentence = [f"job {job.id} may hold {wants} slot{'' if wants == '1' else 's'}"]
+    sentence = [f"job {job.id} may hold {spec.slot_numbers} slot{'' if spec.slot_numbers == '1' else 's'}"]
     if spec.deadline_at is not None:
         sentence.append(f"is to be done by {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(spec.deadline_at))}")
     if not spec.preemptible:

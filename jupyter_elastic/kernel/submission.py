@@ -207,12 +207,11 @@ def report(package: capture.Package, options: Options, choice: Choice) -> list[s
         due = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(options.deadline_at))
         lines.append(f"to be done by {due}: the policy `deadline` sees to that, others do not look at it")
     if options.dry_run:
-        wants = f"{options.min_slots}" + ("" if options.max_slots == options.min_slots else f" to {options.max_slots}")
-        wants = " or ".join(map(str, options.sizes)) or wants
         kept = ("" if options.preemptible else ", not to be paused") + (", resumable" if options.resumable else "")
         back = ", ".join(options.out) or "nothing"
         engine = choice.engine + (f" ({choice.why})" if choice.why else "")
-        lines.append(f"dry run: engine {engine}, {wants} slot(s){kept}, back comes {back}; nothing was queued")
+        wants = f"{options.slot_numbers} slot(s){kept}"
+        lines.append(f"dry run: engine {engine}, {wants}, back comes {back}; nothing was queued")
         if notable := capture.notable_variables(package.payload.env):
             lines.append(f"environment: {', '.join(notable)} travel, and what the system and the frameworks need")
         lines.append(f"workers run {sys.executable} in {package.payload.workdir}")

@@ -81,6 +81,12 @@ class JobRequest(Record, frozen=True, kw_only=True):
     estimate_s: float | None = None
     """The owner's guess of the running time at `min_slots`, for backfill."""
 
+    @property
+    def slot_numbers(self) -> str:
+        """For people: `2`, `1 to 4`, `1 or 2 or 4`."""
+        whole = str(self.max_slots) if self.min_slots == self.max_slots else f"{self.min_slots} to {self.max_slots}"
+        return " or ".join(map(str, self.sizes)) or whole
+
 
 class JobSpec(JobRequest, frozen=True, kw_only=True):
     """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
