@@ -83,9 +83,7 @@ class Maxima:
     """A tree of maxima over a row of numbers, which finds the next number above a bound."""
 
     def __init__(self, length: int) -> None:
-        self.width = 1
-        while self.width < max(1, length):
-            self.width *= 2
+        self.width = 1 << max(0, length - 1).bit_length()
         self.tree = [0.0] * (2 * self.width)
 
     def put(self, at: int, value: float) -> None:

@@ -154,11 +154,6 @@ def seat(
     return head
 
 
-def titled(job: JobView) -> str:
-    """How a reason names a job."""
-    return f"job {job.job} of {job.owner}"
-
-
 class Draft:
     """A plan in the making: who has how many workers, and how many slots are left."""
 
@@ -275,7 +270,7 @@ class Draft:
                     winner = job
                 if number not in reasons:
                     reasons[number] = "slots are free to grow into" if held else "slots are free for it"
-        why = f"makes room for {titled(winner)}" if winner else "fewer slots are left in the pool"
+        why = f"makes room for job {winner.job} of {winner.owner}" if winner else "fewer slots are left in the pool"
         for job in self.running:
             number = job.job
             if number not in reasons and workers.get(number, 0) < job.size.workers:

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, least, most, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, climb, growing, settle
 from jupyter_elastic.scheduler.policies.optimus import seconds_saved
-from jupyter_elastic.scheduler.policies.speed import guess, measured, rates, served
+from jupyter_elastic.scheduler.policies.speed import guess, measured, rates, work_done
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 TRIES = 16
@@ -57,20 +57,11 @@ class Demand(Struct):
         return self.least(self.work, self.until) == len(self.costs)
 
 
-class Timeline:
+class Timeline(Struct):
     """Free slots from now on, in stretches: the `ends` of each, and what is free in it."""
 
-    __slots__ = ("ends", "free")
-
-    def __init__(self, free: int) -> None:
-        self.ends = [float("inf")]
-        self.free = [free]
-
-    def copy(self) -> Timeline:
-        """The same, to try something on."""
-        twin = Timeline(0)
-        twin.ends, twin.free = self.ends[:], self.free[:]
-        return twin
+    ends: list[float]
+    free: list[int]
 
     def reserve(self, demand: Demand, work: float, until: float) -> int | None:
         """Take the least level that does the work in time; the workers that it has *now*, or None when none does."""
@@ -168,7 +159,7 @@ class Deadline(Configured):
             work = job.profile.remaining or 0.0
         elif job.estimate_s is not None:
             speed, work = guess, job.estimate_s * guess(job.min_slots)
-            work = max(0.1 * work, work - served(job))
+            work = max(0.1 * work, work - work_done(job))
         else:
             return None
         pause = job.profile.rescale_cost_s
@@ -208,7 +199,7 @@ class Deadline(Configured):
         admitted = {one.job.job: one for one in known}
         new = sorted((one for one in demands if one.job.job not in rank), key=lambda one: one.job.submitted_at)
         for demand in new[:TRIES]:
-            behind = line.copy()
+            behind = Timeline(line.ends[:], line.free[:])
             workers = behind.reserve(demand, demand.work + demand.spare, demand.until)
             if workers is not None:  # it fits behind all others, whatever its deadline
                 line, admitted[demand.job.job], now[demand.job.job] = behind, demand, workers
@@ -252,7 +243,7 @@ def _schedule(
     One that can't be early is to be in time; one that can't be in time any more comes after all others, as fast as it
     can. With `all_or_none` it ends at the first that can't be early, though it could alone be in time.
     """
-    line, late = Timeline(max(0, capacity)), []
+    line, late = Timeline([float("inf")], [max(0, capacity)]), []
     now: dict[JobId, int] = {}
     for demand in demands:
         workers = line.reserve(demand, demand.work + demand.spare, demand.until)
@@ -277,10 +268,5 @@ def _schedule(
 
 def _powers(rungs: Sequence[int], held: int) -> list[int]:
     """The ends of a range, what is held, and the powers of two between them."""
-    found = {rungs[0], rungs[-1], held}
-    power = 1
-    while power < rungs[-1]:
-        if power >= rungs[0]:
-            found.add(power)
-        power *= 2
-    return sorted(found)
+    powers = (1 << exponent for exponent in range(rungs[-1].bit_length()))
+    return sorted({rungs[0], rungs[-1], held, *(n for n in powers if n >= rungs[0])})

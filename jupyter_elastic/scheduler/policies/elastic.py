@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Annotated, ClassVar, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, Ratio, above, most, seat
 from jupyter_elastic.scheduler.policies.speed import GUESS, UNKNOWN_S, measured, rates
@@ -55,27 +55,23 @@ class Elastic(Configured):
         raise NotImplementedError
 
 
-class Guard:
+class Guard(Struct):
     """Judges whether a running job may be rescaled for its own good now."""
 
-    __slots__ = ("cooldown", "now", "payback")
-
-    def __init__(self, options: Guarded, now: float) -> None:
-        self.now = now
-        self.cooldown = options.cooldown
-        self.payback = options.payback
+    options: Guarded
+    now: float
 
     def settled(self, job: JobView) -> bool:
         """Whether it runs and has rested since its last change."""
         if job.phase != "running":
             return False
-        return job.changed_at is None or self.now - job.changed_at >= self.cooldown * job.profile.rescale_cost_s
+        return job.changed_at is None or self.now - job.changed_at >= self.options.cooldown * job.profile.rescale_cost_s
 
     def may_grow(self, job: JobView, workers: int) -> bool:
         """Whether growing to `workers` saves more of its remaining time than it costs."""
         if not self.settled(job):
             return False
-        return self.saves(job, workers) > self.payback * job.profile.rescale_cost_s
+        return self.saves(job, workers) > self.options.payback * job.profile.rescale_cost_s
 
     @staticmethod
     def saves(job: JobView, workers: int) -> float:

@@ -47,18 +47,16 @@ def ordered(draft: Draft, waiting: list[float], running: list[float]) -> Iterato
     jobs = draft.running + draft.waiting
     keys = running + waiting
     bound = float("inf")
+
+    def lowest_first(places: list[int]) -> Iterator[JobView]:
+        return (jobs[at] for at in sorted(places, key=keys.__getitem__))
+
     if draft.ranked:
         for rank in sorted({job.priority for job in jobs}, reverse=True):
-            some = [at for at, job in enumerate(jobs) if job.priority == rank]
-            some.sort(key=keys.__getitem__)
-            yield from (jobs[at] for at in some)
+            yield from lowest_first([at for at, job in enumerate(jobs) if job.priority == rank])
         return
     if len(waiting) > 2 * draft.capacity + 64:
         sample = sorted(waiting[::SAMPLED])
         bound = sample[min(draft.capacity // SAMPLED + SAMPLED, len(sample) - 1)]
-    some = [at for at, key in enumerate(keys) if key <= bound]
-    some.sort(key=keys.__getitem__)
-    yield from (jobs[at] for at in some)
-    some = [at for at, key in enumerate(keys) if not key <= bound]
-    some.sort(key=keys.__getitem__)
-    yield from (jobs[at] for at in some)
+    yield from lowest_first([at for at, key in enumerate(keys) if key <= bound])
+    yield from lowest_first([at for at, key in enumerate(keys) if not key <= bound])

@@ -62,11 +62,6 @@ def guess(workers: int) -> float:
     return math.pow(workers, GUESS) if workers > 0 else 0.0
 
 
-def rate(job: JobView, workers: int) -> float:
-    """One value of `rates`; for many sizes of one job take that."""
-    return rates(job)(workers)
-
-
 def measured(job: JobView) -> bool:
     """Whether its speed and its remaining work are both known."""
     profile = job.profile
@@ -79,11 +74,11 @@ def time_left(job: JobView, workers: int) -> float:
         return float("inf")
     bound = job.max_time_s - job.run_s if job.max_time_s is not None else float("inf")
     if measured(job):
-        speed = rate(job, workers)
+        speed = rates(job)(workers)
         left = (job.profile.remaining or 0.0) / speed if speed > 0 else float("inf")
         return max(0.0, min(left, bound))
     if job.estimate_s is not None:
-        left = (job.estimate_s * guess(job.min_slots) - served(job)) / guess(workers)
+        left = (job.estimate_s * guess(job.min_slots) - work_done(job)) / guess(workers)
         return max(0.0, min(left, bound))
     return max(0.0, bound)
 
@@ -94,7 +89,7 @@ def run_time(job: JobView, workers: int) -> float:
     return left if left > 0 else float("inf")
 
 
-def served(job: JobView) -> float:
+def work_done(job: JobView) -> float:
     """Work done, in the unit of the guess: single-worker seconds."""
     if job.run_s <= 0:
         return 0.0

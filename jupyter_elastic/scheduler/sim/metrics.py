@@ -99,7 +99,7 @@ def summary(run: Run) -> dict[str, Any]:
         if timeline.deadline is not None
     ]
     waits = [timeline.started - timeline.submitted for timeline in run.timelines if timeline.started is not None]
-    row = {
+    row: dict[str, Any] = {
         "policy": run.policy,
         "avg_jct_s": mean(jcts),
         "p50_jct_s": percentile(jcts, 0.5),
@@ -115,7 +115,7 @@ def summary(run: Run) -> dict[str, Any]:
         "decision_ms_p99": percentile(run.decisions, 0.99) * 1e3,
         "wall_s": run.wall,
     }
-    return {key: _plain(row[key]) for key in KEYS}
+    return {key: None if isinstance(row[key], float) and not math.isfinite(row[key]) else row[key] for key in KEYS}
 
 
 def rho(run: Run) -> list[float | None]:
@@ -169,9 +169,3 @@ def fluid_alone(rate: Callable[[int], float], work: float, sizes: Sequence[int])
         return work / best if best > 0 else math.inf
 
     return alone
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

@@ -55,7 +55,10 @@ def draw(runs: Sequence[Run], path: Path | None = None, *, title: str = "") -> A
     if title:
         figure.suptitle(title, color=INK, fontsize=13, x=0.01, ha="left")
     if path is not None:
-        _save(figure, path)
+        try:
+            figure.savefig(path, dpi=130)
+        except (OSError, ValueError) as problem:
+            raise BadRequest(f"the plot can't be written to {path}: {problem}") from problem
     return figure
 
 
@@ -161,10 +164,3 @@ def _span(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds:.3g} s"
-
-
-def _save(figure: Any, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as problem:
-        raise BadRequest(f"the plot can't be written to {path}: {problem}") from problem

@@ -29,30 +29,27 @@ class Fold:
     def see(self, events: Iterable[Event]) -> None:
         """Fold further events, in order."""
         for event in events:
-            self._one(event)
-
-    def _one(self, event: Event) -> None:
-        data, at = event.data, event.at
-        if isinstance(data, JobSubmitted):
-            self.timelines[data.job] = JobTimeline(data.spec.name, at, deadline=data.spec.deadline_at, outcome="")
-            self._held[data.job] = set()
-        elif isinstance(data, JobStarted):
-            timeline = self.timelines[data.job]
-            if timeline.started is None:
-                timeline.started = at
-            else:
-                timeline.restarts += 1
-            self._hold(data.job, at, set(data.slots))
-        elif isinstance(data, RescaleRequested):
-            self.timelines[data.job].restarts += 1
-            self._hold(data.job, at, self._held[data.job] | set(data.slots))
-        elif isinstance(data, SlotsReleased):
-            self._hold(data.job, at, self._held[data.job] - set(data.slots))
-        elif isinstance(data, JobEnded):
-            self._hold(data.job, at, set())
-            timeline = self.timelines[data.job]
-            timeline.outcome = data.outcome
-            timeline.ended = at
+            data, at = event.data, event.at
+            if isinstance(data, JobSubmitted):
+                self.timelines[data.job] = JobTimeline(data.spec.name, at, deadline=data.spec.deadline_at, outcome="")
+                self._held[data.job] = set()
+            elif isinstance(data, JobStarted):
+                timeline = self.timelines[data.job]
+                if timeline.started is None:
+                    timeline.started = at
+                else:
+                    timeline.restarts += 1
+                self._hold(data.job, at, set(data.slots))
+            elif isinstance(data, RescaleRequested):
+                self.timelines[data.job].restarts += 1
+                self._hold(data.job, at, self._held[data.job] | set(data.slots))
+            elif isinstance(data, SlotsReleased):
+                self._hold(data.job, at, self._held[data.job] - set(data.slots))
+            elif isinstance(data, JobEnded):
+                self._hold(data.job, at, set())
+                timeline = self.timelines[data.job]
+                timeline.outcome = data.outcome
+                timeline.ended = at
 
     def _hold(self, job: int, at: float, slots: set[str]) -> None:
         held = self._held[job]
