@@ -52,7 +52,7 @@ _NEWS = (
     PolicyUsed,
     AgentChanged,
 )
-"""EventList after which a policy may want something else."""
+"""Events after which a policy may want something else."""
 
 
 class Core:

@@ -427,7 +427,7 @@ def _policy_used(state: State, data: PolicyUsed) -> None:
     state.reasons = {}
 
 
-def _plan_rejected(state: State, _fact: PlanRejected) -> None:
+def _plan_rejected(state: State, _data: PlanRejected) -> None:
     state.rejections += 1
 
 
