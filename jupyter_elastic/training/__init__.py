@@ -28,6 +28,8 @@ import numpy as np
 from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context as _context
+from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.membership import collective as _collective
 from jupyter_elastic.training.membership import formed as _formed
 from jupyter_elastic.training.membership import members as _members
 from jupyter_elastic.training.report import report
@@ -167,10 +169,7 @@ def total(value: Any) -> Any:
     """
     _context.require_whole_step("training.total")
     values = np.asarray(value, dtype=np.float64)
-    group = _context.group
-    if group is not None and not _context.warming_up and group.size() > 1:
-        _context.collective()
-        values = group.total(np.atleast_1d(values)).reshape(values.shape)
+    values = _sum(_context.group, np.atleast_1d(values))[1].reshape(values.shape)
     return values.item() if values.ndim == 0 else values
 
 
@@ -194,17 +193,15 @@ def agree(value: Any, how: Literal["any", "all", "mean"] = "any") -> Any:
         raise BadRequest(f"training.agree knows how='any', 'all' and 'mean', not {how!r}.")
     _context.require_whole_step("training.agree")
     own = float(value) if how == "mean" else float(bool(value))
-    size, added = _sum(own)
-    return {"any": added > 0, "all": added == size, "mean": added / size}[how]
+    size, (added,) = _sum(_context.group or _formed(), np.array([own]))
+    return {"any": bool(added > 0), "all": bool(added == size), "mean": float(added / size)}[how]
 
 
-def _sum(own: float) -> tuple[int, float]:
-    """How many take part, and the sum of their numbers."""
-    group = None if _context.warming_up else _context.group or _formed()
-    if group is None or group.size() < 2:
-        return 1, own
-    _context.collective()
-    return group.size(), float(group.total(np.array([own]))[0])
+def _sum(group: Group | None, values: Array) -> tuple[int, Array]:
+    """How many take part, and the sum of what they give."""
+    if group is None or _context.warming_up or group.size() < 2:
+        return 1, values
+    return group.size(), _collective(lambda: group.total(values))
 
 
 def prepare(*objects: Any) -> Any:

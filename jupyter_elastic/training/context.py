@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from jupyter_elastic.training import session
 from jupyter_elastic.training.data import MicroBatch
@@ -82,6 +82,8 @@ class TrainingContext:
     """Optimizers that average by themselves (`training.keras.distributed`)."""
     apart: bool = False
     """Whether the cell said that its workers train models of their own."""
+    interrupted: BaseException | None = None
+    """Why this worker has to leave its group."""
     change: bool | None = None
     """Whether the group agreed in this step to regroup; None: nobody asked yet."""
     epochs: int | None = None
@@ -104,8 +106,18 @@ class TrainingContext:
 
     def begin_step(self) -> None:
         """Nothing is computed, trained or agreed yet."""
-        self.micro_batch, self.change, self.trained = None, None, False
+        self.micro_batch, self.change, self.trained, self.interrupted = None, None, False, None
         self.added_up.clear()
+
+    def interrupt(self, error: BaseException) -> NoReturn:
+        """The group breaks or regroups. If the cell catches this, it is raised again when its turn of the loop ends."""
+        self.interrupted = error
+        raise error
+
+    def require_group(self) -> None:
+        """Raise what the cell has caught."""
+        if self.interrupted is not None:
+            raise self.interrupted
 
     def stepped(self, *, change: bool) -> None:
         """An optimizer has stepped with the global gradient; `change`: a member wants to regroup."""

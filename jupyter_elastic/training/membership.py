@@ -12,7 +12,7 @@ from jupyter_elastic.platform import plugins
 from jupyter_elastic.training import group as process_group
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import Group, Groups, SingleProcess
+from jupyter_elastic.training.group import Group, Groups, PeerLost, SingleProcess
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
@@ -78,6 +78,15 @@ def in_job() -> tuple[int, int]:
 def workers() -> int:
     """Workers of the job now, whether or not they train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def collective(call: Callable[[], _Result]) -> _Result:
+    """Make a collective of the training's group; its failure counts even where a cell catches every exception."""
+    context.collective()
+    try:
+        return translated(call)
+    except PeerLost as lost:
+        context.interrupt(lost)
 
 
 def translated(call: Callable[[], _Result]) -> _Result:

@@ -85,7 +85,9 @@ def _run_elastic(
         state.require_logical()
         state.sync()
         group.synced()
-        return function(state, *args, **kwargs)
+        result = function(state, *args, **kwargs)
+        context.require_group()
+        return result
 
     with _training(state, group):
         state.begin()

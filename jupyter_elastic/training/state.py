@@ -20,6 +20,7 @@ from jupyter_elastic.jobfiles.payload import LOGICAL_WORKERS
 from jupyter_elastic.training import data, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import MembershipChanged
+from jupyter_elastic.training.membership import collective
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 FORMAT = 1
@@ -165,6 +166,7 @@ class State:
                 yield epoch
                 if context.warming_up:
                     raise StepWarmedUp
+                context.require_group()
                 self._place(epoch + 1, 0, 0)
         finally:
             if self._in_epochs is mine:
@@ -410,8 +412,8 @@ class State:
         if context.change is None:
             wanted = self.wanted()
             if group.size() > 1:
-                context.collective()
-                wanted = bool(group.total(np.array([float(wanted)]))[0])
+                flag = np.array([float(wanted)])
+                wanted = bool(collective(lambda: group.total(flag))[0])
             context.change = wanted
         change = context.change
         if self._iteration is None:
@@ -426,7 +428,7 @@ class State:
         self._step, self._samples, self._in_epoch = self.step, self.samples, self.seen
         context.micro_batch = None
         self._place(epoch, passes, done)
-        raise MembershipChanged
+        context.interrupt(MembershipChanged())
 
 
 def iterate(
@@ -473,6 +475,7 @@ def iterate(
                     context.micro_batch = taken
                     state._seed(seed, step, 1 + (taken.worker or 0))
                 yield data.take(content, taken.indices, collate)
+                context.require_group()
             if state is not None:
                 state._advance(len(batch), step + 1, count)
     finally:

@@ -6,6 +6,7 @@ optimizers, schedulers and scalers stay what they are.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.logical import TreeSum
-from jupyter_elastic.training.membership import groups
+from jupyter_elastic.training.membership import collective, groups
 from jupyter_elastic.training.state import Tracked
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -46,7 +47,8 @@ class Reducer:
         self.number = len(_reducers)
         self.tree: TreeSum | None = None
         self.kept: dict[torch.Tensor, torch.Tensor] = {}
-        self.reduced = False
+        self.taken: object = None
+        """The piece of a batch whose gradients were taken before the step; itself outside of `batches`."""
         self.steps = 0
         optimizer.register_step_pre_hook(self._before_step)
         context.reducers += 1
@@ -54,8 +56,7 @@ class Reducer:
     def reset(self) -> None:
         """Drop gradients of a step that was never finished."""
         self.kept.clear()
-        self.tree = None
-        self.reduced = False
+        self.tree = self.taken = None
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if context.group is None:
@@ -72,11 +73,11 @@ class Reducer:
                 "`--gpus 1`, without micro_batch and logical workers."
             )
         self.reduce(optimizer)
-        self.reduced = False
+        self.taken = None
 
     def reduce(self, optimizer: torch.optim.Optimizer) -> None:
         """Put the global gradient into `.grad`; but keep it, and leave none, before the batch's last micro-batch."""
-        if self.reduced:
+        if self.taken is (context.micro_batch or self):
             return
         parameters = [
             p for group in optimizer.param_groups for p in group["params"]
@@ -112,11 +113,10 @@ class Reducer:
             self.steps += 1
         if self.tree is None:
             self.tree = TreeSum(workers, context.rank, context.size)
-        flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(change)])
         # Adding 0.0 makes a zero of -0.0: an all-reduce with zeros would do so too.
-        weighted = [torch.zeros_like(p) if p.grad is None else dense(p.grad.detach()) * taken.weight + 0.0
+        weighted = [torch.zeros_like(p) if p.grad is None else dense(p.grad.detach()).mul_(taken.weight).add_(0.0)
                     for p in parameters]  # fmt: skip
-        self.tree.add(taken.worker, [flags, *weighted])
+        self.tree.add(taken.worker, [_flags(parameters, change=change), *weighted])
         for parameter in parameters:
             parameter.grad = None
         if not taken.last:
@@ -129,15 +129,18 @@ class Reducer:
         context.stepped(change=bool(flags[-1]))
 
     def _allreduce(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        assert context.group is not None
-        context.collective()
-        return context.group.allreduce(tensors, name=f"elastic.{self.number}")
+        group = context.group
+        assert group is not None
+        return collective(lambda: group.allreduce(tensors, name=f"elastic.{self.number}"))
 
     @staticmethod
     def _put(parameters: list[torch.Tensor], gradients: list[torch.Tensor], flags: torch.Tensor) -> None:
         """Give the parameters that anybody has used the sum of their gradients."""
-        for parameter, gradient, users in zip(parameters, gradients, flags.tolist(), strict=False):
-            parameter.grad = gradient if users else None
+        used = flags.tolist()
+        for parameter, gradient, users, sparse in zip(
+            parameters, gradients, used, used[len(parameters) :], strict=False
+        ):
+            parameter.grad = (gradient.to_sparse(1) if sparse else gradient) if users else None
 
     def _keep(self, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
@@ -159,11 +162,17 @@ class Reducer:
 
     def _add_up(self, parameters: list[torch.Tensor], *, change: bool) -> bool:
         """Sum over the group; flags that travel along say what was used and who wants a change."""
-        flags = torch.tensor([*(float(p.grad is not None) for p in parameters), float(change)])
         gradients = [dense(p.grad) if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        flags, *gradients = self._allreduce([flags, *gradients])
+        flags, *gradients = self._allreduce([_flags(parameters, change=change), *gradients])
         self._put(parameters, gradients, flags)
         return bool(flags[-1])
+
+
+def _flags(parameters: list[torch.Tensor], *, change: bool) -> torch.Tensor:
+    """For each parameter whether it has a gradient, and a sparse one; last, whether this worker wants a change."""
+    used = [float(p.grad is not None) for p in parameters]
+    sparse = [float(p.grad is not None and p.grad.is_sparse) for p in parameters]
+    return torch.tensor([*used, *sparse, float(change)])
 
 
 def prepare(optimizer: torch.optim.Optimizer) -> Reducer | None:
@@ -191,13 +200,49 @@ def synchronize(optimizer: torch.optim.Optimizer) -> bool:
         optimizer.synchronize()
         return True
     reducer.reduce(optimizer)
-    reducer.reduced = context.last_micro_batch
+    reducer.taken = context.micro_batch or reducer
     return context.last_micro_batch
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
     """A gradient as collectives take it."""
     return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
+
+
+class _Scaler:
+    """What `torch.amp.GradScaler` does with prepared optimizers: it looks for overflow in the sum over all workers.
+
+    Else a worker whose share overflows would leave the step out, and the others would wait for it. Pieces before a
+    batch's last one only add up.
+    """
+
+    own_step = torch.amp.GradScaler.step
+    own_unscale_ = torch.amp.GradScaler.unscale_
+    own_update = torch.amp.GradScaler.update
+
+    @functools.wraps(own_step)
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        reducer = _reducers.get(optimizer)
+        if reducer is not None and not synchronize(optimizer):
+            return None
+        value = _Scaler.own_step(self, optimizer, *args, **kwargs)
+        if reducer is not None:
+            reducer.taken = None  # without a step after an overflow
+        return value
+
+    @functools.wraps(own_unscale_)
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer not in _reducers or synchronize(optimizer):
+            _Scaler.own_unscale_(self, optimizer)
+
+    @functools.wraps(own_update)
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        if context.last_micro_batch:
+            _Scaler.own_update(self, *args, **kwargs)
+
+
+for _name in ("step", "unscale_", "update"):
+    setattr(torch.amp.GradScaler, _name, getattr(_Scaler, _name))
 
 
 # --- logical workers --------------------------------------------------------------------------------------------------

@@ -44,7 +44,9 @@ class FrameworkGroup(HorovodGroup):
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
         """Each tensor's sum or mean over all members, one message for each type and device."""
         by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        for tensor in tensors:
+        # Horovod knows no bfloat16.
+        reduced = [tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors]
+        for tensor in reduced:
             by_kind.setdefault((tensor.dtype, tensor.device), []).append(tensor)
         how = hvd.Average if mean else hvd.Sum
         handles = [
@@ -53,4 +55,4 @@ class FrameworkGroup(HorovodGroup):
         ]
         for handle in handles:
             hvd.synchronize(handle)
-        return list(tensors)
+        return [tensor.to(given.dtype) for tensor, given in zip(reduced, tensors, strict=True)]
