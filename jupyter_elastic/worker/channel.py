@@ -56,6 +56,8 @@ class DriverChannel:
         """The driver asks where the cell is."""
         self.on_end: Callable[[], object] = _leave
         """The driver is gone."""
+        # What the cell forks (a DataLoader's workers) is not to hold the stream: its end says that this worker is gone.
+        os.register_at_fork(after_in_child=lambda: os.close(connected.detach()))
         self._sending = threading.Lock()
         self._answers: queue.SimpleQueue[Go | Private | Removed] = queue.SimpleQueue()
 

@@ -108,11 +108,12 @@ class TorchGroup(WorkerGroup):
         """Rank 0's `data`, everywhere."""
         length = torch.tensor([len(data)])
         dist.broadcast(length, 0)
+        first = self.rank() == 0
         content = torch.empty(int(length), dtype=torch.uint8)
-        if self.rank() == 0:
+        if first:
             content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         dist.broadcast(content, 0)
-        return bytes(content.numpy().tobytes())
+        return data if first else bytes(content.numpy().tobytes())
 
     def total(self, values: Array) -> Array:
         """The sum over all members."""
