@@ -233,8 +233,8 @@ def _profile(chance: random.Random, least: int) -> Profile:
 class Pool:
     """A pool whose plans come true at once: jobs run n**0.9 times as fast on n workers, and end with their work."""
 
-    def __init__(self, policy: Policy, capacity: int, hosts: int = 2) -> None:
-        self.policy, self.capacity, self.hosts = policy, capacity, hosts
+    def __init__(self, policy: Policy, capacity: int) -> None:
+        self.policy, self.capacity = policy, capacity
         self.now = START
         self.memo: Any = None
         self.jobs: dict[int, JobView] = {}
@@ -255,10 +255,9 @@ class Pool:
     def view(self) -> View:
         """What the policy is shown."""
         held = sum(job.size.slots for job in self.jobs.values())
-        share = -(-self.capacity // self.hosts)
-        sizes = [min(share, self.capacity - share * at) for at in range(self.hosts) if self.capacity > share * at]
+        half = self.capacity // 2
         jobs = tuple(sorted(self.jobs.values(), key=lambda job: (job.submitted_at, job.job)))
-        return View(now=self.now, hosts=filled(sizes, held), jobs=jobs, memo=self.memo)
+        return View(now=self.now, hosts=filled([self.capacity - half, half], held), jobs=jobs, memo=self.memo)
 
     def step(self, seconds: float = STEP) -> None:
         """Plan, apply, and let time pass."""

@@ -78,9 +78,11 @@ def compare(
 
     `start_s` is what a start costs; a job's own mean rescale cost when None.
     """
-    found = {name: forecast(view, policy, name=name, start_s=start_s, usual=usual) for name, policy in policies.items()}
-    base = found.get(first) if first is not None else next(iter(found.values()), None)
-    return [_against(base, one) if base is not None else one for one in found.values()]
+    forecasts = {
+        name: forecast(view, policy, name=name, start_s=start_s, usual=usual) for name, policy in policies.items()
+    }
+    base = forecasts.get(first) if first is not None else next(iter(forecasts.values()), None)
+    return [_against(base, other) if base is not None else other for other in forecasts.values()]
 
 
 def forecast(
@@ -342,22 +344,22 @@ def waits(view: View, policy: Policy, *, past: Calibration | None = None, usual:
         return []
     central = _starts(view, policy, lambda _: 1.0, usual)
     futures = [
-        _starts(view, policy, lambda job, number=number: _luck(job, number, view.seed), usual)  # type: ignore[misc]
+        _starts(view, policy, lambda job, number=number: _length_factor(job, number, view.seed), usual)  # type: ignore[misc]
         for number in range(FUTURES)
     ]
-    found = []
+    etas = []
     for job in sorted(queued):
         guess = central.get(job)
         if guess is None:
             continue
-        near = sorted(math.inf if start is None else start for start in (future.get(job) for future in futures))
-        high = next((start for start in (near[-2], near[-3], near[-4]) if math.isfinite(start)), guess)
-        low, high = past.range(guess, min(near[1], guess), max(high, guess))
-        found.append(Eta(job=job, start_s=guess, low_s=low, high_s=high))
-    return found
+        starts = sorted(math.inf if start is None else start for start in (future.get(job) for future in futures))
+        high = next((start for start in (starts[-2], starts[-3], starts[-4]) if math.isfinite(start)), guess)
+        low, high = past.range(guess, starts[1], high)
+        etas.append(Eta(job=job, start_s=guess, low_s=low, high_s=high))
+    return etas
 
 
-def _luck(job: JobView, number: int, seed: int) -> float:
+def _length_factor(job: JobView, number: int, seed: int) -> float:
     """How much longer a job may be than thought, in one possible future: log-normal with mean 1, the same every time.
 
     Lengths nobody knows vary as those of published clusters do (sigma 1.2), estimates by half, reports by little.
@@ -366,13 +368,13 @@ def _luck(job: JobView, number: int, seed: int) -> float:
         sigma = 0.15
     else:
         sigma = 1.2 if job.estimate_s is None and job.max_time_s is None else 0.5
-    mixed = (job.job * 2654435761 + number * 40503 + seed * 97 + 12345) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 15)) * 2246822519) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 13)) * 3266489917) & 0xFFFFFFFF
-    share = ((mixed ^ (mixed >> 16)) + 0.5) / 4294967296
-    return math.exp(sigma * NormalDist().inv_cdf(share) - sigma * sigma / 2)
+    bits = (job.job * 2654435761 + number * 40503 + seed * 97 + 12345) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 15)) * 2246822519) & 0xFFFFFFFF
+    bits = ((bits ^ (bits >> 13)) * 3266489917) & 0xFFFFFFFF
+    uniform = ((bits ^ (bits >> 16)) + 0.5) / 4294967296
+    return math.exp(sigma * NormalDist().inv_cdf(uniform) - sigma * sigma / 2)
 
 
 def _starts(view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> dict[JobId, float | None]:
-    found = forecast(view, policy, stretch=stretch, usual=usual, only_starts=True)
-    return {job.job: job.start_s for job in found.jobs}
+    future = forecast(view, policy, stretch=stretch, usual=usual, only_starts=True)
+    return {job.job: job.start_s for job in future.jobs}
