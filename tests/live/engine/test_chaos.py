@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.platform import processes
 from tests.live.engine.bench import TENSORFLOW, TORCH, Bench, asynchronous, check_training, needs
+from tests.live.engine.test_torch_distributed import cell
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 PAUSES_S = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -50,6 +52,15 @@ async def chaos(bench: Bench, seed: int, count: int) -> None:
 @asynchronous
 async def test_chaos(folder: Path, seed: int) -> None:
     async with Bench(Horovod, folder, TORCH, out=("steps", "weights")) as bench:
+        await chaos(bench, seed, 20)
+
+
+@pytest.mark.parametrize("seed", range(15) if EVERYTHING else [4])
+@pytest.mark.timeout(300)
+@asynchronous
+async def test_chaos_torch_distributed(folder: Path, seed: int) -> None:
+    pytest.importorskip("torch")
+    async with Bench(Torch, folder, cell(), out=("steps", "weights")) as bench:
         await chaos(bench, seed, 20)
 
 
