@@ -1,15 +1,19 @@
 """What is published works: wheel and sdist are built, installed into a clean environment, and run a notebook there.
 
-Once with the newest packages, once with the oldest that `pyproject.toml` allows (ipykernel 6.29 among them).
+Once with the newest packages, once with the oldest that `pyproject.toml` allows (ipykernel 6.29 among them), and once
+with the extra `torch` and no compiler: an elastic training needs no more.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
@@ -19,6 +23,7 @@ from jupyter_elastic.platform.version import __version__
 from tests.support.lab import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
+ELASTIC = ROOT / "examples" / "02_elastic_training.ipynb"
 CELL = "%%distribute --gpus 2 --engine process --out total\nprint('rank', rank)\ntotal = rank + x"
 
 
@@ -60,6 +65,11 @@ def test_the_wheel_has_the_front_end_and_the_types_and_nothing_of_the_repository
     assert not [name for name in names if "/frontend/" in name]
 
 
+def pool_of(folder: Path) -> dict[str, str]:
+    """The environment for a pool of its own."""
+    return {"PYTHONPATH": "", "JUPYTER_ELASTIC_DIR": str(folder), "JUPYTER_ELASTIC_SLOTS": "2"}
+
+
 OLDEST = pytest.param(
     "lowest-direct",
     marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="the oldest packages have wheels for 3.11 alone"),
@@ -85,12 +95,7 @@ def test_a_cell_runs_in_a_clean_environment(built: Path, pool: Path, tmp_path: P
     ]
     path = folder / "notebook.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
-    here = {
-        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": "",
-        "JUPYTER_ELASTIC_DIR": str(pool / resolution),
-        "JUPYTER_ELASTIC_SLOTS": "2",
-    }
+    here = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", **pool_of(pool / resolution)}
     try:
         said = run("jupyter", "execute", "--inplace", "--kernel_name=python3", str(path), cwd=folder, **here)
     finally:
@@ -101,3 +106,30 @@ def test_a_cell_runs_in_a_clean_environment(built: Path, pool: Path, tmp_path: P
     assert output.text.split()[-1] == "20.5"
     listed = run("jupyter", "server", "extension", "list", cwd=folder, **here)
     assert "jupyter_elastic.server_ext" in listed.partition("Validating")[0], listed
+
+
+def test_an_elastic_training_needs_the_extra_torch_and_no_compiler(built: Path, pool: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    environment = tmp_path / "environment"
+    uv = (sys.executable, "-m", "uv")
+    run(*uv, "venv", "--python", sys.executable, str(environment), cwd=tmp_path)
+    torch = f"torch=={version('torch')}"  # the one that the tests have: without CUDA, where they have none
+    packages = [f"{wheel}[torch]", torch, "matplotlib", "scikit-learn"]  # the last two: what the example uses
+    places = {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    run(*uv, "pip", "install", "--python", str(environment / "bin" / "python"), *packages, cwd=tmp_path, **places)
+
+    path = tmp_path / ELASTIC.name
+    path.write_bytes(ELASTIC.read_bytes())
+    here = {"PATH": str(environment / "bin"), **pool_of(pool / "torch")}
+    jupyter = str(environment / "bin" / "jupyter")
+    assert not [name for name in ("cc", "c++", "gcc", "g++", "clang", "nvcc") if shutil.which(name, path=here["PATH"])]
+    try:
+        run(jupyter, "execute", "--inplace", "--kernel_name=python3", str(path), cwd=tmp_path, **here)
+    finally:
+        run(jupyter, "elastic", "stop", "--force", cwd=tmp_path, **here)
+    printed = "".join(
+        output.get("text", "") for cell in nbformat.read(path, as_version=4).cells for output in cell.get("outputs", [])
+    )
+    sizes, accuracy = re.search(r"sizes: ([\d, ]+)\ntest accuracy ([\d.]+)%", printed).groups()  # type: ignore[union-attr]
+    assert sizes.startswith("1, 2, 1, 2"), printed
+    assert float(accuracy) > 90, printed
