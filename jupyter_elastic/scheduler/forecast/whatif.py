@@ -66,23 +66,10 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """Why the forecast is incomplete."""
 
 
-def compare(
-    view: View,
-    policies: Mapping[str, Policy],
-    *,
-    first: str | None = None,
-    start_s: float | None = None,
-    usual: Usual | None = None,
-) -> list[Forecast]:
-    """A forecast for each policy; losers and winners are against `first`, the policy that decides now.
-
-    `start_s` is what a start costs; a job's own mean rescale cost when None.
-    """
-    forecasts = {
-        name: forecast(view, policy, name=name, start_s=start_s, usual=usual) for name, policy in policies.items()
-    }
-    base = forecasts.get(first) if first is not None else next(iter(forecasts.values()), None)
-    return [_against(base, other) if base is not None else other for other in forecasts.values()]
+def compare(view: View, policies: Mapping[str, Policy], *, first: str, usual: Usual | None = None) -> list[Forecast]:
+    """A forecast for each policy; losers and winners are against `first`, the one of them that decides now."""
+    forecasts = {name: forecast(view, policy, name=name, usual=usual) for name, policy in policies.items()}
+    return [_against(forecasts[first], other) for other in forecasts.values()]
 
 
 def forecast(
@@ -91,12 +78,11 @@ def forecast(
     *,
     name: str = "",
     stretch: Stretch = lambda _: 1.0,
-    start_s: float | None = None,
     usual: Usual | None = None,
     only_starts: bool = False,
 ) -> Forecast:
     """One policy, simulated forward. `stretch` scales a job's remaining work; `only_starts` ends once nobody waits."""
-    run = _Run(view, policy, stretch, start_s, usual)
+    run = _Run(view, policy, stretch, usual)
     note = run.run(only_starts)
     jobs = tuple(
         JobForecast(job=fluid.view.job, start_s=fluid.start, finish_s=fluid.finish, guessed=fluid.guessed)
@@ -195,10 +181,8 @@ class _Fluid:
 class _Run:
     """One policy's future."""
 
-    def __init__(
-        self, view: View, policy: Policy, stretch: Stretch, start_s: float | None, usual: Usual | None
-    ) -> None:
-        self.view, self.policy, self.start_s = view, policy, start_s
+    def __init__(self, view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> None:
+        self.view, self.policy = view, policy
         self.fluids = [_Fluid(job, stretch(job), usual) for job in view.jobs if job.phase != "stopping"]
         self.active = list(self.fluids)
         self.ahead = 0.0
@@ -241,9 +225,8 @@ class _Run:
         return ""
 
     def _resize(self, fluid: _Fluid, size: Size, now: float) -> None:
-        cost = fluid.view.profile.rescale_cost_s
         if size.workers:
-            fluid.pause = cost if fluid.size.workers or self.start_s is None else self.start_s
+            fluid.pause = fluid.view.profile.rescale_cost_s
             if fluid.start is None:
                 fluid.start = self.ahead
         fluid.size, fluid.changed = size, now
