@@ -13,21 +13,18 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFP
 
 def describe(rank: int, code: int | None, *, oom: bool) -> str:
     """Says how a worker died, in a sentence."""
-    if code is None:
-        return f"rank {rank}: the worker is gone, and nobody saw how"
-    if code >= 0:
-        return f"rank {rank}: the worker left with exit code {code} before its cell was through"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     hint = ""
-    if -code == signal.SIGKILL:
+    if code is not None and code >= 0:
+        hint = " before its cell was through"
+    elif code == -signal.SIGKILL:
         hint = (
             ": the kernel's out-of-memory killer; use smaller batches, or fewer workers on this host"
             if oom
             else " (if nobody did that by hand, the machine was probably out of memory)"
         )
-    elif -code in _CRASHES:
+    elif code is not None and -code in _CRASHES:
         hint = " (a crash in compiled code; the last lines of its stderr may say more)"
-    return f"rank {rank}: the worker was killed by {name}{hint}"
+    return f"rank {rank}: the worker {cause(code, oom=False)}{hint}"
 
 
 def cause(code: int | None, *, oom: bool) -> str:
