@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
-from jupyter_elastic.engines.process import Process
-from tests.live.engine.bench import NOTE, Bench, asynchronous
+import pytest
 
+from jupyter_elastic.engines.process import Process
+from jupyter_elastic.engines.torch_distributed.driver import Torch
+from tests.live.engine import resumable_cells
+from tests.live.engine.bench import NOTE, Bench, asynchronous
+from tests.live.engine.test_torchrun import TRAINED_S, framework
+
+minutes = pytest.mark.skipif(
+    not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="minutes; set JUPYTER_ELASTIC_TEST_EVERYTHING"
+)
 COUNT = (
     NOTE
     + """
@@ -111,3 +120,39 @@ async def test_its_own_error_ends_it_at_once(folder: Path) -> None:
         seen = await bench.ended()
         assert (seen.outcome, bench.engine.machine.restarts) == ("failed", 0)
         assert "ValueError: mine" in seen.reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(resumable_cells.DDP, id="ddp"),
+        pytest.param(resumable_cells.ACCELERATE, id="accelerate", marks=[framework("accelerate"), minutes]),
+        pytest.param(resumable_cells.LIGHTNING, id="lightning", marks=[framework("lightning"), minutes]),
+        pytest.param(resumable_cells.TRAINER, id="trainer", marks=[framework("transformers"), minutes]),
+    ],
+)
+@framework("torch")
+@asynchronous
+async def test_through_a_grow_and_a_death_it_comes_to_the_same_accuracy(tmp_path: Path, source: str) -> None:
+    names = {"DISTURBED": False}
+    async with Bench(Torch, tmp_path / "alone", source, names=names, out=("accuracy",)) as alone:
+        await alone.launch("h:0")
+        assert (await alone.ended(TRAINED_S)).outcome == "completed", alone.story()
+    names = {"DISTURBED": True}
+    async with Bench(
+        Torch, tmp_path / "job", source, names=names, out=("accuracy", "restarts"), resumable=True
+    ) as bench:
+        await bench.launch("h:0")
+        await bench.until(lambda: any(s["epoch"] >= 5 for s in bench.steps()), TRAINED_S)
+        await bench.rescale("h:0", "h:1")
+        assert (await bench.ended(TRAINED_S)).outcome == "completed", bench.story()
+        (death,) = bench.of("DeathReported")
+        assert (death.rank, death.cause) == (1, "was killed by SIGKILL")
+        assert bench.of("ReplacementReported")
+        for result in bench.results().values():
+            assert result["restarts"] == 2
+            assert result["accuracy"] == pytest.approx(alone.results()[0]["accuracy"], abs=0.01)
+        assert alone.results()[0]["accuracy"] > 0.9
+        first = {restart: min(s["epoch"] for s in bench.steps() if s["restarts"] == restart) for restart in range(3)}
+        assert first[1] >= 5, "it began anew after the change of size"
+        assert first[2] >= 10, "it began anew after the death"
