@@ -16,8 +16,10 @@ from jupyter_elastic.driver.membership import (
     Kill,
     Membership,
     Release,
+    Removed,
     Restart,
     Settled,
+    Update,
 )
 
 SLOTS = tuple(f"h:{number}" for number in range(4))
@@ -30,6 +32,7 @@ class Restarts(RuleBasedStateMachine):
         self.workers: dict[str, tuple[str, int]] = {}
         """Name -> slot and the restart it came with, of who lives."""
         self.ending: set[str] = set()
+        self.came: set[str] = set()
         self.done: set[str] = set()
         self.held: set[str] = set()
         self.wanted: tuple[str, ...] = ()
@@ -57,12 +60,14 @@ class Restarts(RuleBasedStateMachine):
                 case GiveUp():
                     self.given_up = True
                 case Go(members=members):
-                    assert self.done or [self.workers[name][0] for name in members] == list(self.wanted)
+                    assert self.done or {self.workers[name][0] for name in members} == set(self.wanted)
                 case Settled():
                     pass
-                case Kill(name):
+                case Kill(name) | Removed(name):
                     assert self.done, "only what is through shrinks without a restart"
                     self.ending.add(name)
+                case Update():
+                    assert self.done
                 case _:
                     raise AssertionError(action)
 
@@ -83,10 +88,11 @@ class Restarts(RuleBasedStateMachine):
         self.ending.discard(name)
         self.do(self.machine.gone(name))
 
-    @precondition(lambda self: set(self.workers) - self.ending - self.done)
+    @precondition(lambda self: set(self.workers) - self.ending - self.done - self.came)
     @rule(data=st.data())
     def comes_to_its_group(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(set(self.workers) - self.ending - self.done)))
+        name = data.draw(st.sampled_from(sorted(set(self.workers) - self.ending - self.done - self.came)))
+        self.came.add(name)
         self.do(self.machine.ready(name, "init"))
 
     @precondition(lambda self: set(self.workers) - self.ending - self.done)

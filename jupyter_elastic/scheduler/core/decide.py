@@ -170,7 +170,8 @@ def _resize(state: State, command: Resize) -> EventList:
     if changed and not kept and job.rigid and job.elastic is False:
         raise BadRequest(
             f"job {job.job} keeps its {count(job.size.workers)} until its end, because its cell has no elastic loop; "
-            "cancel it and run the cell again with another --gpus, or make its loop elastic (@training.run)"
+            "cancel it and run the cell again with another --gpus, make its loop elastic (@training.run), or add "
+            "--resumable if it goes on from a checkpoint of its own"
         )
     return [data]
 

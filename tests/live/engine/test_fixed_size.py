@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import Bench, asynchronous, needs
 from tests.live.engine.test_multi_worker import FIT
@@ -63,7 +64,7 @@ FITTED = endless(
 @asynchronous
 async def test_a_death_ends_it_with_its_rank(folder: Path, source: str, number: int) -> None:
     chance = random.Random(number)
-    async with Bench(Horovod, folder, source) as bench:
+    async with Bench(Horovod if source is FITTED else Torch, folder, source) as bench:
         await bench.launch("h:0", "h:1")
         await bench.until(lambda: all("on its way" in bench.text(rank) for rank in (0, 1)), TRAINED_S)
         await asyncio.sleep(chance.random() * 0.3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,16 +41,22 @@ for step in range(begin, 10**6):
 @asynchronous
 async def test_it_grows_dies_shrinks_and_goes_on_from_its_own_checkpoint(folder: Path) -> None:
     async with Bench(Process, folder, COUNT, out=("restarts",), resumable=True) as bench:
+
+        def rank_0(restarts: int) -> dict[str, Any] | None:
+            steps = (step for step in bench.steps() if (step["restarts"], step["rank"]) == (restarts, 0))
+            return next(steps, None)
+
         await bench.launch("h:0")
         assert (await bench.running()).elastic is True
         first = await bench.step_at(1)
         await bench.rescale("h:0", "h:1")
         assert (await bench.running()).pause_s > 0
-        second = await bench.step_at(2)
-        assert (second["restarts"], first["restarts"]) == (1, 0)
+        second = await bench.until(lambda: rank_0(1))
+        assert (second["size"], first["restarts"]) == (2, 0)
+        await bench.until(lambda: bench.text(1))
         assert second["port"] != first["port"]
         bench.kill(1)
-        await bench.until(lambda: any(s["restarts"] == 2 and s["rank"] == 0 for s in bench.steps()))
+        await bench.until(lambda: rank_0(2))
         (death,) = await bench.until(lambda: bench.of("DeathReported"))
         assert death.rank == 1
         await bench.until(lambda: bench.of("ReplacementReported"))

@@ -10,10 +10,11 @@ import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine import torch_cells
 from tests.live.engine.bench import TORCH, Bench, asynchronous, needs
 
-both = pytest.mark.parametrize("engine", [Horovod, Process])
+both = pytest.mark.parametrize("engine", [Horovod, Process, Torch])
 TRAINED_S = 120.0
 ENVIRONMENT = """
 import os
@@ -80,12 +81,13 @@ async def test_the_port_is_free_for_both_stores_of_torch(folder: Path, *, libuv:
 @pytest.mark.parametrize(
     ("source", "engine"),
     [
-        pytest.param(torch_cells.DDP, Horovod, id="ddp"),
+        pytest.param(torch_cells.DDP, Torch, id="ddp"),
+        pytest.param(torch_cells.DDP, Horovod, id="ddp on horovod"),
         pytest.param(torch_cells.DDP, Process, id="ddp on processes"),
-        pytest.param(torch_cells.FSDP, Horovod, id="fsdp2"),
-        pytest.param(torch_cells.ACCELERATE, Horovod, id="accelerate", marks=framework("accelerate")),
-        pytest.param(torch_cells.LIGHTNING, Horovod, id="lightning", marks=framework("lightning")),
-        pytest.param(torch_cells.TRAINER, Horovod, id="trainer", marks=framework("transformers")),
+        pytest.param(torch_cells.FSDP, Torch, id="fsdp2"),
+        pytest.param(torch_cells.ACCELERATE, Torch, id="accelerate", marks=framework("accelerate")),
+        pytest.param(torch_cells.LIGHTNING, Torch, id="lightning", marks=framework("lightning")),
+        pytest.param(torch_cells.TRAINER, Torch, id="trainer", marks=framework("transformers")),
     ],
 )
 @needs("torch")
