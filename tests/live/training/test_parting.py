@@ -8,6 +8,7 @@ import json
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine.bench import NOTE, TORCH, Bench
 from tests.live.training import cells
 
@@ -39,9 +40,9 @@ def leaving(source, decision):
     return source.replace(note, f"{note}\n{indent}if {decision}: return None") + TAIL
 
 
-def ended(source, folder, **names):
+def ended(source, folder, engine=Horovod):
     """Run a cell on two workers to its end."""
-    bench = Bench(Horovod, folder / "job", source, names={"SEED": 0, "EPOCHS": 3, "MICRO": None, **names})
+    bench = Bench(engine, folder / "job", source, names={"SEED": 0, "EPOCHS": 3, "MICRO": None})
 
     async def live():
         try:
@@ -54,11 +55,14 @@ def ended(source, folder, **names):
     return asyncio.run(live()), bench
 
 
-@pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_a_rank_that_leaves_alone_ends_the_job_with_the_way_out(framework, warm_workers, tmp_path):
-    pytest.importorskip(framework)
-    source = cells.TORCH if framework == "torch" else cells.KERAS
-    exit_, bench = ended(leaving(source, "training.rank() == 1 and state.step >= 4"), tmp_path)
+@pytest.mark.parametrize(
+    ("engine", "source"),
+    [(Horovod, cells.TORCH), (Torch, cells.TORCH), (Horovod, cells.KERAS)],
+    ids=["torch", "torch.distributed", "keras"],
+)
+def test_a_rank_that_leaves_alone_ends_the_job_with_the_way_out(engine, source, warm_workers, tmp_path):
+    pytest.importorskip("torch" if source == cells.TORCH else "keras")
+    exit_, bench = ended(leaving(source, "training.rank() == 1 and state.step >= 4"), tmp_path, engine)
     assert exit_.outcome == "failed", bench.story()
     for words in ("rank 1 left the training after step 4", "rank 0", "training.agree("):
         assert words in exit_.reason
@@ -67,9 +71,10 @@ def test_a_rank_that_leaves_alone_ends_the_job_with_the_way_out(framework, warm_
     assert "through 0" not in bench.text(0)
 
 
-def test_agreed_upon_all_leave_in_the_same_step(warm_workers, tmp_path):
+@pytest.mark.parametrize("engine", [Horovod, Torch])
+def test_agreed_upon_all_leave_in_the_same_step(engine, warm_workers, tmp_path):
     decision = "training.agree(training.rank() == 1 and state.step >= 4)"
-    exit_, bench = ended(leaving(cells.TORCH, decision), tmp_path)
+    exit_, bench = ended(leaving(cells.TORCH, decision), tmp_path, engine)
     assert exit_.outcome == "completed", bench.story()
     assert sorted((s["rank"], s["step"]) for s in bench.steps()) == [(r, s) for r in (0, 1) for s in (1, 2, 3, 4)]
     assert "through 0" in bench.text(0)
