@@ -110,8 +110,9 @@ def batches(
     if train and _context.logical_workers:
         _check_logical(batch_size, micro_batch, _context.logical_workers)
     for framework in _frameworks():
-        if framework.is_dataset(data) and collate is None:
-            collate = framework.collate
+        if hasattr(framework, "collate_for"):
+            own = framework.collate_for(data)
+            collate = collate or own
     _data.length(data)
     if not train:
         return _evaluation(data, batch_size, micro_batch, collate)

@@ -124,20 +124,6 @@ def complete(parts: list[Tracked]) -> None:
             keras_fit.build(p.value, models[0])
 
 
-def is_dataset(data: Any) -> bool:  # noqa: ARG001  the same for every framework
-    """Keras' own data sets are sequences of batches; none is one of samples."""
-    return False
-
-
-def random_state() -> Any:
-    """Keras' seeds are variables of the model."""
-    return None
-
-
-def set_random_state(state: Any) -> None:
-    """Nothing to put back."""
-
-
 def _gradients() -> Any:
     """Our file for TensorFlow's gradients, if it was needed yet."""
     return sys.modules.get("jupyter_elastic.training.keras_gradients")

@@ -146,7 +146,8 @@ def warm_up_step(
     finally:
         state.on_reset()
         state.decode(before)
-        _put_back(generators)
+        for put_back, drawn in generators:
+            put_back(drawn)
         reporter.forget()
 
 
@@ -163,10 +164,5 @@ def _generators() -> list[tuple[Callable[[Any], None], Any]]:
         (random.setstate, random.getstate()),
         (lambda kept: setattr(legacy._bit_generator, "state", kept), legacy._bit_generator.state),
     ]
-    kept += [(framework.set_random_state, framework.random_state()) for framework in frameworks()]
+    kept += [(f.set_random_state, f.random_state()) for f in frameworks() if hasattr(f, "random_state")]
     return kept
-
-
-def _put_back(generators: list[tuple[Callable[[Any], None], Any]]) -> None:
-    for put_back, state in generators:
-        put_back(state)

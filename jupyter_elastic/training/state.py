@@ -116,16 +116,12 @@ class State:
     @property
     def samples(self) -> int:
         """Samples trained since the training began, over all workers."""
-        return self._samples + (
-            context.micro_batch.batch if self._in_flight() and context.micro_batch is not None else 0
-        )
+        return self._samples + self._samples_in_flight()
 
     @property
     def seen(self) -> int:
         """Samples trained in the present epoch."""
-        return self._in_epoch + (
-            context.micro_batch.batch if self._in_flight() and context.micro_batch is not None else 0
-        )
+        return self._in_epoch + self._samples_in_flight()
 
     @property
     def logical_workers(self) -> int | None:
@@ -218,14 +214,14 @@ class State:
         self._done = 0
         self._pass += self._in_epochs is not None
 
-    def _is_trained(self) -> bool:
-        return isinstance(context.state, State) and context.state is self
-
     def _in_flight(self) -> int:
         """1 when the present batch is trained already although its turn of the loop isn't over."""
-        if context.micro_batch is None or not self._is_trained():
+        if context.micro_batch is None or context.state is not self:
             return 0
         return int(context.trained if context.reducers else context.micro_batch.last)
+
+    def _samples_in_flight(self) -> int:
+        return 0 if context.micro_batch is None else self._in_flight() * context.micro_batch.batch
 
     def _position(self) -> tuple[int, int, int]:
         """Where a training that starts from now has to go on: epoch, pass over the data, batches done in it."""

@@ -39,20 +39,10 @@ class _Single:
         """Nothing to drop."""
 
 
-def is_dataset(data: Any) -> bool:
-    """TensorFlow's data sets are streams: none can be taken by index."""
+def collate_for(data: Any) -> None:
+    """Refuse TensorFlow's data sets: they are streams, and none can be taken by index."""
     if isinstance(data, tf.data.Dataset):
         raise BadRequest(
             "training.batches needs samples that can be taken by number, and a tf.data.Dataset is a stream. Pass "
             "arrays as (x, y), or a sequence with __len__ and __getitem__."
         )
-    return False
-
-
-def random_state() -> Any:
-    """TensorFlow's generators can't be put back."""
-    return None
-
-
-def set_random_state(state: Any) -> None:
-    """Nothing to put back."""

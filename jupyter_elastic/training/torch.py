@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -284,21 +284,6 @@ def _require_same_buffers() -> None:
         )
 
 
-def seed(number: int) -> None:
-    """Seed PyTorch's generators."""
-    torch.manual_seed(number)
-
-
-def threads() -> int:
-    """Threads that one operation uses; the order of its sums depends on them."""
-    return int(torch.get_num_threads())
-
-
-def set_threads(count: int) -> None:
-    """Let an operation use as many threads as where the training began."""
-    torch.set_num_threads(count)
-
-
 # --- parts of a state -------------------------------------------------------------------------------------------------
 
 
@@ -313,34 +298,39 @@ class Packed:
 
 def pack(tree: Any) -> Any:
     """Tensors in nested dicts, lists and tuples -> `Packed`, on the host; may share memory."""
-    if isinstance(tree, torch.Tensor) and tree.layout == torch.strided:
-        host = tree.detach().cpu()
-        name = str(host.dtype).removeprefix("torch.")
-        array = host.numpy() if host.dtype in _NUMPY else host.contiguous().reshape(-1).view(torch.uint8).numpy()
-        return Packed(array, name, tuple(host.shape))
-    if isinstance(tree, dict):
-        return {key: pack(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [pack(value) for value in tree]
-    if type(tree) is tuple:
-        return tuple(pack(value) for value in tree)
-    return tree
+    return _mapped(_packed, tree)
 
 
 def unpack(tree: Any) -> Any:
     """The inverse of `pack`."""
-    if isinstance(tree, Packed):
-        dtype = getattr(torch, tree.dtype)
-        array = np.require(tree.data, requirements=["C", "W"])
-        tensor = torch.from_numpy(array)
-        return (tensor if dtype in _NUMPY else tensor.view(dtype)).reshape(tree.shape)
+    return _mapped(_unpacked, tree)
+
+
+def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with each leaf changed."""
     if isinstance(tree, dict):
-        return {key: unpack(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [unpack(value) for value in tree]
-    if type(tree) is tuple:
-        return tuple(unpack(value) for value in tree)
-    return tree
+        return {key: _mapped(change, value) for key, value in tree.items()}
+    if isinstance(tree, list) or type(tree) is tuple:
+        mapped = [_mapped(change, value) for value in tree]
+        return mapped if isinstance(tree, list) else tuple(mapped)
+    return change(tree)
+
+
+def _packed(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided:
+        return leaf
+    host = leaf.detach().cpu()
+    name = str(host.dtype).removeprefix("torch.")
+    array = host.numpy() if host.dtype in _NUMPY else host.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return Packed(array, name, tuple(host.shape))
+
+
+def _unpacked(leaf: Any) -> Any:
+    if not isinstance(leaf, Packed):
+        return leaf
+    dtype = getattr(torch, leaf.dtype)
+    tensor = torch.from_numpy(np.require(leaf.data, requirements=["C", "W"]))
+    return (tensor if dtype in _NUMPY else tensor.view(dtype)).reshape(leaf.shape)
 
 
 class _Stateful:
@@ -373,23 +363,10 @@ def tracked(value: Any) -> Tracked | None:
     return None
 
 
-def collate(samples: list[Any]) -> Any:
-    """Single samples of a `torch.utils.data.Dataset` -> tensors with a leading axis."""
-    from torch.utils.data import default_collate
-
-    return default_collate(samples)
+def collate_for(data: Any) -> Callable[[list[Any]], Any] | None:
+    """What makes tensors with a leading axis of single samples, if this is a data set of PyTorch's own kind."""
+    return torch.utils.data.default_collate if isinstance(data, torch.utils.data.Dataset) else None
 
 
-def is_dataset(data: Any) -> bool:
-    """Whether this is a data set of PyTorch's own kind."""
-    return isinstance(data, torch.utils.data.Dataset)
-
-
-def random_state() -> Any:
-    """PyTorch's generator on the host, to be put back by `set_random_state`."""
-    return torch.get_rng_state()
-
-
-def set_random_state(state: Any) -> None:
-    """Put the generator back."""
-    torch.set_rng_state(state)
+random_state, set_random_state, seed = torch.get_rng_state, torch.set_rng_state, torch.manual_seed
+threads, set_threads = torch.get_num_threads, torch.set_num_threads
