@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PARTS = ("cells", "elastic", "submits", "policies", "screens", "live_policies")
+PARTS = ("cells", "elastic", "submits", "policies", "screens", "live_policies", "logical")
 RESULTS = Path(__file__).with_name("results.json")
 
 
