@@ -27,6 +27,7 @@ from typing import Any, Self
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
@@ -206,11 +207,12 @@ class Pool:
         names: dict[str, Any] | None = None,
         out: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
+        resumable: bool = False,
         **spec: Any,
     ) -> int:
         """Package a cell of a notebook with these `names` and queue it; the job's number. `spec` goes to JobSpec."""
         package = capture.package(source, names or {}, filename="<In[1]>", out=out, env=env)
-        folder = create_job_folder(package.payload, self.jobs_dir)
+        folder = create_job_folder(replace(package.payload, resumable=resumable), self.jobs_dir)
         low, high = (slots, slots) if isinstance(slots, int) else slots
         wanted = {"name": "test", "python": sys.executable, **spec}
         return self.client.submit(JobSpec(folder=str(folder), min_slots=low, max_slots=high, engine=engine, **wanted))

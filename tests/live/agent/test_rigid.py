@@ -56,6 +56,23 @@ def test_a_plain_cell_keeps_its_workers_when_a_colleague_comes(
         pool.client.ask(SwitchPolicy(name="fifo"))
 
 
+def test_a_resumable_cell_makes_room_for_a_colleague(lasting_pool: Pool, tmp_path: Path) -> None:
+    pool = lasting_pool
+    pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
+    try:
+        job = pool.submit(PLAIN, slots=(1, 2), names={"FOLDER": str(tmp_path)}, resumable=True)
+        pool.printed(job, "begun", 1)
+        pool.running(job, elastic=True)
+        other = pool.submit("print('at last')", slots=1)
+        assert pool.ended(other).outcome == "completed"
+        (tmp_path / "go").touch()
+        assert pool.ended(job).outcome == "completed"
+        assert [data for data in pool.events_of(job) if isinstance(data, RescaleRequested)]
+        assert pool.output(job, 0).count("begun 0") >= 2
+    finally:
+        pool.client.ask(SwitchPolicy(name="fifo"))
+
+
 HIDDEN = """
 import os, time, torch
 from jupyter_elastic import training
