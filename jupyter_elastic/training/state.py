@@ -484,6 +484,7 @@ def iterate(
 
 def _look(state: State, step: int, start: int) -> None:
     """Look at the rendezvous; without a prepared optimizer that costs a message of its own, so only now and then."""
+    context.require_group()
     if context.warming_up:
         if step > start:
             raise StepWarmedUp

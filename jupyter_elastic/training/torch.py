@@ -209,6 +209,10 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
     return (gradient.to_dense() if gradient.is_sparse else gradient).contiguous()
 
 
+GRAD_SCALER = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+"""Before PyTorch 2.3 there was only that of CUDA."""
+
+
 class _Scaler:
     """What `torch.amp.GradScaler` does with prepared optimizers: it looks for overflow in the sum over all workers.
 
@@ -216,9 +220,9 @@ class _Scaler:
     batch's last one only add up.
     """
 
-    own_step = torch.amp.GradScaler.step
-    own_unscale_ = torch.amp.GradScaler.unscale_
-    own_update = torch.amp.GradScaler.update
+    own_step = GRAD_SCALER.step
+    own_unscale_ = GRAD_SCALER.unscale_
+    own_update = GRAD_SCALER.update
 
     @functools.wraps(own_step)
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +246,7 @@ class _Scaler:
 
 
 for _name in ("step", "unscale_", "update"):
-    setattr(torch.amp.GradScaler, _name, getattr(_Scaler, _name))
+    setattr(GRAD_SCALER, _name, getattr(_Scaler, _name))
 
 
 # --- logical workers --------------------------------------------------------------------------------------------------
@@ -346,7 +350,14 @@ class _Stateful:
         return pack(self.value.state_dict())
 
     def apply(self, captured: Any) -> None:
-        self.value.load_state_dict(unpack(captured))
+        try:
+            self.value.load_state_dict(unpack(captured))
+        except (RuntimeError, ValueError, KeyError) as problem:
+            raise BadRequest(
+                f"A {type(self.value).__name__} of the state can't take up what rank 0 or the last commit has: "
+                f"{problem}. Make it the same way on every worker, with all its parameters, before the function under "
+                "@training.run begins; a worker that joins later does not run what was added in between."
+            ) from problem
 
     def reset(self) -> None:
         if self.reducer is not None:
@@ -358,6 +369,11 @@ class _Stateful:
 def tracked(value: Any) -> Tracked | None:
     """The part of a state that a PyTorch object is, or None."""
     known = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+    if isinstance(value, torch.nn.Module) and any(map(torch.nn.parameter.is_lazy, value.parameters())):
+        raise BadRequest(
+            "This model has lazy layers, whose parameters don't exist yet, so the workers could not start from the "
+            "same ones. Call it once with a sample before training.State(model=model)."
+        )
     if known or (type(value).__module__.startswith("torch.") and hasattr(value, "load_state_dict")):
         return _Stateful(value)
     return None

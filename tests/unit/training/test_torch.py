@@ -9,7 +9,7 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.torch import pack, unpack
-from jupyter_elastic.types.errors import EngineError
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.tensor([1.0, -2.0, 3.0, 0.5])
@@ -168,9 +168,29 @@ def test_two_frameworks_in_one_state_are_refused():
         def reset(self):
             pass
 
-    from jupyter_elastic.types.errors import BadRequest
-
     state = State(model=torch.nn.Linear(1, 1))
     state._parts["other"] = Other()
     with pytest.raises(BadRequest, match=r"tensorflow and torch"):
         _ = state.framework
+
+
+def test_lazy_layers_are_refused_until_they_have_parameters():
+    model = torch.nn.LazyLinear(1)
+    with pytest.raises(BadRequest, match=r"lazy layers.*Call it once with a sample"):
+        State(model=model)
+    model(X)
+    assert State(model=model).framework == "torch"
+
+
+def test_parameters_that_a_newcomer_does_not_have_are_named():
+    def state(groups):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Linear(1, 1))
+        optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        if groups > 1:
+            optimizer.add_param_group({"params": model[1].parameters()})
+        return State(model=model, optimizer=optimizer)
+
+    with pytest.raises(
+        BadRequest, match=r"A SGD of the state can't take up.*different number of parameter groups.*on every worker"
+    ):
+        state(1).decode(state(2).encoded())
