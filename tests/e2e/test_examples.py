@@ -104,7 +104,7 @@ def test_two_workers_learn_the_digits(executed: Executed, name: str, tool: str) 
     assert figures(notebook) == 1
     ((_, outputs),) = jobs(notebook).items()
     html, screen = finished(outputs, "completed in")
-    curves = re.findall(r'aria-label="(\w+) over time" viewBox[^>]*><path d="M([^"]*)"', html)
+    curves = re.findall(r'aria-label="(\w+) over time" viewBox[^>]*>\s*<path d="M([^"]*)"', html)
     assert [metric for metric, _ in curves] == ["loss", "accuracy"]
     assert all(path.count("L") >= 5 for _, path in curves)
     assert f"{screen['unit']}s over time" in html
