@@ -46,6 +46,8 @@ class Claim(NamedTuple):
     fit: Fit
     why: str
     """`the cell uses training`."""
+    only: bool = False
+    """On another engine each worker would train alone, and nothing would say so."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,14 @@ class Choice(NamedTuple):
 
 def choose_engine(payload: Payload, options: Options) -> Choice:
     """The engine asked for, else the one that claims the cell most; BadRequest when it lacks something here."""
-    choice = Choice(options.engine) if options.engine else default_engine(payload)
+    found = claims(payload)
+    choice = Choice(options.engine) if options.engine else _best(found)
+    for name, claim in found.items():
+        if claim.only and name != choice.engine and options.max_slots > 1:
+            raise BadRequest(
+                f"--engine {choice.engine}: the engine '{name}' alone runs this cell on several workers ({claim.why}); "
+                "on another each would train by itself, in silence. Leave `--engine` out, or take `--gpus 1`."
+            )
     try:
         check_engine(choice.engine, resumable=options.resumable)
     except BadRequest as problem:
@@ -122,19 +129,28 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
 
 def default_engine(payload: Payload) -> Choice:
     """The engine of a cell that names none, by what the installed ones say of it."""
+    return _best(claims(payload))
+
+
+def _best(found: dict[str, Claim]) -> Choice:
+    if not found:
+        raise BadRequest("no engine can run this cell; `jupyter elastic doctor` says what is installed")
+    best = max(found, key=lambda name: found[name].fit)
+    return Choice(best, found[best].why)
+
+
+def claims(payload: Payload) -> dict[str, Claim]:
+    """What the installed engines say of a cell, by name."""
     payload = replace(payload, source=payload.source + local_modules(payload))
     cell = read_cell(payload)
-    claims: dict[str, Claim] = {}
+    found: dict[str, Claim] = {}
     for name in sorted(_engines()):
         with contextlib.suppress(ElasticError):  # said where it is named, and by doctor
             engine = plugins.load(_engines()[name])
             library = uses_library(payload, getattr(engine, "library", ()))
             if claim := hasattr(engine, "claim") and engine.claim(dataclasses.replace(cell, library=library)):
-                claims[name] = claim
-    if not claims:
-        raise BadRequest("no engine can run this cell; `jupyter elastic doctor` says what is installed")
-    best = max(claims, key=lambda name: claims[name].fit)
-    return Choice(best, claims[best].why)
+                found[name] = claim
+    return found
 
 
 def local_modules(payload: Payload) -> str:

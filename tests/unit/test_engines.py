@@ -80,6 +80,12 @@ def test_a_cell_that_names_no_engine(source: str, *, built: bool, engine: str, m
     assert choose_engine(cell(source), Options(engine="process")) == ("process", "")
 
 
+def test_horovod_on_another_engine_is_refused_where_workers_would_train_apart() -> None:
+    for engine in ("process", "torch"):
+        with pytest.raises(BadRequest, match=f"--engine {engine}: the engine 'horovod' alone runs this cell"):
+            choose_engine(cell("import horovod.torch as hvd"), Options(engine=engine, max_slots=2))
+
+
 def test_a_cell_that_imports_horovod_is_refused_where_it_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(BadRequest, match="the cell imports it: --engine horovod: Horovod is not built"):

@@ -37,7 +37,7 @@ class Horovod(GroupEngine):
     def claim(cls, cell: Cell) -> Claim | None:
         """Cells that import Horovod; where it is built, those that use `training` or TensorFlow too."""
         if cell.library:
-            return Claim(Fit.OWN, "the cell imports it")
+            return Claim(Fit.OWN, "the cell imports it", only=True)
         if cls.missing() or not (cell.training or "tensorflow" in cell.frameworks):
             return None
         return Claim(Fit.GOOD, "the cell uses training" if cell.training else "the cell uses TensorFlow")
