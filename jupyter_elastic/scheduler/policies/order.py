@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jupyter_elastic.scheduler.policies.common import Draft
+from jupyter_elastic.scheduler.policies.common import Draft, sized
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, work_left
 from jupyter_elastic.types import JobView
 
@@ -16,8 +16,11 @@ SAMPLED = 16
 """One in so many numbers of a long queue is looked at to guess how low those are that could be seated."""
 
 
-def shortest_first(draft: Draft, aging: float, stay: float) -> Iterator[JobView]:
+def shortest_first(draft: Draft, aging: float, stay: float, size: str = "min") -> Iterator[JobView]:
     """By expected remaining seconds, less what waiting counts for; a running job is ahead by `stay` rescale costs.
+
+    The seconds are those on the `min` or `max` of a job's range, whichever it is given. On fewer than it is given, one
+    of unknown length would grow by more than `stay` while it starts, and make room for the next before its first step.
 
     Waiting counts from the first submission, so that the order among waiting jobs never changes with the time alone,
     and a job that waited long keeps its place when it gets slots at last.
@@ -28,15 +31,16 @@ def shortest_first(draft: Draft, aging: float, stay: float) -> Iterator[JobView]
         # the usual case, spelled out: never started, nothing measured
         (UNKNOWN_S if (estimate := job.estimate_s) is None else estimate) - base + aging * job.submitted_at
         if not job.attained_s and job.profile.remaining is None
-        else _left(job, base, aging)
+        else _left(job, base, aging, size)
         for job in draft.waiting
     ]
-    running = [_left(job, base, aging) - stay * job.profile.rescale_cost_s for job in draft.running]
+    running = [_left(job, base, aging, size) - stay * job.profile.rescale_cost_s for job in draft.running]
     return ordered(draft, keys, running)
 
 
-def _left(job: JobView, base: float, aging: float) -> float:
-    return work_left(job) / job.min_slots - base + aging * (job.submitted_at + job.run_s)
+def _left(job: JobView, base: float, aging: float, size: str) -> float:
+    workers = job.min_slots if size == "min" else sized(job, size) or job.min_slots
+    return work_left(job) / workers - base + aging * (job.submitted_at + job.run_s)
 
 
 def ordered(draft: Draft, waiting: list[float], running: list[float]) -> Iterator[JobView]:

@@ -42,7 +42,8 @@ class Srtf(Configured):
         """Seat the shortest."""
         draft = Draft(view)
         draft.keep_all([job for job in draft.running if not job.preemptible])
-        seat(draft, shortest_first(draft, self.options.aging, self.options.stay), size=self.options.size, keep=True)
+        order = shortest_first(draft, self.options.aging, self.options.stay, self.options.size)
+        seat(draft, order, size=self.options.size, keep=True)
         return draft.plan()
 
 

@@ -162,3 +162,10 @@ def test_any_workload_comes_to_its_end(seed: int, jobs: int, slots: int, policy:
         fastest = min(one.alone(size) for size in one.allowed())
         assert timeline.ended >= one.submitted + fastest + COSTS.start - 1e-6
         assert sum(span.end - span.start for span in timeline.spans) <= timeline.ended - one.submitted + 1e-6
+
+
+def test_jobs_of_unknown_length_on_their_largest_size_come_to_an_end_under_srtf() -> None:
+    """Eight workers that start for ten seconds have had more than a minute, and have not made a step."""
+    tasks = [task(name, 0, 4_000, 1, 8) for name in "abc"]
+    timelines = simulate(tasks, "srtf", 8, size="max").run_.timelines
+    assert max(timeline.restarts for timeline in timelines) <= 3
