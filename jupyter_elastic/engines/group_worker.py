@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
+from jupyter_elastic.engines.group_sockets import GroupSockets
 from jupyter_elastic.protocol.worker import Entered, Go, Joined, Private, Removed, RendezvousPoint
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.types.errors import ProtocolError
@@ -31,6 +32,7 @@ class GroupWorker:
         """This worker holds what the group has learned so far."""
         self.lost_a_peer = False
         """A member died: the state went back to the last commit."""
+        self.sockets = GroupSockets()
         host.channel.on_left = host.session.on_left
 
     def install(self) -> None:
@@ -60,7 +62,8 @@ class GroupWorker:
         """Around the forming of a group: everybody knows this worker's new rank before, and the driver of it after."""
         self.session.collective_count.joined(go.round)
         self.host.follow(go.rank, go.size)
-        yield
+        with self.sockets.opening():
+            yield
         self.channel.send(Joined(round=go.round))
 
     def entered(self, *, callbacks: bool = False) -> None:
@@ -74,7 +77,8 @@ class GroupWorker:
             self.session.save(blob, durable=True)
 
     def sever(self) -> None:
-        """Close the connections of a broken group, so that no member waits for this one."""
+        """Close the connections of a broken group, so that no member waits for this one; from any thread."""
+        self.sockets.hang_up()
 
 
 class WorkerGroup:

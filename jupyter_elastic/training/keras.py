@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_elastic.training import keras_fit
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.keras_fit import apart, distributed
-from jupyter_elastic.training.state import Tracked
+from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import cloudpickle
 import numpy as np
@@ -21,32 +21,13 @@ from jupyter_elastic.training import data, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.membership import collective
+from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 FORMAT = 1
 _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
 """Our file for a framework, and the modules whose presence says that the cell uses it. On Keras' torch backend a model
 is a module of PyTorch's too: Keras is asked first."""
-
-
-class Tracked(Protocol):
-    """A framework's object within a state."""
-
-    framework: str | None
-    value: Any
-    """The object itself."""
-
-    def capture(self) -> Any:
-        """All that makes it up, as values that pickle; may share memory with it."""
-        ...
-
-    def apply(self, captured: Any) -> None:
-        """Make it what it was when `captured` was taken, on this or another worker."""
-        ...
-
-    def reset(self) -> None:
-        """Drop what belongs to a step that was never finished."""
-        ...
 
 
 class State:

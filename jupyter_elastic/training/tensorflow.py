@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from jupyter_elastic.training.group import Array
-from jupyter_elastic.training.state import Tracked
+from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest
 
 dense = tf.convert_to_tensor

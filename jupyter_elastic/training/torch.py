@@ -19,7 +19,7 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.logical import TreeSum
 from jupyter_elastic.training.membership import collective, groups
-from jupyter_elastic.training.state import Tracked
+from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 __all__ = ["synchronize"]

@@ -11,14 +11,29 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jupyter_elastic.engines.horovod import errors, keras
 from jupyter_elastic.training.group import Array, PeerLost
 from jupyter_elastic.types.errors import EngineError
 
-if TYPE_CHECKING:
-    from jupyter_elastic.engines.horovod.worker import HorovodWorker
+
+class GroupMember(Protocol):
+    """What a group needs of the worker that it is in (`worker.HorovodWorker`)."""
+
+    has_state: bool
+    lost_a_peer: bool
+
+    @property
+    def provisional(self) -> bool:
+        """Whether this worker is a newcomer in a world of its own still."""
+        ...
+
+    def enter(self) -> None:
+        """Join the common group."""
+
+    def entered(self) -> None:
+        """Say that the training runs in it."""
 
 
 class HorovodGroup:
@@ -29,7 +44,7 @@ class HorovodGroup:
 
     elastic = True
 
-    def __init__(self, hvd: Any, worker: HorovodWorker | None) -> None:
+    def __init__(self, hvd: Any, worker: GroupMember | None) -> None:
         self.hvd = hvd
         self._worker = worker
         self._called = threading.Event()
@@ -106,7 +121,7 @@ class HorovodGroup:
 class HorovodGroups:
     """What this engine offers to `training`."""
 
-    def __init__(self, worker: HorovodWorker | None = None) -> None:
+    def __init__(self, worker: GroupMember | None = None) -> None:
         self._worker = worker
         self._made: dict[str, HorovodGroup] = {}
 

@@ -11,15 +11,13 @@ import contextlib
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
+from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.engines.horovod.errors import peer_lost
 from jupyter_elastic.training.group import PeerLost, translated
-
-if TYPE_CHECKING:
-    from jupyter_elastic.engines.horovod.worker import HorovodWorker
 
 MAGIC = b"horovod-state 1\n"
 _INTERNAL = frozenset({
@@ -31,10 +29,11 @@ _INTERNAL = frozenset({
 
 
 class CommitHook:
-    """Watches the native states of one worker."""
+    """Watches the native states of one worker; `reset` leaves the group and forms the next."""
 
-    def __init__(self, worker: HorovodWorker) -> None:
+    def __init__(self, worker: GroupWorker, reset: Callable[[], None]) -> None:
         self._worker = worker
+        self._reset = reset
         self._session = worker.session
         self._watch: Callable[[], AbstractContextManager[None]] | None = None
         self._rank = 0
@@ -86,7 +85,7 @@ class CommitHook:
                         translated(on_reset, peer_lost)
                 except PeerLost:
                     state.restore()
-                    self._worker.reset()
+                    self._reset()
                 else:
                     return
 

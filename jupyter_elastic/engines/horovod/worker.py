@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jupyter_elastic.engines.group_sockets import GroupSockets
 from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.engines.horovod.groups import HorovodGroups
@@ -60,7 +59,7 @@ class HorovodWorker(GroupWorker):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self.groups = HorovodGroups(self)
-        self._states = CommitHook(self)
+        self._states = CommitHook(self, self.reset)
         self._warned = False
         self._listeners: list[Any] = []
         self._private: tuple[Any, Callable[..., Any]] | None = None
@@ -69,7 +68,6 @@ class HorovodWorker(GroupWorker):
         self._alone = False
         """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
-        self._sockets = GroupSockets()
         host.channel.on_update = self._notify
 
     def install(self) -> None:
@@ -158,21 +156,13 @@ class HorovodWorker(GroupWorker):
         self._states.save_newest()
         super().save()
 
-    def sever(self) -> None:
-        """Close the connections of a broken group.
-
-        Horovod keeps them open until the next init, and a member that waits for this one's data, and not for the dead
-        one's, would wait for Gloo's time-out.
-        """
-        self._sockets.hang_up()
-
     def _join(self, go: Go | Private, real: Callable[[], Any]) -> Any:
         assert isinstance(go, Go), go
         self._set_environment(go.rank, go.size)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
         os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.decoded(go, int))
         self._states.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
-        with self.joining(go), self._sockets.opening():
+        with self.joining(go):
             try:
                 value = real()
             except ValueError as problem:

@@ -7,7 +7,7 @@ import datetime as dt
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +15,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from jupyter_elastic.engines.group_worker import WorkerGroup
+from jupyter_elastic.engines.group_worker import GroupWorker, WorkerGroup
 from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
 from jupyter_elastic.engines.torch_distributed.store_client import GroupStore
 from jupyter_elastic.protocol.worker import Go
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array, PeerLost
 from jupyter_elastic.types.errors import EngineError
-
-if TYPE_CHECKING:
-    from jupyter_elastic.engines.torch_distributed.worker import TorchWorker
 
 JOIN = dt.timedelta(seconds=20)
 """How long members wait for each other to join: they come when they are ready to take a step."""
@@ -35,9 +32,8 @@ JOINS = 3
 class TorchGroup(WorkerGroup):
     """The default process group of `torch.distributed`, formed anew for each generation."""
 
-    def __init__(self, worker: TorchWorker) -> None:
+    def __init__(self, worker: GroupWorker) -> None:
         super().__init__(worker)
-        self._worker: TorchWorker = worker
         self._store: dist.Store | None = None  # kept: C++ holds only the base of a store made in Python
         self._failed_joins = 0
 
@@ -45,8 +41,7 @@ class TorchGroup(WorkerGroup):
         """Find the other members."""
         address = self._worker.decoded(go, StoreAddress)
         try:
-            with self._worker.sockets.opening():
-                self._initialize(GroupStore(address, JOIN), go.rank, go.size)
+            self._initialize(GroupStore(address, JOIN), go.rank, go.size)
         except RuntimeError as problem:
             # A failed init leaves torch's counter of groups ahead of the other members', and the counter is in the
             # store's keys (pytorch #46561): the next join would wait for its whole time-out.

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jupyter_elastic.engines.group_sockets import GroupSockets
 from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.types.errors import EngineError
@@ -32,7 +31,6 @@ class TorchWorker(GroupWorker):
     def __init__(self, host: Host) -> None:
         super().__init__(host)
         self.groups = self
-        self.sockets = GroupSockets()
         self._group: TorchGroup | None = None
         host.channel.on_broken = self.sever
 
@@ -74,7 +72,7 @@ class TorchWorker(GroupWorker):
 
     def sever(self) -> None:
         """Free whoever waits in a collective for another member."""
-        self.sockets.hang_up()
+        super().sever()
         if self._group is not None:
             self._group.abort()
 

@@ -49,7 +49,7 @@ class Watched:
 def test_a_ring_that_breaks_in_a_sync_is_told_in_horovods_own_words(tmp_path: Path, message: str, broken: bool) -> None:
     exceptions = pytest.importorskip("horovod.common.exceptions")
     worker, state = Watched(tmp_path), State(UnknownError(message))
-    CommitHook(worker).hook(state)
+    CommitHook(worker, worker.reset).hook(state)
     with pytest.raises(exceptions.HorovodInternalError if broken else UnknownError):
         state.sync()
     assert not worker.has_state
@@ -70,7 +70,7 @@ def test_a_ring_that_breaks_in_a_reset_callback_is_formed_again(tmp_path: Path) 
                 raise exceptions.HorovodInternalError
 
     worker, state = Watched(tmp_path, lambda: story.append("reset")), Called(Exception())
-    CommitHook(worker).hook(state)
+    CommitHook(worker, worker.reset).hook(state)
     state.on_reset()
     assert story == ["callbacks", "restore", "reset", "callbacks"]
     assert worker.lost_a_peer
