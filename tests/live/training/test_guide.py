@@ -53,7 +53,7 @@ def sizes(bench, after=0):
 
 def test_these_are_all_cells_of_the_page():
     assert set(CELLS) == {"digits", "fit", "fit-elastic", "keras"}
-    assert PAGE.count("%%distribute --") == len(CELLS)
+    assert PAGE.count("\n%%distribute --") == len(CELLS)
 
 
 @pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras"])
