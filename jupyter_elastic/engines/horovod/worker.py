@@ -29,6 +29,7 @@ from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol.worker import Go, Private, Unmet
+from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.worker.plugin import Host
 
 ADDED_AND_REMOVED = 3
@@ -201,6 +202,10 @@ class HorovodWorker(GroupWorker):
             yield
         if not made:
             self.channel.send(Unmet())
+            # The driver ends the newcomers. Until then the collective that they wait in must not be met by the next
+            # one that this worker makes, a broadcast of the same weights: they would go on, one step behind for ever.
+            self.channel.group_broken.wait()
+            raise PeerLost("newcomers waited for a collective that no reset callback makes")
 
     def _register(self, state: Any) -> None:
         self.entered(callbacks=bool(getattr(state, "_reset_callbacks", None)))

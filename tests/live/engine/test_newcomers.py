@@ -9,10 +9,12 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.protocol.worker import Unmet
 from tests.live.engine import elastic_cells as cells
 from tests.live.engine.bench import Bench, asynchronous, check_training, needs
 from tests.live.engine.test_chaos import chaos
@@ -112,6 +114,29 @@ async def test_a_collective_that_nobody_meets_is_made_alone_and_said(folder: Pat
         await bench.step_at(3)
         await end(bench)
         assert "made by this new worker alone" in bench.text(1, "stderr")
+
+
+@torch
+@asynchronous
+async def test_a_collective_that_nobody_meets_is_not_met_by_the_next_one_of_the_same_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members' `state.sync()` broadcasts the same weights: also before the driver has read that nobody meets it."""
+    received = Horovod._received
+
+    def slow(engine: Horovod, member: Any, message: Any) -> None:
+        if isinstance(message, Unmet):
+            asyncio.get_running_loop().call_later(1.0, received, engine, member, message)
+        else:
+            received(engine, member, message)
+
+    monkeypatch.setattr(Horovod, "_received", slow)
+    async with Bench(Horovod, folder, cells.UNMET, out=OUT) as bench:
+        await bench.launch("h:0")
+        await bench.step_at(1)
+        await bench.rescale("h:0", "h:1")
+        await bench.step_at(2)
+        await end(bench)
 
 
 @torch

@@ -117,7 +117,8 @@ def test_another_user_is_sent_away(tmp_path: Path) -> None:
     code = (
         "import os, socket, sys\nos.setuid(65534)\ns = socket.socket(socket.AF_UNIX)\ntry: s.connect(sys.argv[1])\n"
         "except PermissionError: print('no entry'); sys.exit()\n"
-        "try: s.sendall(bytes.fromhex(sys.argv[2])); print(s.recv(100) or 'sent away')\nexcept ConnectionError: print('sent away')"
+        "try: s.sendall(bytes.fromhex(sys.argv[2])); answer = s.recv(100)\nexcept ConnectionError: answer = b''\n"
+        "print(answer or 'sent away')"
     )
 
     async def test(server: StoreServer) -> None:
