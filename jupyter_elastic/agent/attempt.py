@@ -25,11 +25,11 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import ORDERS, REPORTS
+from jupyter_elastic.protocol.driver import ORDERS, REPORTS, StartDriver
 from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
-StartDriver: TypeAlias = Callable[[AttemptFolder, Launch], Awaitable[DriverProcess | None]]
+DriverStarter: TypeAlias = Callable[[StartDriver], Awaitable[DriverProcess | None]]
 """Starts the driver of an attempt; None when it has one."""
 
 UNREACHABLE_S = 30.0
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class Attempt:
     """One attempt, from its first order (or its discovery on disk) to its acknowledged end."""
 
-    def __init__(self, job: int, number: int, owner: str, ask: Ask, start_driver: StartDriver) -> None:
+    def __init__(self, job: int, number: int, owner: str, ask: Ask, start_driver: DriverStarter) -> None:
         self.job = job
         self.number = number
         self.owner = owner
@@ -102,7 +102,7 @@ class Attempt:
             return None
         check_spec(launch)
         folder.path.mkdir(mode=0o700, exist_ok=True)
-        return await self._start_driver(folder, launch)
+        return await self._start_driver(StartDriver(str(folder.path), str(folder.runtime), launch))
 
     async def _find(self, folder: AttemptFolder) -> processes.ProcessId | None:
         """The driver that the attempt has; None when it is dead or never was."""

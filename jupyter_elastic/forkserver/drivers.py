@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.client import ForkServerAddress
-from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartDriver
-from jupyter_elastic.types import Launch
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 
@@ -37,12 +35,12 @@ class DriverLauncher:
         self._connecting = asyncio.Lock()
         """So that many drivers at once start one forkserver."""
 
-    async def start(self, attempt: AttemptFolder, launch: Launch) -> DriverProcess | None:
+    async def start(self, order: StartDriver) -> DriverProcess | None:
         """A driver for an attempt, or None when the attempt has one already, or had this one and it died.
 
         EngineError when it can't be started or gave up.
         """
-        python = launch.spec.python
+        python = order.launch.spec.python
         async with self._connecting:
             client = await address(python).connect(start=True)
         ours, theirs = socket.socketpair()
@@ -57,7 +55,7 @@ class DriverLauncher:
         reader, writer = await asyncio.open_connection(sock=ours)
         answer: DriverStarted | None = None
         try:
-            writer.write(START_DRIVER.encode(StartDriver(str(attempt.path), str(attempt.runtime), launch)))
+            writer.write(START_DRIVER.encode(order))
             answer = await DRIVER_STARTED.read(reader)
             if answer == DriverStarted(""):
                 return DriverProcess(process.known, reader, writer)

@@ -26,9 +26,6 @@ _OLD_SHELL, _SHELL = "__import__('jupyter_elastic.shell', ", "__import__('jupyte
 ANCHOR = "__elastic_anchor__"
 """The name of a function whose globals are the one dict that all functions of the notebook share."""
 
-LOGICAL_WORKERS = "JUPYTER_ELASTIC_LOGICAL_WORKERS"
-"""The variable by which `--logical` says how many logical workers a `training.State` has that names no number."""
-
 
 class Payload(Struct, frozen=True, kw_only=True):
     """All that a worker needs to run the cell; written as `payload.msgpack` into the job's folder."""

@@ -23,8 +23,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from msgspec import field
 
 from jupyter_elastic.client.job import slot_range
-from jupyter_elastic.jobfiles.payload import LOGICAL_WORKERS
-from jupyter_elastic.types import JobRequest
+from jupyter_elastic.types import LOGICAL_WORKERS, JobRequest
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")

@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 import cloudpickle
 import numpy as np
 
-from jupyter_elastic.jobfiles.payload import LOGICAL_WORKERS
 from jupyter_elastic.training import data, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.tracked import Tracked
+from jupyter_elastic.types import LOGICAL_WORKERS
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 FORMAT = 1

@@ -55,6 +55,7 @@ from jupyter_elastic.types.stimuli import (
 from jupyter_elastic.types.vocabulary import (
     ACTIVE,
     ENDED,
+    LOGICAL_WORKERS,
     AgentPlace,
     Host,
     JobId,

@@ -14,6 +14,9 @@ Phase: TypeAlias = Literal["queued", "starting", "running", "rescaling", "stoppi
 ENDED: frozenset[Phase] = frozenset({"completed", "failed", "cancelled"})
 ACTIVE: frozenset[Phase] = frozenset({"starting", "running", "rescaling", "stopping"})
 
+LOGICAL_WORKERS = "JUPYTER_ELASTIC_LOGICAL_WORKERS"
+"""The variable by which `--logical` says how many logical workers a `training.State` has that names no number."""
+
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=10_000)]
 Path: TypeAlias = Annotated[str, Meta(max_length=4096)]

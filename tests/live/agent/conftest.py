@@ -34,9 +34,9 @@ class World:
         self.seen.append(report.report)
         self.changed.set()
 
-    async def start_driver(self, folder, launch):
+    async def start_driver(self, order):
         self.starts += 1
-        return await self.drivers.start(folder, launch)
+        return await self.drivers.start(order)
 
     def attempt(self, launch, *, start=True):
         """An agent's hold on the attempt: the task of its life and the hold itself."""

@@ -16,7 +16,7 @@ from jupyter_elastic.agent import attempt
 from jupyter_elastic.forkserver.drivers import address
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import DRIVER_STARTED, ORDERS, REPORTS, DriverStarted
+from jupyter_elastic.protocol.driver import DRIVER_STARTED, ORDERS, REPORTS, DriverStarted, StartDriver
 from jupyter_elastic.protocol.framing import VERSION
 from jupyter_elastic.types import ExitReported, ProgressReported, ReleaseReported, Rescale, RunningReported, Stop
 from tests.support.fake_engine import Script, calls, launch
@@ -352,7 +352,7 @@ def test_two_drivers_for_one_attempt_are_one(world, job):
         _, life = here.attempt(order)
         await here.until_seen(RunningReported)
         folder = AttemptFolder.of(job, 1)
-        assert await here.drivers.start(folder, order) is None
+        assert await here.drivers.start(StartDriver(str(folder.path), str(folder.runtime), order)) is None
         assert calls(job) == ["launch 1"]
         assert not life.done()
 
