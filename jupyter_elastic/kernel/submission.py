@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from jupyter_elastic.platform import paths, plugins
 from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
-MOST_MODULES, MOST_TEXT = 200, 2_000_000
+MOST_ENTRIES, MOST_MODULES, MOST_TEXT = 10_000, 200, 2_000_000
 """Of a folder's own modules at most so many, and so many characters, are looked at for the choice of an engine."""
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CANCEL_S = 60.0
@@ -158,16 +159,24 @@ def local_modules(payload: Payload) -> str:
     found: dict[str, list[Path]] = {}
     for folder in map(Path, payload.sys_path):
         if not (folder.is_relative_to(sys.base_prefix) or folder.is_relative_to(sys.prefix)):
-            found |= {path.stem: [path] for path in itertools.islice(folder.glob("*.py"), MOST_MODULES)}
-            for path in itertools.islice(folder.glob("*/__init__.py"), MOST_MODULES):
-                found[path.parent.name] = list(itertools.islice(path.parent.rglob("*.py"), MOST_MODULES))
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in itertools.islice(entries, MOST_ENTRIES):
+                    found.setdefault(entry.name.removesuffix(".py"), []).append(Path(entry))
     found.pop("jupyter_elastic", None)
     text, unread = "", payload.source + payload.names[:MOST_TEXT].decode(errors="replace")
     while unread and len(text) < MOST_TEXT:
         named = found.keys() & set(_WORD.findall(unread))
-        unread = "".join(_text(path) for name in sorted(named) for path in found.pop(name))
+        unread = "".join(_text(file) for name in sorted(named) for path in found.pop(name) for file in _files(path))
         text += unread
     return text
+
+
+def _files(module: Path) -> Iterator[Path]:
+    """A module's file, or those of a package; none of another folder."""
+    if module.suffix == ".py":
+        yield module
+    elif (module / "__init__.py").is_file():
+        yield from itertools.islice(module.rglob("*.py"), MOST_MODULES)
 
 
 def _text(path: Path) -> str:
