@@ -156,17 +156,19 @@ def claims(payload: Payload) -> dict[str, Claim]:
 
 def local_modules(payload: Payload) -> str:
     """The text of the modules of the cell's own folders that it names, of those that they name, and so on."""
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[str]] = {}
     for folder in map(Path, payload.sys_path):
         if not (folder.is_relative_to(sys.base_prefix) or folder.is_relative_to(sys.prefix)):
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in itertools.islice(entries, MOST_ENTRIES):
-                    found.setdefault(entry.name.removesuffix(".py"), []).append(Path(entry))
+                    found.setdefault(entry.name.removesuffix(".py"), []).append(entry.path)
     found.pop("jupyter_elastic", None)
     text, unread = "", payload.source + payload.names[:MOST_TEXT].decode(errors="replace")
     while unread and len(text) < MOST_TEXT:
         named = found.keys() & set(_WORD.findall(unread))
-        unread = "".join(_text(file) for name in sorted(named) for path in found.pop(name) for file in _files(path))
+        unread = "".join(
+            _text(file) for name in sorted(named) for path in found.pop(name) for file in _files(Path(path))
+        )
         text += unread
     return text
 
