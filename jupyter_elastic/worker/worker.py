@@ -123,9 +123,9 @@ class Worker:
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
             text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
-            said = _said(problem)[:MAX_TRACEBACK]
+            message = _said(problem)[:MAX_TRACEBACK]
             self._channel.send(
-                messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=said, traceback=text)
+                messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=message, traceback=text)
             )
             _leave(INTERRUPTED)
         except BaseException as problem:
@@ -145,8 +145,8 @@ class Worker:
         self._channel.send(messages.Started(stack=_watch.dump))
         try:
             self._execute(payload)
-        except SystemExit as wish:
-            if not _is_fine(wish):
+        except SystemExit as ending:
+            if not _is_fine(ending):
                 raise
         self._write_results(payload)
         _send_last_report()
@@ -321,11 +321,11 @@ def _traceback(problem: BaseException, cell: str, labels: Mapping[str, str]) -> 
 
     Of an error of ours for which the cell has no line the message.
     """
-    told = traceback.TracebackException.from_exception(problem)
-    left = told.stack and _theirs(told.stack, cell, labels)
+    formatted = traceback.TracebackException.from_exception(problem)
+    left = formatted.stack and _theirs(formatted.stack, cell, labels)
     if isinstance(problem, ElasticError) and not left:
         return f"{type(problem).__name__}: {problem}\n"
-    todo, seen = [told] if left else [], set()
+    todo, seen = [formatted] if left else [], set()
     while todo:
         one = todo.pop()
         if id(one) in seen:
@@ -334,7 +334,7 @@ def _traceback(problem: BaseException, cell: str, labels: Mapping[str, str]) -> 
         stack = _theirs(one.stack, cell, labels)
         one.stack = traceback.StackSummary.from_list(stack) if stack else None  # type: ignore[assignment]
         todo += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
-    return "".join(told.format())
+    return "".join(formatted.format())
 
 
 def _theirs(stack: traceback.StackSummary, cell: str, labels: Mapping[str, str]) -> list[traceback.FrameSummary]:
@@ -352,9 +352,9 @@ def _send_last_report() -> None:
         report.reporter.flush()
 
 
-def _is_fine(wish: SystemExit) -> bool:
+def _is_fine(ending: SystemExit) -> bool:
     """Whether `sys.exit(...)` meant success."""
-    return wish.code is None or (isinstance(wish.code, int) and wish.code == 0)
+    return ending.code is None or (isinstance(ending.code, int) and ending.code == 0)
 
 
 def _picklable(value: Any) -> bool:

@@ -29,8 +29,8 @@ class FrameworkGroup(HorovodGroup):
             length = np.frombuffer(
                 len(data).to_bytes(8, "big"), np.uint8
             )  # of one type: another is slow the first time
-            heard = hvd.broadcast(tf.constant(length), 0, name="elastic.length")
-            count = int.from_bytes(heard.numpy().tobytes(), "big")
+            received = hvd.broadcast(tf.constant(length), 0, name="elastic.length")
+            count = int.from_bytes(received.numpy().tobytes(), "big")
             own = np.frombuffer(data, np.uint8) if self.rank() == 0 else np.zeros(count, np.uint8)
             content = hvd.broadcast(tf.constant(own), 0, name="elastic.content")
         return bytes(content.numpy().tobytes())
