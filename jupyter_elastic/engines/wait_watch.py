@@ -16,6 +16,9 @@ from jupyter_elastic.protocol.worker import StackReport
 from jupyter_elastic.worker import stacks
 
 LOCKED = "(something there does not let go of Python's lock)"
+STOPPED = "(process {pid} is stopped by a signal; `kill -CONT {pid}` lets it go on)"
+END_STOPPED = 2
+"""Times the patience: so long a worker may be stopped by a signal while others wait for it."""
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +73,22 @@ class WaitWatch:
         if not any(other.unanswered for other in members):
             self._judge(members, ended)
 
+    def useless(self, members: Iterable[Member]) -> list[Member]:
+        """Who has been stopped by a signal for so long, while others waited, that the others are to go on without."""
+        if not self.waits:
+            return []
+        before = self._now() - END_STOPPED * self._patience_s
+        return [member for member in members if member.stopped_since is not None and member.stopped_since <= before]
+
     def _judge(self, members: Iterable[Member], ended: Sequence[int]) -> None:
         """Say who waits; one that did not answer twice can't: its main thread does not let go of Python's lock."""
         reports = []
         for member in members:
+            stopped = member.process is not None and processes.stopped(member.process.known)
+            if not stopped:
+                member.stopped_since = None
+            elif member.stopped_since is None:
+                member.stopped_since = self._now()
             report = msgspec.structs.replace(member.stack or StackReport(where="an unknown place"), rank=member.rank)
             reports.append(self._look_from_outside(member, report) if member.unanswered > 1 else report)
         before, self.waits = self.waits, sentence(reports, ended, self._patience_s)
@@ -83,6 +98,10 @@ class WaitWatch:
 
     def _look_from_outside(self, member: Member, last: StackReport) -> StackReport:
         """Where a worker is that can't answer, by the stack that it was made to write; else where it last was."""
+        if member.process and member.stopped_since is not None:
+            return msgspec.structs.replace(
+                last, held=False, where=f"{last.where} {STOPPED.format(pid=member.process.pid)}"
+            )
         found = None
         if member.process:
             with contextlib.suppress(OSError):

@@ -55,6 +55,10 @@ class Member:
     """Times that it was asked since it last answered."""
     stack_file: int = -1
     """Its file descriptor into which `stacks.DUMP` has its stack written."""
+    stopped_since: float | None = None
+    """Since when it was seen stopped by a signal, by the clock of who looked; None while it was not."""
+    killed_because: str = ""
+    """Why the driver has killed it, as a cause of death; empty: it has not."""
 
 
 class Owner(Protocol):

@@ -366,7 +366,7 @@ class WorkersEngine:
         """Report a death after which the attempt goes on."""
         self._deaths += 1
         self._vacant[member.slot] = (time.monotonic(), member.rank, self._deaths)
-        cause = deaths.cause(code, oom=deaths.oom_kills() > self._oom_kills)
+        cause = member.killed_because or deaths.cause(code, oom=deaths.oom_kills() > self._oom_kills)
         self.report(
             DeathReported(
                 count=self._deaths, rank=member.rank, slot=member.slot, cause=cause, step=self._step, **self._stamp()
@@ -531,8 +531,19 @@ class WorkersEngine:
             self._do(self.machine.tick())
             if not self._stopping:
                 self.watch.tick(self._computing(), list(self._through.values()))
+                self._end_stopped()
             await self._flusher.flush_if_due()
             await asyncio.sleep(TICK_S)
+
+    def _end_stopped(self) -> None:
+        """Kill who is stopped by a signal and waited for, where the others go on without it."""
+        if not (self.machine.resumable or (self.forms_groups and self.machine.regroups)):
+            return
+        for member in self.watch.useless(self._computing()):
+            if member.process is not None and not member.killed_because:
+                member.killed_because = "was stopped by a signal while others waited for it, and was killed"
+                log.warning("rank %d %s", member.rank, member.killed_because)
+                processes.send(member.process.known, signal.SIGKILL)
 
     def _computing(self) -> list[Member]:
         """Members whose cell runs and is to go on."""

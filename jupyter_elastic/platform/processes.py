@@ -94,6 +94,15 @@ def alive(pid: int, start_time: float) -> bool:
         return False
 
 
+def stopped(process: ProcessId) -> bool:
+    """Whether a signal has stopped this very process (SIGSTOP, SIGTSTP); one that a debugger holds is not stopped."""
+    try:
+        found = psutil.Process(process[0])
+        return abs(found.create_time() - process[1]) < 1.0 and found.status() == psutil.STATUS_STOPPED
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
 def living(processes: Iterable[ProcessId]) -> list[ProcessId]:
     """Those of the processes that still run; a zombie does not."""
     return [(pid, start) for pid, start in processes if alive(pid, start)]

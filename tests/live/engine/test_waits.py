@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from tests.live.engine.bench import NOTE, Bench, asynchronous, needs
+from jupyter_elastic.engines.torch_distributed.driver import Torch
+from jupyter_elastic.platform import processes
+from tests.live.engine.bench import NOTE, TORCH, Bench, asynchronous, check_training, needs
+from tests.live.engine.test_torch_distributed import cell
 
 pytestmark = needs("torch")
 
@@ -87,3 +92,46 @@ async def test_who_waits_a_little_in_each_step_does_not_wait(folder: Path) -> No
         assert bench.exit.outcome == "completed", bench.story()
         assert said == {""}
         assert bench.engine.watch.looks > 10
+
+
+def send(bench: Bench, rank: int, number: int) -> None:
+    member = next(m for m in bench.engine.members.values() if m.rank == rank and m.process)
+    processes.send(member.process.known, number)
+
+
+@pytest.mark.parametrize(("engine", "source"), [(Horovod, TORCH), (Torch, cell())], ids=["horovod", "torch"])
+@asynchronous
+async def test_a_worker_that_a_signal_has_stopped_is_said_and_then_the_others_go_on_without_it(
+    engine: type, source: str, folder: Path
+) -> None:
+    async with Bench(engine, folder, source, out=("steps", "weights")) as bench:
+        await bench.launch("h:0", "h:1", "h:2")
+        await bench.step_at(3)
+        send(bench, 1, signal.SIGSTOP)
+        said = await bench.until(bench.engine.waits)
+        assert re.match(
+            r"ranks 0 and 2 wait for rank 1 since .* \(process \d+ is stopped by a signal; `kill -CONT", said
+        )
+        (death,) = await bench.until(lambda: bench.of("DeathReported"))
+        assert (death.rank, death.cause) == (1, "was stopped by a signal while others waited for it, and was killed")
+        await bench.step_at(3, death.at)
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        check_training(bench)
+
+
+@asynchronous
+async def test_a_stopped_worker_without_which_the_job_would_end_is_said_and_may_go_on(folder: Path) -> None:
+    source = NOTE + GLOO + SLEEPS.replace("together()\n", "note(begins=rank)\n", 1).replace("note(rank=rank)\n", "")
+    async with Bench(Process, folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.until(lambda: len(bench.steps()) == 2)
+        send(bench, 1, signal.SIGSTOP)
+        bench.finish()
+        await bench.until(lambda: "is stopped by a signal" in bench.engine.waits())
+        member = next(m for m in bench.engine.members.values() if m.rank == 1)
+        await bench.until(lambda: member in bench.engine.watch.useless([member]))
+        send(bench, 1, signal.SIGCONT)
+        await bench.until(lambda: not bench.engine.waits())
+        (folder / "end").touch()
+        assert (await bench.ended()).outcome == "completed", bench.story()
