@@ -203,6 +203,7 @@ class Driver:
             python=self.launch.spec.python,
             runtime=self.runtime,
             min_slots=self.launch.spec.min_slots,
+            most_workers=self.launch.spec.most_workers,
         )
 
     def _pids(self) -> list[processes.ProcessId]:

@@ -31,6 +31,8 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     runtime: Path
     """A folder with a short path (UNIX sockets) for this attempt alone, 0700."""
     min_slots: int = 1
+    most_workers: int = 0
+    """How many workers the job may have; 0: nobody knows."""
     warm: bool = True
     """Whether workers may be forked from a warm parent."""
 

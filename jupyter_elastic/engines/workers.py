@@ -37,6 +37,7 @@ from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.types import (
+    MAX_WORKERS,
     DeathReported,
     ExitReported,
     ProgressReported,
@@ -272,8 +273,11 @@ class WorkersEngine:
             job=self.context.job,
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
-            env={**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size)},
+            env={**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size), **self._most()},
         )
+
+    def _most(self) -> dict[str, str]:
+        return {MAX_WORKERS: str(self.context.most_workers)} if self.context.most_workers else {}
 
     def _cluster(self, member: Member, size: int) -> dict[str, str]:
         if not self._cell.tf_cluster:

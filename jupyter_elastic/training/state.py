@@ -21,7 +21,7 @@ from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.tracked import Tracked
-from jupyter_elastic.types import LOGICAL_WORKERS
+from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 FORMAT = 1
@@ -45,8 +45,8 @@ class State:
             can be pickled. The same names on every worker.
 
     Raises:
-        BadRequest: A name is one of the state's own, a Keras model has no weights yet, or objects of two frameworks are
-            in one state.
+        BadRequest: A name is one of the state's own, a Keras model has no weights yet, objects of two frameworks are
+            in one state, or the job may have more processes than `logical_workers`.
     """
 
     def __init__(self, *, logical_workers: int | None = None, **values: Any) -> None:
@@ -492,6 +492,11 @@ def _checked(logical_workers: int | None) -> int | None:
         return None
     if isinstance(asked, bool) or not str(asked).isdecimal() or int(asked) < 1:
         raise BadRequest(f"logical_workers must be a whole number of at least 1, not {asked!r}.")
+    if (most := int(os.environ.get(MAX_WORKERS, "0"))) > int(asked):
+        raise BadRequest(
+            f"logical_workers={asked} can't be shared out by the {most} processes that this job may have: submit it with "
+            f"`--gpus 1:{asked}` at most, or give {most} logical workers or more."
+        )
     return int(asked)
 
 

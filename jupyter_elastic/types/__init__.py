@@ -56,6 +56,7 @@ from jupyter_elastic.types.vocabulary import (
     ACTIVE,
     ENDED,
     LOGICAL_WORKERS,
+    MAX_WORKERS,
     AgentPlace,
     Host,
     JobId,

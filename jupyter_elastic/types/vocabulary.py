@@ -16,6 +16,8 @@ ACTIVE: frozenset[Phase] = frozenset({"starting", "running", "rescaling", "stopp
 
 LOGICAL_WORKERS = "JUPYTER_ELASTIC_LOGICAL_WORKERS"
 """The variable by which `--logical` says how many logical workers a `training.State` has that names no number."""
+MAX_WORKERS = "JUPYTER_ELASTIC_MAX_WORKERS"
+"""The variable that tells a worker how many workers its job may have at most; not set where nobody knows."""
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Text: TypeAlias = Annotated[str, Meta(max_length=10_000)]
@@ -89,6 +91,11 @@ class JobRequest(Record, frozen=True, kw_only=True):
         """For people: `2`, `1 to 4`, `1 or 2 or 4`."""
         whole = str(self.max_slots) if self.min_slots == self.max_slots else f"{self.min_slots} to {self.max_slots}"
         return " or ".join(map(str, self.sizes)) or whole
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers that it may get."""
+        return max((size for size in self.sizes if size <= self.max_slots), default=self.max_slots)
 
 
 class JobSpec(JobRequest, frozen=True, kw_only=True):

@@ -43,6 +43,10 @@ def test_lines(line: str, what: dict[str, Any]) -> None:
     assert parse(line, {"HERE": "h"}) == Options(**what)
 
 
+def test_the_most_workers_that_a_line_allows() -> None:
+    assert [parse(line).most_workers for line in ("", "--gpus 1:8", "--sizes 1,2,4 --gpus 1:8")] == [1, 8, 4]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -84,6 +84,40 @@ def test_detach_returns_the_handle_at_once(notebook: Notebook, tmp_path: Path) -
     assert notebook.run("_.wait()").result == "'completed'"
 
 
+LOGICAL = """
+import torch
+from jupyter_elastic import training
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+state = training.State(model=model, optimizer=optimizer)
+@training.run
+def train(state):
+    for state.epoch in state.epochs(2):
+        for x, in training.batches((torch.linspace(-1, 1, 512).reshape(64, 8),), 16):
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+        state.commit()
+    return training.size()
+size = train(state)
+weights = [p.detach().numpy().tobytes() for p in model.parameters()]
+"""
+
+
+def test_logical_workers_by_the_option_and_refused_when_the_job_may_outgrow_them(notebook: Notebook) -> None:
+    pytest.importorskip("torch")
+    for size in (1, 2):
+        head = f"%%distribute --engine torch --logical 4 --gpus {size} --out size,weights"
+        assert not notebook.run(f"{head}\n{LOGICAL}").error
+        assert not notebook.run(f"kept{size} = weights, size").error
+    assert notebook.run("print(kept1[0] == kept2[0], kept1[1], kept2[1])").printed == "True 1 2\n"
+    source = LOGICAL.replace("optimizer=optimizer)", "optimizer=optimizer, logical_workers=4)")
+    error = notebook.run(f"%%distribute --engine torch --gpus 1:8\n{source}").error
+    assert "logical_workers=4 can't be shared out by the 8 processes that this job may have" in error
+    assert "--gpus 1:4" in error
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

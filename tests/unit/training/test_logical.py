@@ -249,6 +249,14 @@ def test_a_commit_within_a_batch_waits_for_its_end():
     assert len(kept) == 16
 
 
+def test_a_job_that_may_outgrow_them_is_refused_when_the_state_is_made(monkeypatch):
+    monkeypatch.setenv("JUPYTER_ELASTIC_MAX_WORKERS", "4")
+    assert State(logical_workers=4).logical_workers == 4
+    assert State().logical_workers is None
+    with pytest.raises(BadRequest, match=r"by the 4 processes that this job may have: submit it with `--gpus 1:3`"):
+        State(logical_workers=3)
+
+
 def test_the_number_comes_from_the_option_too(monkeypatch):
     monkeypatch.setenv("JUPYTER_ELASTIC_LOGICAL_WORKERS", "3")
     assert State().logical_workers == 3
