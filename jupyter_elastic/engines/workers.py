@@ -273,11 +273,12 @@ class WorkersEngine:
             job=self.context.job,
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
-            env={**default_threads(self._environment, gpu=bool(visible)), **self._cluster(member, size), **self._most()},
+            env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, size)},
         )
 
-    def _most(self) -> dict[str, str]:
-        return {MAX_WORKERS: str(self.context.most_workers)} if self.context.most_workers else {}
+    def _about_job(self, member: Member, size: int) -> dict[str, str]:
+        most = self.context.most_workers
+        return ({MAX_WORKERS: str(most)} if most else {}) | self._cluster(member, size)
 
     def _cluster(self, member: Member, size: int) -> dict[str, str]:
         if not self._cell.tf_cluster:

@@ -494,8 +494,8 @@ def _checked(logical_workers: int | None) -> int | None:
         raise BadRequest(f"logical_workers must be a whole number of at least 1, not {asked!r}.")
     if (most := int(os.environ.get(MAX_WORKERS, "0"))) > int(asked):
         raise BadRequest(
-            f"logical_workers={asked} can't be shared out by the {most} processes that this job may have: submit it with "
-            f"`--gpus 1:{asked}` at most, or give {most} logical workers or more."
+            f"logical_workers={asked} can't be shared out by the {most} processes that this job may have: submit it "
+            f"with `--gpus 1:{asked}` at most, or give {most} logical workers or more."
         )
     return int(asked)
 
