@@ -7,7 +7,6 @@ daemon's state. It can be killed at any time: drivers go on, the next agent adop
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
 import os
 import sys
@@ -69,8 +68,8 @@ class Agent:
 
     @property
     def owner(self) -> str:
-        """This user, as the daemon names it."""
-        return self.client.welcome.user if self.client.welcome is not None else getpass.getuser()
+        """This user, as the daemon names it; a UNIX id need not have a name here."""
+        return self.client.welcome.user if self.client.welcome is not None else ""
 
     async def run(self) -> None:
         """Adopt what runs, then handle orders until the daemon is gone for good and nothing runs."""
@@ -206,5 +205,5 @@ async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None
     client = AsyncClient(endpoint, role="agent")
     client.hello = hello(take_over=take_over)
     async with client:
-        log.info("agent %s of %s, process %d", __version__, getpass.getuser(), pid)
+        log.info("agent %s of user %d, process %d", __version__, os.getuid(), pid)
         await Agent(client).run()

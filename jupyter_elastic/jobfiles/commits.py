@@ -46,15 +46,21 @@ class Commits:
             self.to_disk()
 
     def load(self) -> bytes | None:
-        """The newest commit; None before the first."""
-        for path in (self.shared, self.disk):
+        """The newest commit; None before the first. What somebody else may have put into shared memory is not read."""
+        for path in (self.shared, self.disk) if self._is_ours() else (self.disk,):
             with contextlib.suppress(FileNotFoundError):
                 return path.read_bytes()
         return None
 
+    def _is_ours(self) -> bool:
+        """Whether nobody else can have written what lies in shared memory: it is unpickled."""
+        return private_files.is_private(self._root) and private_files.is_private(self.shared.parent)
+
     def to_disk(self) -> bool:
         """Write the newest commit to disk; returns whether one was there that was not on disk yet."""
         with self._lock:
+            if not self._is_ours():
+                return False
             try:
                 with self.shared.open("rb") as file:
                     status = os.fstat(file.fileno())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import getpass
 import itertools
 import os
 import re
@@ -77,7 +76,7 @@ def submit(
             raise
     except KeyboardInterrupt:
         raise JobCancelled(UNANSWERED) from None
-    owner = client.welcome.user if client.welcome is not None else getpass.getuser()
+    owner = client.welcome.user if client.welcome is not None else ""
     queued = JobInfo(job=number, owner=owner, spec=spec, phase="queued", submitted_at=time.time())
     return Job(client, number, queued)
 

@@ -6,18 +6,26 @@ to all others; a folder that somebody else owns is refused, never used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 
-from jupyter_elastic.platform.private_files import private_dir
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.private_files import is_private, private_dir, write_private
+from jupyter_elastic.types.errors import BadRequest, NotAllowed
 
 DIR_VARIABLE = "JUPYTER_ELASTIC_DIR"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - `private_dir` and `tempfile` see to owner and mode
 _OLD_STATE = "~/.local/share/jupyter-elastic"
 """The place of earlier versions: a pool that is there stays there."""
-_ROOT = Path("/tmp")  # noqa: S108 - not TMPDIR: every process of a user must find the same folder; owner and mode are checked
+_ROOT = Path("/tmp")  # noqa: S108 - owner and mode are checked
+"""Not `TMPDIR` or `XDG_RUNTIME_DIR`: every process of a user must find the same folder, one that cron started too, and
+it must outlive the login, as jobs do."""
+_NOTED = 20
+"""So many folders are noted at most."""
 
 
 def state_dir() -> Path:
@@ -53,12 +61,59 @@ def runtime_dir() -> Path:
 
 def runtime_dir_of(state: Path) -> Path:
     """The runtime folder that belongs to a state folder."""
-    return private_dir(private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}") / _digest(state))
+    return private_dir(_runtime_root(state) / _digest(state))
 
 
 def runtime_dirs() -> list[Path]:
     """The runtime folders of all pools that this user has or had."""
-    return sorted(path for path in private_dir(_ROOT / f"jupyter-elastic-{os.getuid()}").iterdir() if path.is_dir())
+    roots = [_usual_root(), *_ROOT.glob(f"{_usual_root().name}-*")]
+    return sorted(path for root in roots if is_private(root) for path in root.iterdir() if path.is_dir())
+
+
+def _usual_root() -> Path:
+    return _ROOT / f"jupyter-elastic-{os.getuid()}"
+
+
+def _runtime_root(state: Path) -> Path:
+    """The folder of this user's runtime folders: in `/tmp`, by a name that all processes of the user know.
+
+    Anybody can take that name first. Then there is one of a random name, which the file `runtime` of the state folder
+    notes; it counts from then on, also when the usual name is free again. The file holds a line for each `/tmp` (hosts
+    and containers may share a home); the first that is here and ours is the one.
+    """
+    notes = state / "runtime"
+    if (noted := _noted(notes)) is not None:
+        return noted
+    try:
+        return private_dir(_usual_root())
+    except (NotAllowed, BadRequest):
+        return _other_root(notes)
+
+
+def _noted(notes: Path) -> Path | None:
+    return next((root for root in map(Path, _lines(notes)) if root.parent == _ROOT and is_private(root)), None)
+
+
+def _lines(notes: Path) -> list[str]:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return notes.read_text(encoding="utf-8").splitlines()
+    return []
+
+
+def _other_root(notes: Path) -> Path:
+    """A folder with a random name; the same for all that ask at the same time."""
+    private_dir(notes.parent)
+    try:
+        with Lock(notes.with_suffix(".lock")).held():
+            if (noted := _noted(notes)) is not None:
+                return noted
+            made = tempfile.mkdtemp(prefix=f"{_usual_root().name}-", dir=_ROOT)
+            write_private(notes, "\n".join([*_lines(notes), made][-_NOTED:]).encode())
+    except OSError as problem:
+        raise BadRequest(
+            f"neither {_usual_root()} nor another folder there can be used for sockets: {problem}"
+        ) from problem
+    return Path(made)
 
 
 @functools.cache

@@ -37,6 +37,15 @@ def private_dir(path: Path) -> Path:
     return path
 
 
+def is_private(path: Path) -> bool:
+    """Whether `path` is a folder (no link) of this user, closed to all others."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077
+
+
 def write_private(path: Path, content: bytes, *, sync: bool = False) -> None:
     """Write a file of mode 0600 all at once: a reader sees the old one or the new one. `sync`: it is on disk on return.
 

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,62 @@ def test_a_link_of_somebody_else_is_refused_even_if_it_leads_home(pool_dir: Path
 
 def test_two_pools_have_two_sockets(tmp_path: Path) -> None:
     assert paths.runtime_dir_of(tmp_path / "a") != paths.runtime_dir_of(tmp_path / "b")
+
+
+def _squat_by_folder(name: Path) -> None:
+    name.mkdir(mode=0o777)
+    os.chown(name, 65534, 65534)
+
+
+def _squat_by_link(name: Path) -> None:
+    name.symlink_to("nowhere")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("squat", [_squat_by_folder, _squat_by_link, Path.touch])
+def test_a_name_that_somebody_else_took_locks_nobody_out(
+    pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squat: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "tmp"
+    root.mkdir()
+    monkeypatch.setattr(paths, "_ROOT", root)
+    usual = root / f"jupyter-elastic-{os.getuid()}"
+    squat(usual)
+    found = paths.runtime_dir()
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+    assert len(str(found.relative_to(root))) < 40
+    assert found == paths.runtime_dir()
+    usual.rmdir() if squat is _squat_by_folder else usual.unlink()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert found == paths.runtime_dir(), "whoever comes later must find the same"
+    assert paths.runtime_dirs() == [found]
+    assert paths.runtime_dir_of(tmp_path / "another").parent == usual
+
+    monkeypatch.setattr(paths, "_ROOT", tmp_path / "of another host")
+    paths._ROOT.mkdir()
+    squat(paths._ROOT / usual.name)
+    elsewhere = paths.runtime_dir()
+    assert elsewhere.is_relative_to(paths._ROOT)
+    monkeypatch.setattr(paths, "_ROOT", root)
+    assert found == paths.runtime_dir(), "hosts that share a home don't take each other's folder"
+
+    os.chown(found.parent, 65534, 65534)
+    assert paths.runtime_dir().parent == usual, "somebody else's is never used, whatever the note says"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can take another's name")
+def test_all_who_ask_at_once_get_the_same_folder(pool_dir: Path, tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from jupyter_elastic.platform import paths; paths._ROOT = "
+    code += f"Path({str(tmp_path)!r}); input(); print(paths.runtime_dir())"
+    _squat_by_folder(tmp_path / f"jupyter-elastic-{os.getuid()}")
+    asking = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    for process in asking:
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    (found,) = {process.communicate()[0].decode().strip() for process in asking}
+    assert Path(found).is_dir()
 
 
 def test_find(pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,19 @@ def test_a_write_that_fails_leaves_the_old_one(folder: Path, monkeypatch: pytest
         assert [file.name for file in commits.disk.parent.iterdir()] == ["commit"]
     finally:
         commits.drop_from_memory()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_commit_that_somebody_else_has_laid_there_is_not_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_elastic.jobfiles.commits.SHARED_MEMORY", tmp_path)
+    commits = Commits(folder)
+    commits.shared.parent.mkdir(parents=True)
+    commits.shared.write_bytes(b"not ours")
+    os.chown(commits.shared.parent.parent, 65534, 65534)
+    assert commits.load() is None
+    assert not commits.to_disk()
+    commits.save(b"ours", durable=True)
+    assert commits.load() == b"ours"
+    assert commits.disk.read_bytes() == b"ours"
