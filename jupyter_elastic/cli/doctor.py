@@ -25,7 +25,7 @@ from jupyter_elastic.driver.engine import Engine, Finding
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
-from jupyter_elastic.platform import paths, plugins
+from jupyter_elastic.platform import endpoints, paths, plugins
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
@@ -68,18 +68,18 @@ def check_extension() -> Finding:
 def check_daemon() -> Finding:
     """The pool's daemon answers, or would be started."""
     try:
+        choice = endpoints.choose()
+        if not choice.endpoint and endpoints.living_daemon() is None:
+            found = f"not running; it is started by the first job; the pool is {paths.state_dir()} ({choice.why})"
+            return Finding("daemon", "ok", found)
         endpoint = services.ensure(start=False)
-    except ElasticError:
-        found = f"not running; it is started by the first job; the pool is {paths.state_dir()}"
-        return Finding("daemon", "ok", found)
-    try:
         with Client() as client:
             welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
     except ElasticError as problem:
-        return Finding("daemon", "error", str(problem), "see its log, or start it: jupyter elastic daemon")
+        return Finding("daemon", "error", str(problem), "the message says what to do")
     found = (
-        f"answers at {endpoint}, version {welcome.package}, policy {welcome.policy}, you are {welcome.user}; your jobs "
-        f"are in {paths.state_dir()}"
+        f"answers at {endpoint} ({choice.why}), version {welcome.package}, policy {welcome.policy}, you are "
+        f"{welcome.user}; your jobs are in {paths.state_dir()}"
     )
     if welcome.package != importlib.metadata.version("jupyter-elastic"):
         advice = "the daemon is of another version than this package: restart it when its jobs are over"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import time
@@ -126,8 +125,9 @@ def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:
     """A client of the pool's daemon, this user's own or another's; None without a daemon."""
     if processes.living([daemon]):
         return Client(str(runtime / "daemon.json"))
-    if os.environ.get(endpoints.ENDPOINT_VARIABLE) and paths.runtime_dir() == runtime:
-        return Client()
+    with contextlib.suppress(ElasticError):  # nobody need know which pool it was to end its processes
+        if endpoints.choose().endpoint and paths.runtime_dir() == runtime:
+            return Client()
     return None
 
 

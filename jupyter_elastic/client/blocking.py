@@ -27,7 +27,7 @@ class Client:
 
     Args:
         endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
-            what `JUPYTER_ELASTIC_ENDPOINT` says, else the pool of `JUPYTER_ELASTIC_DIR`.
+            what `JUPYTER_ELASTIC_ENDPOINT` says, the pool of `JUPYTER_ELASTIC_DIR`, or this machine's.
         timeout_s: Seconds that an ask waits for its answer.
     """
 

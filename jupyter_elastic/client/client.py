@@ -21,7 +21,7 @@ from zmq.utils.monitor import parse_monitor_message
 from jupyter_elastic.client import services
 from jupyter_elastic.client.requests import Requests, expect
 from jupyter_elastic.client.subscriptions import Subscriptions
-from jupyter_elastic.platform import endpoints, paths
+from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AnyEffect, Event, JobEnded, JobId, JobInfo, JobSpec
 from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError, ProtocolError, by_code
@@ -39,7 +39,7 @@ class AsyncClient:
 
     Args:
         endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
-            what `JUPYTER_ELASTIC_ENDPOINT` says, else the pool of `JUPYTER_ELASTIC_DIR`.
+            what `JUPYTER_ELASTIC_ENDPOINT` says, the pool of `JUPYTER_ELASTIC_DIR`, or this machine's.
         role: `client`, or `agent`, which gets its user's orders.
         timeout_s: Seconds that an ask waits for its answer.
     """
@@ -56,6 +56,7 @@ class AsyncClient:
         """What this client says of itself."""
         self.connected = False
         self._where = endpoints.find(endpoint)
+        self._choice = endpoints.choose(endpoint)
         self._requests = Requests()
         self._subscriptions = Subscriptions(self._request, self._requests.__contains__)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
@@ -318,8 +319,8 @@ class AsyncClient:
     def _nobody(self, limit: float) -> str:
         state = "is connected but did not answer" if self.connected else "does not answer"
         return (
-            f"the daemon at {self._where.endpoint} {state} within {limit:g} s; "
-            f"start one with `jupyter elastic daemon`, or see {paths.state_dir() / 'daemon.log'}"
+            f"the daemon at {self._where.endpoint} {state} within {limit:g} s ({self._choice.why}); "
+            f"{self._choice.advice}"
         )
 
 

@@ -32,7 +32,7 @@ WAIT_S = 30.0
 def ensure(*, start: bool = True, agent: bool = True) -> str:
     """The daemon's endpoint; daemon and agent are started, detached, when none lives.
 
-    The daemon of `$JUPYTER_ELASTIC_ENDPOINT` is used as it is and never started.
+    A daemon that `endpoints.choose` finds elsewhere is used as it is and never started.
 
     Args:
         start: False: nothing is started.
@@ -42,8 +42,7 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
         DaemonUnreachable: There is no daemon and `start` is False, or what was started does not come up; the message
             names its log.
     """
-    elsewhere = os.environ.get(endpoints.ENDPOINT_VARIABLE)
-    endpoint = endpoints.find() if elsewhere else _daemon(start)
+    endpoint = endpoints.find() if endpoints.choose().endpoint else _daemon(start)
     if agent and start:
         _started("agent", AGENT, _agent)
     return endpoint.endpoint
@@ -106,8 +105,10 @@ def _spawn(name: str, arguments: tuple[str, ...], lives: Callable[[], bool]) -> 
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without Jupyter's own variables, with the pool's folder as a fixed path."""
+    """This process's environment without Jupyter's own variables, with the pool and its folder as they are here."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JPY_")}
+    if elsewhere := endpoints.choose().endpoint:
+        environment[endpoints.ENDPOINT_VARIABLE] = elsewhere
     return with_package({**environment, paths.DIR_VARIABLE: str(paths.state_dir())})
 
 

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.platform.paths import daemon_file, socket_path, state_dir
+from jupyter_elastic.platform.paths import DIR_VARIABLE, daemon_file, socket_path, state_dir
 from jupyter_elastic.platform.private_files import read_json, write_private
 from jupyter_elastic.platform.processes import alive
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 
 ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 """Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
+
+CONFIG_VARIABLE = "JUPYTER_ELASTIC_CONFIG"
+"""Path of another file than `CONFIG`."""
+CONFIG = Path("/etc/jupyter-elastic/config.toml")
+"""The machine's file: that of its daemon, of which clients read where the daemon listens."""
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,13 +65,66 @@ def client_key(path: str = "") -> tuple[str, str]:
     return public, secret
 
 
+class Choice(NamedTuple):
+    """Which pool is meant, and what says so."""
+
+    endpoint: str
+    """A ZeroMQ address, or the path of a connection file; empty: this user's own pool."""
+    why: str
+    advice: str
+    """What to do when nobody answers there."""
+
+
+class _MachineConfig(Struct, frozen=True):
+    """What a client reads of the machine's file; a daemon of a later version may know keys that we don't."""
+
+    socket: str = ""
+
+
+def choose(endpoint: str | None = None) -> Choice:
+    """Which pool is meant: by the argument, `$JUPYTER_ELASTIC_ENDPOINT`, `$JUPYTER_ELASTIC_DIR`, the machine's file.
+
+    Where none of them says anything it is this user's own. BadRequest when the machine's file is asked and broken.
+    """
+    if given := endpoint or os.environ.get(ENDPOINT_VARIABLE, ""):
+        why = "it was given" if endpoint else f"{ENDPOINT_VARIABLE} says so"
+        return Choice(given, why, "ask whoever runs it, or see its log")
+    if os.environ.get(DIR_VARIABLE):
+        return _own(f"{DIR_VARIABLE} says so")
+    file = Path(os.environ.get(CONFIG_VARIABLE, CONFIG))
+    own_pool = f"use a pool of your own: {DIR_VARIABLE}=~/my-pool"
+    try:
+        socket = _machine_config(file).socket
+    except (OSError, UnicodeDecodeError, ValueError) as problem:  # of tomllib and msgspec too
+        raise BadRequest(
+            f"{file}, which names this machine's pool, can't be read: {problem}; "
+            f"let its administrator mend it, or {own_pool}"
+        ) from problem
+    if socket:
+        advice = f"see `systemctl status jupyter-elastic`, tell its administrator, or {own_pool}"
+        return Choice(f"ipc://{socket}", f"{file} names it", advice)
+    return _own("nothing names another")
+
+
+def _own(why: str) -> Choice:
+    return Choice("", why, f"start one with `jupyter elastic daemon`, or see {state_dir() / 'daemon.log'}")
+
+
+def _machine_config(file: Path) -> _MachineConfig:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return _MachineConfig()
+    return msgspec.toml.decode(text, type=_MachineConfig)
+
+
 def find(endpoint: str | None = None) -> Endpoint:
-    """The daemon to talk to: the argument, `$JUPYTER_ELASTIC_ENDPOINT`, or this user's own pool.
+    """The daemon to talk to, as `choose` says.
 
     The own pool's UNIX socket is named even when nobody listens there yet: a client waits for the daemon to come.
     DaemonUnreachable when a connection file is named that can't be read.
     """
-    given = endpoint or os.environ.get(ENDPOINT_VARIABLE, "")
+    given = choose(endpoint).endpoint
     if given:
         if "://" in given:
             return Endpoint(endpoint=given)

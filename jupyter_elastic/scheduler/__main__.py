@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import grp
 import logging
 import os
 import signal
@@ -21,9 +22,10 @@ from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.scheduler import hosts, plugins
-from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys
+from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name
+from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.daemon import Daemon
-from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S, Settings
+from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import EQUAL, read_shares
 from jupyter_elastic.scheduler.transport import Curve
 from jupyter_elastic.types.errors import BadRequest, ElasticError
@@ -35,15 +37,13 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM, SIGINT or a `Shutdown`; the exit code."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO if options.foreground else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("jupyter_elastic").setLevel(logging.INFO)
+    given = vars(_parser().parse_args(arguments))
+    config = given.pop("config", "")
     lock = None
     try:
+        options = read_options(config, given)
+        _log(foreground=options.foreground)
+        _check_is_found(options)
         lock = Lock(paths.daemon_lock())
         if not lock.acquire():
             sys.stderr.write(
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.setswitchinterval(0.0005)  # a thinking policy shares the interpreter with the socket: short turns
         asyncio.run(_serve(_settings(options)))
     except (ElasticError, zmq.ZMQError, OSError) as problem:
-        sys.stderr.write(f"the daemon can't run: {problem}\n")
+        file = f" (with options of {config})" if config else ""
+        sys.stderr.write(f"the daemon can't run: {problem}{file}\n")
         return 2 if isinstance(problem, BadRequest) else 1
     finally:
         if lock is not None:
@@ -62,32 +63,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _log(*, foreground: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if foreground else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("jupyter_elastic").setLevel(logging.INFO)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jupyter elastic daemon", description="Serve a pool.")
+    """The command line; what is not given is not in its result (defaults: `Options`)."""
+    parser = argparse.ArgumentParser(
+        prog="jupyter elastic daemon", description="Serve a pool.", argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--config", metavar="FILE", help='a TOML file with these options: slots = 8, admin = ["ada"]')
     parser.add_argument("--foreground", action="store_true", help="log to the terminal what the libraries say too")
     parser.add_argument("--slots", type=int, metavar="N", help="offer N CPU slots instead of this machine's GPUs")
-    parser.add_argument("--policy", default="", metavar="NAME", help="switch to this policy at the start")
+    parser.add_argument("--policy", metavar="NAME", help="switch to this policy at the start")
     parser.add_argument(
         "--hosts",
         metavar="FILE",
         help="JSON file of hosts, or a source's name: " + ", ".join(plugins.names(plugins.HOSTS)),
     )
     parser.add_argument("--socket", metavar="PATH", help="a UNIX socket that other users of this machine may use too")
-    parser.add_argument("--tcp", default="", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
+    parser.add_argument("--group", metavar="GROUP", help="let only this UNIX group use that socket")
+    parser.add_argument("--tcp", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
     parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
-    parser.add_argument("--admin", action="append", default=[], metavar="USER", help="a further administrator")
+    parser.add_argument("--admin", action="append", metavar="USER", help="a further administrator")
     parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights and quotas, for the policy fair")
-    parser.add_argument(
-        "--keep-days", type=float, default=KEEP_S / 86_400, metavar="D", help="forget jobs so long after their end (30)"
-    )
-    parser.add_argument(
-        "--keep-jobs", type=int, default=KEEP_JOBS, metavar="N", help="remember so many ended jobs at most (10000)"
-    )
-    parser.add_argument("--deadline", type=float, default=5.0, metavar="S", help="seconds that a policy has for a plan")
+    parser.add_argument("--keep-days", type=float, metavar="D", help="forget jobs so long after their end (30)")
+    parser.add_argument("--keep-jobs", type=int, metavar="N", help="remember so many ended jobs at most (10000)")
+    parser.add_argument("--deadline", type=float, metavar="S", help="seconds that a policy has for a plan (5)")
     return parser
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(options: Options) -> Settings:
     if options.slots is not None and not 1 <= options.slots <= 10_000:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
     if not 0.01 <= options.deadline <= 3600:
@@ -102,12 +113,15 @@ def _settings(options: argparse.Namespace) -> Settings:
     socket = Path(options.socket).absolute() if options.socket else paths.socket_path()
     if len(os.fsencode(socket)) > 100:
         raise BadRequest(f"--socket {socket}: a UNIX socket's path has 100 bytes at most; choose a shorter one")
+    if options.group and not options.socket:
+        raise BadRequest(f"--group {options.group}: it is for the socket that others may use; name that by --socket")
     return Settings(
         state_dir=paths.state_dir(),
         socket=socket,
         source=hosts.source(options.hosts, slots=options.slots),
         rights=Rights(admins=options.admin),
         shared=bool(options.socket),
+        group=_group(options.group) if options.group else None,
         tcp=options.tcp,
         curve=curve,
         policy=options.policy,
@@ -116,6 +130,30 @@ def _settings(options: argparse.Namespace) -> Settings:
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,
     )
+
+
+def _check_is_found(options: Options) -> None:
+    """BadRequest when nobody would find this daemon, because the machine has another."""
+    choice = endpoints.choose()
+    if choice.endpoint.startswith("ipc://") and not options.socket and not os.environ.get(paths.DIR_VARIABLE):
+        raise BadRequest(
+            f"there is a pool already, at {choice.endpoint} ({choice.why}): nothing is to be started; "
+            f"for one of your own set {paths.DIR_VARIABLE} to a folder"
+        )
+
+
+def _group(name: str) -> int:
+    """The number of a UNIX group that this process may give a file to; BadRequest says what to do."""
+    try:
+        number = grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise BadRequest(f"--group {name}: this machine has no such group; make it: groupadd {name}") from None
+    if os.geteuid() != 0 and number not in {os.getegid(), *os.getgroups()}:
+        raise BadRequest(
+            f"--group {name}: the daemon's user is not in it; add the user and start the daemon again: "
+            f"usermod -aG {name} {user_name(os.getuid())}"
+        )
+    return number
 
 
 def _curve(table: Path) -> Curve:

@@ -94,7 +94,8 @@ class Daemon:
         settings, store = self.settings, self.store
         # A pool that has a history keeps the policy that was chosen last.
         policy = settings.policy or ("" if store.core.state.seq else policies.DEFAULT)
-        self.endpoints.append(self.transport.listen_unix(str(settings.socket), shared=settings.shared))
+        socket = self.transport.listen_unix(str(settings.socket), shared=settings.shared, group=settings.group)
+        self.endpoints.append(socket)
         if settings.tcp and settings.curve is not None:
             self.endpoints.append(self.transport.listen_tcp(settings.tcp, settings.curve))
         self._timers.look_at_hosts()

@@ -27,6 +27,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     rights: Rights
     shared: bool = False
     """Whether other users of this machine may connect to the socket."""
+    group: int | None = None
+    """The UNIX group that may; None: all."""
     tcp: str = ""
     curve: Curve | None = None
     policy: str = ""

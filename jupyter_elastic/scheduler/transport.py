@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,11 +79,13 @@ class Transport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pumping = False
 
-    def listen_unix(self, path: str, *, shared: bool = False) -> str:
-        """Listen on a UNIX socket; its endpoint. `shared`: other users of this machine may connect."""
+    def listen_unix(self, path: str, *, shared: bool = False, group: int | None = None) -> str:
+        """Listen on a UNIX socket; its endpoint. `shared`: other users of this machine, or of `group`, may connect."""
         socket = self._socket()
         socket.bind(f"ipc://{path}")
-        Path(path).chmod(0o666 if shared else 0o600)
+        if shared and group is not None:
+            os.chown(path, -1, group)
+        Path(path).chmod((0o666 if group is None else 0o660) if shared else 0o600)
         return f"ipc://{path}"
 
     def listen_tcp(self, endpoint: str, curve: Curve) -> str:

@@ -46,12 +46,14 @@ class OtherUser:
             "PYTHONPATH": os.pathsep.join((str(package), sysconfig.get_path("purelib"))),
         }
 
-    def start(self, *words: str, more: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
-        """Start `python -P` with these words."""
+    def start(
+        self, *words: str, more: Mapping[str, str] | None = None, groups: Sequence[int] = (), **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start `python -P` with these words; `more` is added to the environment, `groups` to the user's."""
         return subprocess.Popen(
             [interpreter(), "-P", *words],
             env={**self.environment, **(more or {})},
-            user=UID, group=UID, extra_groups=[], cwd="/", text=True, stdin=subprocess.DEVNULL, **options,
+            user=UID, group=UID, extra_groups=groups, cwd="/", text=True, stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
 
     def elastic(self, *words: str, more: Mapping[str, str] | None = None) -> tuple[int, str, str]:

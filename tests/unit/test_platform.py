@@ -157,6 +157,44 @@ def test_find(pool_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         endpoints.find()
 
 
+@pytest.fixture
+def machine_config(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The machine's file; no variable says which pool is meant."""
+    monkeypatch.delenv(endpoints.ENDPOINT_VARIABLE, raising=False)
+    monkeypatch.setattr(endpoints, "CONFIG", home / "config.toml")
+    return home / "config.toml"
+
+
+def test_the_machines_file_names_the_pool_of_those_who_say_nothing(
+    machine_config: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert endpoints.choose().endpoint == ""
+    assert endpoints.find().endpoint == f"ipc://{paths.socket_path()}"
+    machine_config.write_text('socket = "/run/jupyter-elastic/pool.sock"\nof-a-later-version = true')
+    assert endpoints.find().endpoint == "ipc:///run/jupyter-elastic/pool.sock"
+    assert str(machine_config) in endpoints.choose().why
+    assert endpoints.find("tcp://host:7").endpoint == "tcp://host:7"
+    monkeypatch.setenv(paths.DIR_VARIABLE, str(home / "own"))
+    assert endpoints.find().endpoint == f"ipc://{paths.socket_path()}"
+    assert paths.DIR_VARIABLE in endpoints.choose().why
+    monkeypatch.setenv(endpoints.ENDPOINT_VARIABLE, "tcp://host:8")
+    assert endpoints.find().endpoint == "tcp://host:8"
+
+
+@pytest.mark.parametrize("content", [b"socket = ", b"socket = 7", b"\xff\xfe", b"[socket]"])
+def test_a_machines_file_that_can_not_be_read_names_the_way_out(
+    machine_config: Path, home: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    machine_config.write_bytes(content)
+    with pytest.raises(
+        BadRequest, match="administrator mend it, or use a pool of your own: JUPYTER_ELASTIC_DIR="
+    ) as seen:
+        endpoints.find()
+    assert str(machine_config) in str(seen.value)
+    monkeypatch.setenv(paths.DIR_VARIABLE, str(home / "own"))
+    assert endpoints.find().endpoint == f"ipc://{paths.socket_path()}"
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"endpoint": 3}', b"[" * 100_000])
 def test_a_broken_connection_file_is_no_file(pool_dir: Path, content: bytes) -> None:
     paths.daemon_file().write_bytes(content)

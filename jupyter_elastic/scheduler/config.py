@@ -1,0 +1,53 @@
+"""The daemon's options, from a TOML file and the command line, which wins. Data and reading only."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
+from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S
+from jupyter_elastic.types.errors import BadRequest
+
+
+class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """What can be said to the daemon: a key of the file is an option of the command line without its dashes.
+
+    `scheduler/__main__.py` says what each means.
+    """
+
+    foreground: bool = False
+    slots: int | None = None
+    policy: str = ""
+    hosts: str = ""
+    socket: str = ""
+    group: str = ""
+    tcp: str = ""
+    keys: str = ""
+    admin: tuple[str, ...] = ()
+    shares: str = ""
+    keep_days: float = KEEP_S / 86_400
+    keep_jobs: int = KEEP_JOBS
+    deadline: float = DEADLINE_S
+
+
+def read_options(config: str, given: Mapping[str, Any]) -> Options:
+    """The options that are `given` by the command line; for the rest those of the file `config`, if there is one."""
+    return replace(_read(Path(config)) if config else Options(), **given)
+
+
+def _read(path: Path) -> Options:
+    """The options in a TOML file; BadRequest names the file, the key and what is wrong with it."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Options)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise BadRequest(f"--config: {path} can't be read ({problem})") from problem
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
+        keys = ", ".join(Options.__struct_encode_fields__)
+        raise BadRequest(f"--config: {path}: {problem}; it may have the keys {keys}") from problem
