@@ -24,6 +24,7 @@ from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
+from jupyter_elastic.scheduler.connections import raise_descriptor_limit
 from jupyter_elastic.scheduler.daemon import Daemon
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import EQUAL, read_shares
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"stop it first, or set {paths.DIR_VARIABLE} to another folder\n"
             )
             return ALREADY
+        raise_descriptor_limit()
         sys.setswitchinterval(0.0005)  # a thinking policy shares the interpreter with the socket: short turns
         asyncio.run(_serve(_settings(options)))
     except (ElasticError, zmq.ZMQError, OSError) as problem:

@@ -24,7 +24,7 @@ from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
-from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError
+from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooMuch
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Daemon:
         self.endpoints: list[str] = []
         self.store = StateStore(Journal(settings.state_dir / "journal.sqlite"), settings.shares, clock)
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
-        self.transport = Transport(self._take, self._commit, clock.monotonic)
+        self.transport = Transport(self._take, self._commit, clock.monotonic, is_admin=self.rights.is_admin)
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.rights)
         self._runner = PolicyRunner(settings.deadline_s)
@@ -129,6 +129,9 @@ class Daemon:
             self._answers.append((Context(peer, 0), refusal))
             return
         context = Context(peer, request.id)
+        if peer.surplus:
+            self._answers.append((context, self._surplus(peer)))
+            return
         answer: wire.AnyAnswer | None
         try:
             answer = requests.answer(request.ask, self, context)
@@ -139,6 +142,13 @@ class Daemon:
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         if answer is not None:
             self._answers.append((context, answer))
+
+    def _surplus(self, peer: Peer) -> wire.Refused:
+        most = self.transport.connections.by_user
+        text = f"{peer.user} has {most} connections to this pool already, and no user may have more; end some"
+        return wire.Refused(
+            code=TooMuch.code, message=f"{text}, or ask an administrator ({', '.join(sorted(self.rights.admins))})"
+        )
 
     def _commit(self) -> None:
         """End of a batch: put it on disk and answer."""

@@ -63,6 +63,7 @@ class Timers:
             if self._store.try_again():
                 self._agents.report_all()
             self._agents.drop_silent()
+            self._transport.connections.end_silent()
             self._transport.prune(PEER_SILENCE_S)
             if self._store.failing is None:
                 self._forget()

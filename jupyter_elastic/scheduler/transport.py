@@ -11,6 +11,7 @@ Knows ZeroMQ and asyncio; must not know what a frame means.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -24,6 +25,7 @@ from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
 from jupyter_elastic.scheduler.auth import Keys, user_of_peer
+from jupyter_elastic.scheduler.connections import BY_USER, Connections
 from jupyter_elastic.types import AgentPlace
 
 BATCH = 512
@@ -58,18 +60,30 @@ class Peer(Struct, eq=False):
     """Monotonic time of its last frame."""
     outbox: deque[bytes] = field(default_factory=deque)
     gone: bool = False
+    surplus: bool = False
+    """It is one connection more than its user may have."""
 
 
 class Transport:
     """All sockets of a daemon. In the loop's thread `take` gets every frame; `rest` is called after the last one."""
 
     def __init__(
-        self, take: Callable[[Peer, memoryview], None], rest: Callable[[], None], monotonic: Callable[[], float]
+        self,
+        take: Callable[[Peer, memoryview], None],
+        rest: Callable[[], None],
+        monotonic: Callable[[], float],
+        *,
+        connections_by_user: int = BY_USER,
+        is_admin: Callable[[str], bool] = lambda _user: True,
     ) -> None:
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
-        self._context = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.connections = Connections(
+            self._context, monotonic, by_user=connections_by_user, is_admin=is_admin, left=self._left
+        )
+        self._monitors: list[zmq.Socket[bytes]] = []
         self._sockets: dict[zmq.Socket[bytes], bool] = {}
         """All sockets, and whether CURVE guards them."""
         self._zap: zmq.Socket[bytes] | None = None
@@ -106,6 +120,9 @@ class Transport:
         self._loop = asyncio.get_running_loop()
         for socket in self._sockets:
             self._loop.add_reader(_descriptor(socket), self._pump)
+        for monitor in self._monitors:
+            self._loop.add_reader(_descriptor(monitor), self._look)
+        self._look()
         if self._zap is not None:
             self._loop.add_reader(_descriptor(self._zap), self._answer_zap)
             self._answer_zap()
@@ -114,14 +131,16 @@ class Transport:
     def close(self) -> None:
         """Close all sockets; what was not sent yet gets a second."""
         if self._loop is not None:
-            for socket in [*self._sockets, *([self._zap] if self._zap else [])]:
+            for socket in [*self._sockets, *self._monitors, *([self._zap] if self._zap else [])]:
                 self._loop.remove_reader(_descriptor(socket))
         self._loop = None
+        reader = self.connections.close()
         for socket in self._sockets:
             socket.close(linger=1000)
         if self._zap is not None:
             self._zap.close(linger=0)
         self._context.term()
+        reader.join()
 
     def send(self, peer: Peer, frame: bytes) -> Sent:
         """Send a frame, or keep it for a peer that is busy (`queued`)."""
@@ -179,7 +198,18 @@ class Transport:
         socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
         socket.linger = 0
         self._sockets[socket] = False
+        self._monitors.append(self.connections.watch(socket))
         return socket
+
+    def _look(self) -> None:
+        """Take in who has come and gone; edge-triggered as `_pump`."""
+        if self._loop is not None and self.connections.look():
+            self._loop.call_soon(self._look)
+
+    def _left(self, peer: Peer) -> None:
+        """Its connection has ended. An agent may come back: when it is gone is said by its silence."""
+        if peer.role == "client":
+            self.forget(peer)
 
     def _pump(self) -> None:
         """Take what there is, and what comes while we take it.
@@ -224,6 +254,9 @@ class Transport:
             if peer is not None:
                 self.forget(peer)
             peer = self._peers[key] = Peer(socket, identity, user)
+            connection = self.connections.find(_connection(parts[1]), user)
+            if connection is not None:
+                connection.peer, peer.surplus = peer, connection.surplus
         peer.heard_at = now
         self._take(peer, parts[1].buffer)
 
@@ -276,6 +309,13 @@ def _next_message(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
         return socket.recv_multipart(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return []
+
+
+def _connection(frame: zmq.Frame) -> int:
+    """The descriptor of the connection that it came on."""
+    with contextlib.suppress(zmq.ZMQError):
+        return int(frame.get("__fd"))
+    return -1
 
 
 def _descriptor(socket: zmq.Socket[bytes]) -> int:

@@ -33,6 +33,12 @@ class NotAllowed(ElasticError):
     code = "not_allowed"
 
 
+class TooMuch(ElasticError):
+    """A limit of the pool is reached; the message names it, and says when to come again or who can raise it."""
+
+    code = "too_much"
+
+
 class ProtocolError(ElasticError):
     """A message that isn't ours, is too large, or of another version."""
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,18 @@ class Pool:
         self.log = folder.parent / "daemon.log"
         self._clients: list[Client] = []
 
-    def start(self, *arguments: str, env: dict[str, str] | None = None, plain: bool = True) -> Pool:
-        """Start the daemon and wait until it says where it is; `plain`: a new pool begins with the plainest policy."""
+    def start(
+        self, *arguments: str, env: dict[str, str] | None = None, plain: bool = True, before: Sequence[str] = ()
+    ) -> Pool:
+        """Start the daemon and wait until it says where it is.
+
+        `plain`: a new pool begins with the plainest policy. `before`: a command that runs the daemon's.
+        """
         if plain and self.process is None and "--policy" not in arguments:
             arguments = ("--policy", "fifo", *arguments)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "4", *arguments],
+                [*before, sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "4", *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, **(env or {})},
             )  # fmt: skip

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
+from jupyter_elastic.scheduler.connections import SILENT_S
 from jupyter_elastic.scheduler.transport import Peer, Transport
 
 
@@ -37,6 +39,42 @@ def test_a_frame_sent_in_vain_hides_no_frame_that_has_come(tmp_path: Path) -> No
                 transport.send(Peer(gone.socket, gone.identity, gone.user), b"in vain")
                 assert (await asyncio.wait_for(frames.get(), 60))[0] == b"again %d" % number
             stays.close(linger=0)
+        transport.close()
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_says_nothing_is_ended_and_one_that_leaves_is_forgotten(tmp_path: Path) -> None:
+    async def story() -> None:
+        frames: asyncio.Queue[Peer] = asyncio.Queue()
+        clock = [0.0]
+        transport = Transport(lambda peer, _frame: frames.put_nowait(peer), lambda: None, lambda: clock[0])
+        endpoint = transport.listen_unix(str(tmp_path / "socket"))
+        transport.start()
+        with zmq.Context() as context:
+            silent, speaks = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
+            silent.reconnect_ivl = -1
+            monitor = silent.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+            silent.connect(endpoint)
+            speaks.connect(endpoint)
+            speaks.send(b"here")
+            peer = await asyncio.wait_for(frames.get(), 60)
+            assert parse_monitor_message(monitor.recv_multipart())["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            while len(transport.connections) < 2:  # noqa: ASYNC110 - nobody is told of it
+                await asyncio.sleep(0.01)
+            transport.connections.end_silent()
+            assert not monitor.poll(0)
+            clock[0] = SILENT_S + 1
+            transport.connections.end_silent()
+            assert monitor.poll(60_000)
+            assert not peer.gone
+            speaks.close(linger=0)
+            while len(transport.connections):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+            assert peer.gone
+            silent.disable_monitor()
+            monitor.close(linger=0)
+            silent.close(linger=0)
         transport.close()
 
     asyncio.run(story())

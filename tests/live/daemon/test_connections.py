@@ -1,0 +1,124 @@
+"""Connections without end: each costs its user, and the daemon lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from jupyter_elastic.platform import endpoints, paths, private_files
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.auth import user_name
+from jupyter_elastic.scheduler.connections import BY_USER
+
+FEW = ("prlimit", "--nofile=3000:3000")
+"""Descriptors as a plain machine gives them."""
+
+NOBODY = 65534
+
+ONE_MORE = """
+import os, sys, zmq
+from jupyter_elastic.protocol import wire
+os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+socket = zmq.Context().socket(zmq.DEALER)
+socket.linger, socket.rcvtimeo = 0, 30_000
+socket.connect(sys.argv[1])
+socket.send(wire.encode(wire.Request(id=1, ask=wire.Hello(version=wire.VERSION))))
+print(wire.decode_message(socket.recv()).answer)
+"""
+
+FLOOD = """
+import os, resource, socket, sys
+path, count, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100,) * 2)
+if user:
+    os.setgroups([]); os.setgid(user); os.setuid(user)
+opened = []
+for _ in range(count):
+    if path.isdigit():
+        one = socket.create_connection(("127.0.0.1", int(path)))
+    else:
+        one = socket.socket(socket.AF_UNIX)
+        one.connect(path)
+    opened.append(one)
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def silent(path: Path | str, count: int, user: int = 0):
+    """A process that has so many connections and says nothing."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLOOD, str(path), str(count), str(user)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.communicate()
+
+
+def descriptors(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_more_connections_than_descriptors_do_not_end_the_daemon(pool) -> None:
+    client = pool.start(before=FEW).client()
+    assert isinstance(client.ask(wire.Ping()), wire.Done)
+    with silent(paths.socket_path(), 5000) as flood:
+        assert flood.stdout.readline() == b"open\n"
+        assert isinstance(client.ask(wire.Ping()), wire.Done), pool.log.read_text()
+        assert descriptors(pool.process.pid) < 3000
+    assert isinstance(pool.client().ask(wire.Ping()), wire.Done)
+    with silent(paths.socket_path(), 5000) as flood:
+        assert flood.stdout.readline() == b"open\n"
+        assert pool.stop() == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_the_connections_of_one_user_are_counted_and_nobody_else_notices(pool) -> None:
+    with tempfile.TemporaryDirectory(prefix="je-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "s"
+        pool.start("--socket", str(path), before=FEW)
+        client = pool.client(endpoint=f"ipc://{path}")
+        assert isinstance(client.ask(wire.Ping()), wire.Done)
+        with silent(path, BY_USER, NOBODY) as flood:
+            assert flood.stdout.readline() == b"open\n"
+            said = subprocess.run(
+                [sys.executable, "-c", ONE_MORE, f"ipc://{path}", str(NOBODY)],
+                check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            assert f"{user_name(NOBODY)} has {BY_USER} connections" in said.stdout, said
+            assert "ask an administrator (root)" in said.stdout
+            with silent(path, 5000, NOBODY) as more:
+                assert more.stdout.readline() == b"open\n"
+                assert isinstance(pool.client(endpoint=f"ipc://{path}").ask(wire.Ping()), wire.Done)
+                assert descriptors(pool.process.pid) < 2 * BY_USER + 100
+        assert isinstance(client.ask(wire.Ping()), wire.Done)
+
+
+@pytest.mark.skipif(not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="ten seconds until they are ended")
+def test_strangers_that_never_finish_their_handshake_over_tcp_shut_nobody_out(pool, tmp_path) -> None:
+    table = tmp_path / "keys.txt"
+    table.write_text("")
+    client = pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(table), before=FEW).client()
+    assert isinstance(client.ask(wire.Ping()), wire.Done)
+    idle = descriptors(pool.process.pid)
+    remote = private_files.read_json(paths.state_dir() / "remote.json", endpoints.Endpoint)
+    with silent(remote.endpoint.rpartition(":")[2], 5000) as flood:
+        assert flood.stdout.readline() == b"open\n"
+        assert isinstance(pool.client().ask(wire.Ping()), wire.Done)
+        assert descriptors(pool.process.pid) < 1000
+        limit = time.monotonic() + 120
+        while descriptors(pool.process.pid) > idle + 10:
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+        assert isinstance(client.ask(wire.Ping()), wire.Done)
