@@ -22,6 +22,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.texts import visible
 
 GROUP = "jupyter_elastic.commands"
 Connect: TypeAlias = Callable[[], Client]
@@ -106,8 +107,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def print_json(value: Any) -> None:
-    """What `--json` prints."""
-    print(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+    """What `--json` prints; no control character of a text, though JSON allows some."""
+    print(visible(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False), lines=True))
 
 
 def table(*columns: str) -> Table:

@@ -16,6 +16,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job, Tail, find
 from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.types.errors import BadRequest, JobFailed
+from jupyter_elastic.types.texts import visible
 
 TAIL_S = 0.2
 _JOB = "its number, or its name: the newest of that name"
@@ -49,14 +50,14 @@ def _job_row(info: JobInfo) -> list[str]:
         done = f"step {progress.step}"
     return [
         str(info.job),
-        escape(spec.name),
-        escape(info.owner),
+        escape(visible(spec.name)),
+        escape(visible(info.owner)),
         f"[{_PHASE_STYLE[info.phase]}]{info.phase}[/]",
         f"{len(info.slots)}/{wants}",
-        escape(spec.engine),
+        escape(visible(spec.engine)),
         done,
         time.strftime("%m-%d %H:%M:%S", time.localtime(info.submitted_at)),
-        escape(info.reason),
+        escape(visible(info.reason, lines=True)),
     ]
 
 
@@ -137,12 +138,12 @@ def _explain(given: argparse.Namespace, connect: Connect, console: Console) -> N
     if given.json:
         print_json({"job": job.id, "text": text})
         return
-    console.print(escape(text))
+    console.print(escape(visible(text, lines=True)))
     if job.status == "failed":
         try:
             job.check()
         except JobFailed as problem:
-            console.print(escape(str(problem)))
+            console.print(escape(visible(str(problem), lines=True)))
 
 
 def _jobs_arguments(parser: argparse.ArgumentParser) -> None:

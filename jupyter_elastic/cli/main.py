@@ -20,6 +20,7 @@ from jupyter_elastic.cli import commands
 from jupyter_elastic.cli.commands import Command, Connect
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.types.errors import BadRequest, ElasticError
+from jupyter_elastic.types.texts import visible
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = commands.parser("jupyter elastic", notebook=False, first=first).parse_args(arguments)
         return int(given.run(given, connect, console) or 0)
     except ElasticError as problem:
-        errors.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
+        errors.print(f"[red]error:[/red] {escape(visible(str(problem), lines=True))}", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130

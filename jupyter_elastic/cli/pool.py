@@ -16,6 +16,7 @@ from jupyter_elastic.client.job_model import human_time
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import DaemonUnreachable
+from jupyter_elastic.types.texts import visible
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.pool_screen import PoolScreen
@@ -35,7 +36,7 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
     for slot in hosts.slots:
         job = "" if slot.job is None else str(slot.job)
         state = f"[{style[slot.state]}]{slot.state}[/]"
-        rows.add_row(slot.slot, state, job, escape(slot.owner), escape(slot.device), escape(slot.reason))
+        rows.add_row(slot.slot, state, job, *(escape(visible(text)) for text in (slot.owner, slot.device, slot.reason)))
     console.print(rows)
     if hosts.kind == "cpu":
         console.print("[dim]no GPUs here: slots are CPU cores[/dim]")

@@ -7,8 +7,9 @@ lasting is the daemon's business.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import singledispatch
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -34,6 +35,7 @@ from jupyter_elastic.types import (
     UsePolicy,
 )
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
+from jupyter_elastic.types.texts import has_control
 
 KEY_CHARS = 200
 REASON_CHARS = 1_000
@@ -80,6 +82,8 @@ def _hello(ask: wire.Hello, api: DaemonApi, context: Context) -> Answer:
             f"you speak protocol {ask.version}, this daemon (jupyter-elastic {__version__}) {wire.VERSION}: "
             "install the same version on both sides, then restart the daemon"
         )
+    if ask.place is not None:
+        _check_texts("the agent's place", ask.place)
     if ask.role == "agent":
         api.agents.greet(context.peer, ask)
     elif ask.role != "client":
@@ -102,6 +106,7 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
     if not 1 <= len(ask.key) <= KEY_CHARS:
         raise BadRequest(f"a submit key has 1 to {KEY_CHARS} characters; a fresh uuid is one")
     _check_spec(ask.spec)
+    _check_texts("the job", ask.spec)
     store, user = api.store, context.peer.user
     job = store.core.state.keys.get(ask.key)
     if job is None or store.core.state.owner_of(job) != user:  # the core says what is wrong with another's key
@@ -117,6 +122,25 @@ def _check_spec(spec: JobSpec) -> None:
     if not spec.folder.startswith("/") or "\0" in spec.folder:
         raise BadRequest(f"the job's folder must be an absolute path, not {spec.folder[:200]!r}")
     _check_sizes(spec.sizes)
+
+
+def _check_texts(whose: str, texts: msgspec.Struct) -> None:
+    """Refuse texts that others will see in a terminal and that would command it."""
+    for name in texts.__struct_fields__:
+        text = getattr(texts, name)
+        if isinstance(text, str) and has_control(text):
+            raise BadRequest(f"{whose} has a {name} with control characters, {text[:100]!r}; leave them out")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts in a value as msgpack holds them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _strings([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
 
 
 def _check_sizes(sizes: tuple[int, ...]) -> None:
@@ -195,6 +219,8 @@ def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> 
     api.rights.switch_policy(context.peer.user, source=bool(ask.source))
     if not 1 <= len(ask.name) <= 200 or len(ask.source) > 100_000:
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
+    if any(map(has_control, _strings([ask.name, ask.options]))):
+        raise BadRequest("a policy's name and options hold no control characters; leave them out")
     if len(msgspec.json.encode(ask.options)) > OPTION_BYTES:
         raise BadRequest(f"a policy's options may take {OPTION_BYTES:,} bytes as JSON at most")
     asked = asdict(replace(ask, reason=ask.reason[:REASON_CHARS]))
@@ -228,6 +254,8 @@ def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer
         raise NotAllowed("only the user's agent reports; say Hello with role agent first")
     if isinstance(report, ProgressReported) and len(report.progress.metrics) > METRICS:
         raise BadRequest(f"a report may hold {METRICS} metrics at most")
+    if isinstance(report, ProgressReported) and any(map(has_control, report.progress.metrics)):
+        raise BadRequest("the name of a metric holds control characters; give it another one")
     stimulus = replace(report, **api.store.stamp(context.peer.user))
     return wire.Done() if api.store.report(stimulus, context) else None
 

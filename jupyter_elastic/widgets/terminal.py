@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jupyter_elastic.client.job_model import human_range, human_time
+from jupyter_elastic.types.texts import visible
 from jupyter_elastic.widgets.pool_screen import HostBox, JobRow, PoolScreen, ShareRow, SlotBox
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
@@ -92,8 +93,10 @@ def _jobs(screen: PoolScreen, colours: dict[str, str], rows: int) -> RenderableT
     for row in screen.jobs[:rows]:
         wants = str(row.max_slots) if row.min_slots == row.max_slots else f"{row.min_slots}:{row.max_slots}"
         bar = "" if row.fraction is None else ProgressBar(total=1.0, completed=row.fraction, width=16)
-        owner = f"[{colours.get(row.owner, 'white')}]{escape(row.owner)}[/]"
-        table.add_row(str(row.job), escape(row.name), owner, f"{row.held}/{wants}", escape(_state(row, screen.at)), bar)
+        owner = f"[{colours.get(row.owner, 'white')}]{escape(visible(row.owner))}[/]"
+        table.add_row(
+            str(row.job), escape(visible(row.name)), owner, f"{row.held}/{wants}", escape(_state(row, screen.at)), bar
+        )
     return table
 
 
@@ -111,7 +114,9 @@ def _shares(shares: list[ShareRow], screen: PoolScreen, colours: dict[str, str])
         colour = colours.get(share.user, "white")
         bar = ProgressBar(total=capacity, completed=share.held, width=24, complete_style=colour, finished_style=colour)
         waits = f", {share.queued} waiting" if share.queued else ""
-        table.add_row(f"[{colour}]{escape(share.user)}[/]", bar, f"{share.held} of {share.entitled:.1f}{waits}")
+        table.add_row(
+            f"[{colour}]{escape(visible(share.user))}[/]", bar, f"{share.held} of {share.entitled:.1f}{waits}"
+        )
     return table
 
 
@@ -133,5 +138,5 @@ def _notes(screen: PoolScreen) -> Text:
     lines = []
     for note in screen.notes[:5]:
         job = "" if note.job is None else f"job {note.job}: "
-        lines.append(f"{time.strftime('%H:%M:%S', time.localtime(note.at))}  {job}{note.text}")
+        lines.append(f"{time.strftime('%H:%M:%S', time.localtime(note.at))}  {job}{visible(note.text)}")
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

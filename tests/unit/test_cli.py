@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from jupyter_elastic.cli import commands, jobs, main
+from jupyter_elastic.cli.commands import table
 from jupyter_elastic.client import Client
 from jupyter_elastic.kernel.options import option_values
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import JobInfo, JobSpec, Progress
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
+from jupyter_elastic.types.texts import has_control
 
 COMMANDS = ("jobs", "logs", "cancel", "explain", "hosts", "policy", "status", "daemon", "agent", "doctor",
             "build-horovod", "sim", "stop", "run", "resize", "pool", "top")  # fmt: skip
@@ -45,6 +48,22 @@ def test_an_unreachable_daemon_is_a_message_and_not_a_traceback(
     monkeypatch.setattr(main.services, "ensure", nobody)
     assert main.main(["jobs"]) == 1
     assert "error: no daemon [here]; start one" in capsys.readouterr().err
+
+
+def test_json_holds_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    commands.print_json({"name": "a\x9b2J\x1b\\u001b\u202e", "reason": "one\ntwo"})
+    said = capsys.readouterr().out
+    assert not any(has_control(line) for line in said.splitlines())
+    assert json.loads(said) == {"name": "a\x9b2J\x1b\\u001b\u202e", "reason": "one\ntwo"}
+
+
+def test_a_list_of_jobs_commands_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = JobSpec(name="x\x1b]0;t\x07", folder="/x", python="/p", engine="\x9b2J", min_slots=1, max_slots=2)
+    info = JobInfo(job=1, owner="a\x1b[2J", spec=spec, phase="failed", submitted_at=0.0, reason="no\x1b[2J\r")
+    rows = table("A", "B", "C", "D", "E", "F", "G", "H", "I")
+    rows.add_row(*jobs._job_row(info))
+    Console(highlight=False, width=200).print(rows)
+    assert not any(has_control(line) for line in capsys.readouterr().out.splitlines())
 
 
 def test_in_a_notebook_nothing_exits() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from jupyter_elastic.types import JobInfo, JobSpec, SlotInfo
+from jupyter_elastic.types.texts import has_control
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.pool_model import PoolModel
 
@@ -39,6 +41,15 @@ def test_the_picture_says_who_holds_what_and_who_waits() -> None:
         assert words in picture
     assert max(len(line) for line in drawn(model, width=50).splitlines()) <= 50
     assert "has not answered since" in drawn(model, down_since=90.0)
+
+
+def test_what_an_old_journal_holds_commands_no_terminal() -> None:
+    hostile = msgspec.structs.replace(info(1), owner="a\x9b2Jnn")
+    hostile = msgspec.structs.replace(hostile, spec=msgspec.structs.replace(hostile.spec, name="x\x1b]0;t\x07\u202ey"))
+    model = PoolModel(seq=1, jobs=[hostile], slots=[SlotInfo(slot="a:0", state="free")])
+    picture = drawn(model)
+    assert not any(has_control(line) for line in picture.splitlines())
+    assert "x\\u001b]0;t\\u0007\\u202ey" in picture
 
 
 def test_a_long_queue_is_cut() -> None:

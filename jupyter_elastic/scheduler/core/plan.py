@@ -26,6 +26,7 @@ from jupyter_elastic.types import (
     StopRequested,
     View,
 )
+from jupyter_elastic.types.texts import visible
 
 MEMO_BYTES = 64 * 1024
 REASON_CHARS = 2_000
@@ -156,8 +157,8 @@ def _follows_its_range(job: Job, workers: int) -> bool:
 
 
 def plain(text: str) -> str:
-    """Text that survives every encoding, of bounded length."""
-    return text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8")
+    """Text that survives every encoding and commands no terminal, of bounded length."""
+    return visible(text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8"), lines=True)[:REASON_CHARS]
 
 
 def difference(state: State, plan: Plan) -> list[AnyEventData]:

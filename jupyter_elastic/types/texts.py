@@ -1,0 +1,20 @@
+"""Texts of people that others see in a terminal: without characters that command it, or turn a line around."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What moves a cursor, begins an escape sequence or a new line, or changes the direction of writing."""
+_IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""The same, but for the new lines and tabs of a longer text."""
+
+
+def has_control(text: str) -> bool:
+    """Whether it holds a control character."""
+    return _CONTROL.search(text) is not None
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    r"""The text with its control characters written out as JSON does (`\u001b`); `lines`: new lines and tabs stay."""
+    return (_IN_LINES if lines else _CONTROL).sub(lambda found: f"\\u{ord(found[0]):04x}", text)
