@@ -20,7 +20,7 @@ from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import failure
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
-from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotAllowed, NotFound
 
 BACKGROUND = "background"
 """File in a job's folder: the cell that waits for the job may go on."""
@@ -84,7 +84,10 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its files are: `cell.py`, `rank.N/stdout`, `results/`."""
+        """Where its files are: `cell.py`, `rank.N/stdout`, `results/`; NotAllowed when it is somebody else's job."""
+        if self.known.private:
+            owner = self.known.owner
+            raise NotAllowed(f"job {self.id} is {owner}'s: its files are {owner}'s alone")
         return Path(self.known.spec.folder)
 
     @property
@@ -182,6 +185,8 @@ class Job:
     def check(self) -> None:
         """Raise JobFailed or JobCancelled when the job has ended so."""
         info = self.info
+        if info.phase == "failed" and info.private:
+            raise JobFailed(f"job {self.id} failed; why is {info.owner}'s alone to know")
         if info.phase == "failed":
             raise JobFailed(self._failure(info))
         if info.phase == "cancelled":

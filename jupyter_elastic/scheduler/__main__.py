@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
     parser.add_argument("--admin", action="append", metavar="USER", help="a further administrator")
     parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights and quotas, for the policy fair")
+    parser.add_argument("--hide-names", action="store_true", help="show others' jobs by their number")
     parser.add_argument("--keep-days", type=float, metavar="D", help="forget jobs so long after their end (30)")
     parser.add_argument("--keep-jobs", type=int, metavar="N", help="remember so many ended jobs at most (10000)")
     parser.add_argument("--deadline", type=float, metavar="S", help="seconds that a policy has for a plan (5)")
@@ -131,6 +132,7 @@ def _settings(options: Options) -> Settings:
         shares=read_shares(Path(options.shares)) if options.shares else EQUAL,
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,
+        hide_names=options.hide_names,
     )
 
 

@@ -55,10 +55,6 @@ class Rights:
         if user not in {self.owner, user_name(0)}:
             raise NotAllowed(f"this daemon runs as {self.owner}; only {self.owner} may end it")
 
-    def sees_progress(self, user: str, owner: str | None) -> bool:
-        """Whether `user` may see the training progress of jobs of `owner`."""
-        return user == owner or self.is_admin(user)
-
     def _admins(self) -> str:
         return ", ".join(sorted(self.admins))
 

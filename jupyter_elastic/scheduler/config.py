@@ -34,6 +34,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     shares: str = ""
     keep_days: float = KEEP_S / 86_400
     keep_jobs: int = KEEP_JOBS
+    hide_names: bool = False
     deadline: float = DEADLINE_S
 
 

@@ -23,6 +23,7 @@ from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
 from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
 from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooMuch
 
@@ -42,6 +43,7 @@ class Daemon:
         self.settings = settings
         self.rights = settings.rights
         self.shares = settings.shares
+        self.visibility = Visibility(self.rights, hide_names=settings.hide_names)
         self.pool = str(settings.state_dir)
         self.started_at = clock.now()
         self.endpoints: list[str] = []
@@ -49,7 +51,7 @@ class Daemon:
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
         self.transport = Transport(self._take, self._commit, clock.monotonic, is_admin=self.rights.is_admin)
         self.agents = Agents(self.store, self.transport, clock.monotonic)
-        self.subscriptions = Subscriptions(self.store, self.transport, self.rights)
+        self.subscriptions = Subscriptions(self.store, self.transport, self.visibility)
         self._runner = PolicyRunner(settings.deadline_s)
         self._planner = Planner(self.store, self._runner, clock.monotonic)
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport)

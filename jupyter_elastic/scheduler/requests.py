@@ -21,13 +21,14 @@ from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
+from jupyter_elastic.scheduler.core.explain import policy_reason
 from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
+from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
     ACTIVE,
     Cancel,
-    JobInfo,
     JobSpec,
     ProgressReported,
     Resize,
@@ -56,6 +57,7 @@ class DaemonApi(Protocol):
     agents: Agents
     subscriptions: Subscriptions
     rights: Rights
+    visibility: Visibility
     shares: Shares
     pool: str
     started_at: float
@@ -177,16 +179,11 @@ def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
         active = [info for info in infos if info.phase in ACTIVE][:limit]
         others = [info for info in infos if info.phase not in ACTIVE]
         infos = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
-    shown = tuple(_visible_to(api, context.peer.user, info) for info in infos)
+    user, state = context.peer.user, api.store.core.state
+    shown = tuple(api.visibility.job(user, info, policy_reason(state, info.job)) for info in infos)
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
-    return wire.Jobs(jobs=shown, seq=api.store.core.state.seq)
-
-
-def _visible_to(api: DaemonApi, user: str, info: JobInfo) -> JobInfo:
-    if info.progress is None or api.rights.sees_progress(user, info.owner):
-        return info
-    return replace(info, progress=None)
+    return wire.Jobs(jobs=shown, seq=state.seq)
 
 
 @answer.register
@@ -207,10 +204,10 @@ def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) ->
 
 
 @answer.register
-def _read_view(_ask: wire.ReadView, api: DaemonApi, _context: Context) -> Answer:
+def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> Answer:
     """A what-if of more jobs than this is no longer read by anybody, and its view must fit into a frame."""
     state, view = api.store.core.state, api.store.core.view(api.store.now())
-    near = replace(view, jobs=view.jobs[:VIEW_JOBS], memo=None)
+    near = api.visibility.view(context.peer.user, replace(view, jobs=view.jobs[:VIEW_JOBS]))
     return wire.PoolView(view=near, policy=state.policy, options=state.policy_options)
 
 
@@ -229,9 +226,10 @@ def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> 
 
 
 @answer.register
-def _explain(ask: wire.ExplainJob, api: DaemonApi, _context: Context) -> Answer:
-    now = api.store.now()
-    return wire.Explanation(text=api.store.core.explain(ask.job, now), until=api.store.core.until(ask.job, now))
+def _explain(ask: wire.ExplainJob, api: DaemonApi, context: Context) -> Answer:
+    now, core = api.store.now(), api.store.core
+    whole = api.visibility.whole(context.peer.user, found(core.state, ask.job).owner)
+    return wire.Explanation(text=core.explain(ask.job, now, whole=whole), until=core.until(ask.job, now))
 
 
 @answer.register

@@ -37,3 +37,5 @@ class Settings(Struct, frozen=True, kw_only=True):
     shares: Shares = EQUAL
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS
+    hide_names: bool = False
+    """Whether others' jobs are called by their number."""

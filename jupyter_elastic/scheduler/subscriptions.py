@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import Event, JobId, JobProgressed, WorkerDied, WorkerReplaced
+from jupyter_elastic.scheduler.visibility import Visibility
+from jupyter_elastic.types import Event, JobId
 from jupyter_elastic.types.errors import BadRequest, JournalError, ProtocolError
 
 RECENT = 10_000
@@ -50,11 +50,11 @@ class _Subscription(Struct, eq=False):
 class Subscriptions:
     """All subscriptions."""
 
-    def __init__(self, store: StateStore, transport: Transport, rights: Rights) -> None:
+    def __init__(self, store: StateStore, transport: Transport, visibility: Visibility) -> None:
         self._store = store
         self._journal = store.journal
         self._transport = transport
-        self._rights = rights
+        self._visibility = visibility
         self._streams: dict[Peer, dict[int, _Subscription]] = {}
         self._recent: deque[Event] = deque(maxlen=RECENT)
         self._lagging: set[_Subscription] = set()
@@ -151,7 +151,7 @@ class Subscriptions:
     def _frame(self, stream: _Subscription, events: Sequence[Event]) -> tuple[bytes | None, int]:
         """The message for a follower (None: it may see nothing of it), and up to which event it reaches."""
         last = events[-1].seq
-        seen = tuple(event for event in events if self._sees(stream, event))
+        seen = tuple(shown for event in events if (shown := self._seen(stream, event)) is not None)
         if not seen:
             return None, last
         try:
@@ -176,13 +176,10 @@ class Subscriptions:
         if last < self._journal.last_seq:
             self._lagging.add(stream)
 
-    def _sees(self, stream: _Subscription, event: Event) -> bool:
+    def _seen(self, stream: _Subscription, event: Event) -> Event | None:
+        """What the follower sees of an event; None: nothing, or it did not ask for it."""
         job: JobId | None = getattr(event.data, "job", None)
-        if job is None:
-            return True
-        if stream.job is not None and job != stream.job:
-            return False
-        if isinstance(event.data, JobProgressed | WorkerDied | WorkerReplaced):
-            found = self._store.core.state.find(job)
-            return self._rights.sees_progress(stream.peer.user, found.owner if found else None)
-        return True
+        if job is not None and stream.job is not None and job != stream.job:
+            return None
+        owner = None if job is None else self._store.core.state.owner_of(job)
+        return self._visibility.event(stream.peer.user, event, owner)

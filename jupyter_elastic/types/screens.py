@@ -28,6 +28,11 @@ class JobInfo(Record, frozen=True, kw_only=True):
     elastic: bool | None = None
     """Whether its cell has come to an elastic loop; until then its size stays."""
 
+    @property
+    def private(self) -> bool:
+        """Whether it is somebody else's: what is their owner's alone is left out."""
+        return not self.spec.folder
+
 
 def size_stays(spec: JobSpec, workers: int, elastic: bool | None) -> str:
     """Why a running job that asked for a range keeps its size; empty when it doesn't, or asked for one size."""

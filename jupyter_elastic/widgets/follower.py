@@ -38,6 +38,8 @@ LOOKED_S = 30.0
 """So long after somebody looked waits are forecast."""
 HISTORY_EVENTS = 20_000
 """How many events the pool's history reaches back at most."""
+NO_FOLDER = "/dev/null/another-user's"
+"""Stands for the folder of somebody else's job: nothing can lie there."""
 
 _log = logging.getLogger("jupyter_elastic")
 _log.addHandler(logging.NullHandler())
@@ -51,7 +53,7 @@ class FollowedJob:
         self._clock = clock
         self.model = JobModel(info.job, kind=kind)
         self.model.describe(info)
-        self.folder = Path(info.spec.folder)
+        self.folder = Path(NO_FOLDER if info.private else info.spec.folder)
         self.outputs = Outputs(self.folder)
         self.up_to_date = False
         """Whether all events so far were folded."""

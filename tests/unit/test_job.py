@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_elastic.client.job import Job, slot_range
 from jupyter_elastic.types import JobInfo, JobSpec
-from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotFound
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotAllowed, NotFound
 
 
 def job(folder: Path, **what: Any) -> Job:
@@ -92,3 +92,16 @@ def test_ranges(given: Any, meant: tuple[int, int]) -> None:
 def test_no_ranges(given: Any) -> None:
     with pytest.raises(BadRequest, match="--gpus"):
         slot_range(given)
+
+
+def test_of_somebody_elses_job_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is not told: the working folder must not be taken for it."""
+    monkeypatch.chdir(tmp_path)
+    leave(tmp_path, 0, pickle.dumps({"a": 1}))
+    handle = job(tmp_path, spec=JobSpec(name="n", folder="", python="", engine="-", min_slots=1, max_slots=2))
+    for look in (lambda: handle.results, handle.result, handle.logs, lambda: handle.ranks, lambda: handle.error):
+        with pytest.raises(NotAllowed, match="job 7 is ann's"):
+            look()
+    handle = job(tmp_path, spec=handle.known.spec, phase="failed")
+    with pytest.raises(JobFailed, match="ann's alone"):
+        handle.check()

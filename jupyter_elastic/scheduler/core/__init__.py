@@ -136,9 +136,9 @@ class Core:
         """Every slot of the pool."""
         return slot_infos(self.state)
 
-    def explain(self, job: JobId, now: float) -> str:
-        """Why the job waits or holds what it holds, in a few lines; NotFound if there is none."""
-        return explain(self.state, found(self.state, job), now)
+    def explain(self, job: JobId, now: float, *, whole: bool = True) -> str:
+        """Why the job waits or holds what it holds (`whole`: as its owner may know it); NotFound if there is none."""
+        return explain(self.state, found(self.state, job), now, whole=whole)
 
     def until(self, job: JobId, now: float) -> str:
         """The sentence of that about its start; empty where waiting alone does not help."""

@@ -1,4 +1,4 @@
-"""Why does this job wait, or hold what it holds, and until about when: for its owner.
+"""Why does this job wait, or hold what it holds, and until about when: for its owner, and in short for others.
 
 Knows the state. Guesses nothing that it can't tell from it, and says "about" where it guesses.
 """
@@ -6,25 +6,37 @@ Knows the state. Guesses nothing that it can't tell from it, and says "about" wh
 from __future__ import annotations
 
 from jupyter_elastic.scheduler.core.state import Job, State, needs
+from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.types import JobId, Phase, size_stays
 
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
 
-def explain(state: State, job: Job, now: float) -> str:
-    """A few lines for a person."""
+def explain(state: State, job: Job, now: float, *, whole: bool = True) -> str:
+    """A few lines for a person; not `whole`: its slots and what the policy says, for those whose job it is not."""
     now = max(state.at, now)
+    reason = job.reason if whole else policy_reason(state, job.job)
     if job.ended_at is not None:
-        lines = [f"Job {job.job} {ENDED_AS[job.phase]}{_because(job.reason)}."]
+        lines = [f"Job {job.job} {ENDED_AS[job.phase]}{_because(reason)}."]
     elif job.phase == "queued":
-        lines = _waits(state, job, now)
+        lines = _waits(state, job, now, whole=whole)
     elif job.phase == "stopping":
-        lines = [f"Job {job.job} is being stopped ({job.stop}){_because(job.reason)}.", _drains(state, job)]
+        lines = [f"Job {job.job} is being stopped ({job.stop}){_because(reason)}.", _drains(state, job)]
+    elif whole:
+        lines = [*_holds(state, job, now), *_trains(state, job, now)]
     else:
-        lines = _holds(state, job, now)
+        lines = [*_holds(state, job, now), _drains(state, job)]
     if job.ended_at is None and job.phase != "queued" and state.absent(job.owner):
         lines.append(f"The agent of {job.owner} is not connected: orders wait for it; what runs goes on.")
     return "\n".join(line for line in (*lines, until(state, job, now)) if line)
+
+
+def policy_reason(state: State, number: JobId) -> str:
+    """What the policy says of the job, which all may read: other reasons are its owner's words, or an error's."""
+    job, said = state.jobs.get(number), state.reasons.get(number, "")
+    if job is None or said or not (job.phase in HOLDING or job.stop == "preempt"):
+        return said
+    return job.reason
 
 
 def until(state: State, job: Job, now: float) -> str:
@@ -65,15 +77,16 @@ def span(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _waits(state: State, job: Job, now: float) -> list[str]:
+def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     need = needs(job.spec)
     lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {count(need)} to start."]
-    if job.spec.deadline_at is not None:
+    if whole and job.spec.deadline_at is not None:
         lines.append(_deadline(job.spec.deadline_at, now))
-    if job.reason and job.attempt:
+    if whole and job.reason and job.attempt:
         lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}.")
     if state.absent(job.owner):
-        lines.append(f"The agent of {job.owner} is not connected; run `jupyter elastic agent` to go on.")
+        remedy = "; run `jupyter elastic agent` to go on" if whole else ""
+        lines.append(f"The agent of {job.owner} is not connected{remedy}.")
         return lines
     free = sum(1 for _ in state.free())
     draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
@@ -112,6 +125,13 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     reason = state.reasons.get(job.job)
     if reason and reason != job.reason:
         lines.append(f"Policy {state.policy} says: {reason}.")
+    return lines
+
+
+def _trains(state: State, job: Job, now: float) -> list[str]:
+    """What is its owner's of a job with slots."""
+    spec = job.spec
+    lines = []
     if job.phase == "starting":
         lines.append("Its workers have not reported yet.")
     stays = size_stays(spec, job.size.workers, job.elastic)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,6 +89,14 @@ def pool(pool_dir: Path) -> Iterator[Pool]:
         yield found
     finally:
         found.close()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that all users of this machine reach."""
+    with tempfile.TemporaryDirectory(prefix="je-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture

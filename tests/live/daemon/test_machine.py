@@ -6,22 +6,9 @@ import json
 import os
 import stat
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from jupyter_elastic.platform import endpoints
 from tests.support.other_user import UID, needs_root, other_user
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that all users of this machine reach."""
-    with tempfile.TemporaryDirectory(prefix="je-", dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 @needs_root

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobInfo, JobSpec
-from jupyter_elastic.widgets.follower import KEEP_S, RETRY_S, PoolFollower
+from jupyter_elastic.widgets.follower import KEEP_S, RETRY_S, FollowedJob, PoolFollower
 from jupyter_elastic.widgets.forecasts import ASKED_IDLE_S, ASKED_S, EVERY_S, Shadows, Waits
+from jupyter_elastic.widgets.page import page_now
 from tests.support.virtual_time import run
 from tests.unit.policies.pool import job, view
 
@@ -82,3 +86,14 @@ def test_shadows_are_asked_after_an_event_and_now_and_then_without() -> None:
     assert not shadows.due(7)
     clock.now += ASKED_IDLE_S
     assert shadows.due(7)
+
+
+def test_of_somebody_elses_job_there_is_a_page_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").write_text("mine\n")
+    (tmp_path / "error.json").write_text('{"message": "mine"}')
+    other = msgspec.structs.replace(info(1, tmp_path), phase="failed")
+    other = msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, folder="", python=""))
+    page = page_now(FollowedJob(other, "cpu"), "")
+    assert (page.outputs, page.traceback, page.screen.owner) == ({}, "", "ann")

@@ -1,0 +1,133 @@
+"""What a user sees of a pool that he shares with others: of his own jobs all, as administrators do of every job.
+
+Of somebody else's job he sees whose it is, its name, its state, its slots and what the policy says of it. `_SEEN` names
+each field of that: what a later version adds is hidden until it is named here. Pure: knows records and rights.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.policies.speed import work_left
+from jupyter_elastic.types import (
+    AgentChanged,
+    Event,
+    HostsChanged,
+    JobEnded,
+    JobId,
+    JobInfo,
+    JobRequeued,
+    JobResized,
+    JobRunning,
+    JobsForgotten,
+    JobSpec,
+    JobStarted,
+    JobSubmitted,
+    JobView,
+    PlanAccepted,
+    PlanRejected,
+    PolicyUsed,
+    RescaleRequested,
+    SlotsReleased,
+    StopRequested,
+    View,
+)
+
+_R = TypeVar("_R", JobInfo, JobView)
+
+_RANGE = ("min_slots", "max_slots", "sizes", "min_servers", "max_servers", "preemptible")
+_SEEN: dict[type[Struct], tuple[str, ...]] = {
+    JobSpec: ("name", "group", "priority", *_RANGE),
+    JobInfo: (
+        "job", "owner", "spec", "phase", "attempt", "generation", "slots", "draining", "elastic", "reason",
+        "submitted_at", "started_at", "ended_at", "preemptions",
+    ),
+    JobView: (
+        "job", "owner", "name", "group", "priority", *_RANGE, "phase", "size", "estimate_s",
+        "submitted_at", "queued_at", "started_at", "changed_at", "attained_s", "run_s", "preemptions",
+    ),
+    JobSubmitted: ("job", "owner", "spec"),
+    JobStarted: ("job", "attempt", "generation", "slots", "servers", "reason"),
+    RescaleRequested: ("job", "attempt", "generation", "slots", "servers", "reason"),
+    JobRunning: ("job", "attempt", "generation", "slots", "elastic"),
+    StopRequested: ("job", "attempt", "how"),
+    SlotsReleased: ("job", "attempt", "slots"),
+    JobRequeued: ("job", "attempt", "cause"),
+    JobResized: ("job", "min_slots", "max_slots", "sizes", "preemptible", "by"),
+    JobEnded: ("job", "outcome"),
+    JobsForgotten: ("jobs",),
+    HostsChanged: ("hosts",),
+    PolicyUsed: ("name", "options", "previous", "reason"),
+    PlanRejected: ("policy", "reason"),
+    PlanAccepted: ("policy", "reasons"),
+    AgentChanged: ("user", "connected"),
+}  # fmt: skip
+"""By record, the fields that everybody sees; a record that is not here is seen by its owner and administrators only."""
+_BLANK: dict[type[Struct], dict[str, Any]] = {JobSpec: {"folder": "", "python": "", "engine": "-"}}
+"""What stands for a hidden field that has no default, or whose default would say something."""
+
+
+class Visibility:
+    """Decides what of a record a user sees. With `hide_names` others' jobs are called by their number."""
+
+    def __init__(self, rights: Rights, *, hide_names: bool = False) -> None:
+        self._rights = rights
+        self._hide_names = hide_names
+
+    def whole(self, user: str, owner: str | None) -> bool:
+        """Whether `user` sees all of what is `owner`'s."""
+        return user == owner or self._rights.is_admin(user)
+
+    def job(self, user: str, record: _R, policys_reason: str = "") -> _R:
+        """What `user` sees of a job; to others its reason is the policy's."""
+        if self.whole(user, record.owner):
+            return record
+        if isinstance(record, JobView):
+            known: _R = replace(record, estimate_s=_expected_s(record))
+        else:
+            known = replace(record, reason=policys_reason)
+        seen: _R = self._public(known, record.job)
+        return seen
+
+    def view(self, user: str, view: View) -> View:
+        """What `user` sees of a policy's view."""
+        return replace(view, jobs=tuple(self.job(user, job) for job in view.jobs), memo=None)
+
+    def event(self, user: str, event: Event, owner: str | None) -> Event | None:
+        """What `user` sees of an event; None: nothing. `owner` is that of the job it is about, None: not known."""
+        data = event.data
+        if isinstance(data, JobSubmitted):
+            owner = data.owner
+        elif isinstance(data, AgentChanged):
+            owner = data.user
+        if self.whole(user, owner):
+            return event
+        if type(data) not in _SEEN:
+            return None
+        public = self._public(data, getattr(data, "job", None))
+        if (isinstance(data, StopRequested) and data.how == "preempt") or (
+            isinstance(data, JobRequeued) and data.cause == "preempted"
+        ):
+            public = replace(public, reason=data.reason)  # the policy's; of all others it is the user's or an error's
+        return replace(event, data=public, cause="")  # the cause of a submit is its key
+
+    def _public(self, record: Any, job: JobId | None) -> Any:
+        kind = type(record)
+        fields = {name: self._value(getattr(record, name), job) for name in _SEEN[kind]}
+        if self._hide_names and "name" in fields and job is not None:
+            fields["name"] = f"job {job}"
+        return kind(**_BLANK.get(kind, {}), **fields)
+
+    def _value(self, value: Any, job: JobId | None) -> Any:
+        return self._public(value, job) if isinstance(value, JobSpec) else value
+
+
+def _expected_s(job: JobView) -> float | None:
+    """How long the job is expected to run at its least size, so that a what-if needs none of its measurements."""
+    if job.profile.remaining is None:
+        return job.estimate_s
+    return float(round((work_left(job) + job.attained_s) / max(1, job.min_slots)))

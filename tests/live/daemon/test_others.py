@@ -1,0 +1,74 @@
+"""What another user of the machine gets to know of a job, over the real socket: nothing that is its owner's alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import AgentPlace, ExitReported, ProgressReported, RunningReported
+from jupyter_elastic.types.vocabulary import Progress
+from tests.support.other_user import OtherUser, needs_root, other_user
+
+SECRETS = ("/root/secret", "notebook.ipynb", "cell 7", "secret loss", "SecretError", "my-interpreter", "key-of-submit")
+ASKS = """
+import asyncio, sys
+from jupyter_elastic.client import Client
+from jupyter_elastic.protocol import wire
+client = Client(sys.argv[1])
+told = [client.ask(ask) for ask in (wire.ListJobs(all=True), wire.ReadView(), wire.ExplainJob(job=1), wire.ListHosts(),
+                                    wire.ExplainJob(job=2))]
+told += list(client.events(0, follow=False)) + list(client.events(0, 1, follow=False))
+print(told)
+client.close()
+"""
+
+
+@pytest.fixture
+def other() -> Iterator[OtherUser]:
+    with other_user() as user:
+        yield user
+
+
+@needs_root
+def test_others_see_whose_a_job_is_its_name_state_slots_and_the_policys_reason(pool, spec, other, open_folder) -> None:
+    endpoint = f"ipc://{open_folder}/s"
+    client = pool.start("--socket", f"{open_folder}/s").client()
+    theirs = msgspec.structs.replace(
+        spec, folder="/root/secret", python="/my-interpreter", notebook="notebook.ipynb", cell="cell 7", name="bert"
+    )
+    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here", home="/root/secret")))
+    for key in ("key-of-submit", "key-of-submit-2"):
+        client.ask(wire.SubmitJob(spec=theirs, key=key))
+    stamp = {"at": 0.0, "by": "", "id": "", "job": 1, "attempt": 1}
+    running = next(event for event in client.events(0, 1) if type(event.data).__name__ == "JobStarted").data
+    progress = Progress(step=3, samples=10.0, total_samples=100.0, samples_per_s=5.0, metrics={"secret loss": 0.5})
+    for report in (
+        RunningReported(**stamp, generation=1, slots=running.slots),
+        ProgressReported(**stamp, progress=progress),
+        ExitReported(**stamp, outcome="failed", reason="SecretError: x"),
+    ):
+        client.ask(wire.ReportArrived(report=report))
+    assert "SecretError" in client.jobs(all=True)[0].reason
+    asking = other.start("-c", ASKS, endpoint, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told, errors = asking.communicate(timeout=60)
+    assert asking.returncode == 0, errors
+    assert [secret for secret in SECRETS if secret in told] == []
+    for public in ("bert", "root", "failed", "JobStarted", running.slots[0]):
+        assert public in told
+    code, listed, errors = other.elastic("jobs", "--all", more={"JUPYTER_ELASTIC_ENDPOINT": endpoint})
+    assert code == 0, errors
+    assert "bert" in listed
+    assert "()" not in listed
+    assert "[]" not in listed
+    for command in (["logs", "1"], ["cancel", "2"]):
+        code, _, errors = other.elastic(*command, more={"JUPYTER_ELASTIC_ENDPOINT": endpoint})
+        assert code != 0
+        assert "root" in errors
+        assert "Traceback" not in errors
+    _, explained, _ = other.elastic("explain", "1", "--json", more={"JUPYTER_ELASTIC_ENDPOINT": endpoint})
+    assert json.loads(explained)["text"] == "Job 1 has failed."
