@@ -18,6 +18,7 @@ from typing import NoReturn
 from jupyter_elastic.agent import place
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher
 from jupyter_elastic.jobfiles import captures
@@ -25,14 +26,14 @@ from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, ListJobs, Ping
+from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, LeasesRenewed, ListJobs, RenewLeases
 from jupyter_elastic.types import AnyEffect, Launch
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent ends when no daemon has answered for so long."""
 PING_S = 10.0
-"""How often it asks whether the daemon answers."""
+"""How often it renews its leases, and so asks whether the daemon answers."""
 REMOVE_CAPTURES_S = 600.0
 """How often captures of ended jobs are removed."""
 MOST_UNFINISHED = 500
@@ -65,6 +66,8 @@ class Agent:
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._drivers = DriverLauncher()
         self._refusal = ""
+        self._term_s = 0.0
+        """Of the leases that the daemon gives now."""
 
     @property
     def owner(self) -> str:
@@ -144,33 +147,56 @@ class Agent:
                 log.exception("order %s", effect)
 
     async def _watch_daemon(self) -> NoReturn:
-        """Ping the daemon; raise `_Leave` when nobody needs this agent any more."""
+        """Renew the leases again and again; raise `_Leave` when nobody needs this agent any more."""
         answered = self._monotonic()
         removed_at = -REMOVE_CAPTURES_S
         while True:
+            pause_s = self._pause_s()
             try:
-                await self.client.ask(Ping(), timeout_s=self._ping_s)
+                await self._renew_leases(timeout_s=pause_s)
                 answered = self._monotonic()
                 if answered - removed_at > REMOVE_CAPTURES_S:
                     removed_at = answered
-                    await self._remove_captures()
+                    self._tasks.create_task(self._remove_captures())  # it may take long
+            except (NotAllowed, ProtocolError):  # it answers, and takes us for gone, or another for this user's agent
+                answered = self._monotonic()
+                if not self.client.refusal:
+                    self.client.introduce()
             except ElasticError:
                 silent_s = self._monotonic() - answered
                 if not self._attempts and (silent_s > self._leave_after_s or not _is_ours()):
                     raise _Leave(f"no daemon for {silent_s:.0f} s and nothing runs") from None
             self._ask_to_be_accepted()
-            await self._sleep(self._ping_s)
+            await self._sleep(pause_s)
+
+    def _pause_s(self) -> float:
+        """Until the next renewal: at most a third of the shortest term."""
+        terms = (self._term_s, *(attempt.lease_s for attempt in self._attempts.values()))
+        return min([self._ping_s, *(term_s / 3 for term_s in terms if term_s)])
+
+    async def _renew_leases(self, timeout_s: float) -> None:
+        """Tell the daemon which attempts live, and end those that hold no slots any more."""
+        attempts, asked = dict(self._attempts), self._monotonic()
+        answer = await self.client.ask(RenewLeases(attempts=tuple(attempts)), timeout_s=timeout_s)
+        renewed = expect(answer, LeasesRenewed)
+        self._term_s = renewed.lease_s
+        for key, attempt in attempts.items():
+            if key in renewed.held:
+                attempt.renewed(asked)
+            else:
+                attempt.forfeit()
 
     async def _remove_captures(self) -> None:
         """Remove captures of jobs that have long ended."""
-        answer = await self.client.ask(ListJobs(limit=MOST_UNFINISHED))
-        if isinstance(answer, Jobs) and len(answer.jobs) < MOST_UNFINISHED:
+        try:
+            answer = await self.client.ask(ListJobs(limit=MOST_UNFINISHED))
+            if not isinstance(answer, Jobs) or len(answer.jobs) >= MOST_UNFINISHED:
+                return
             unfinished = [info.spec.folder for info in answer.jobs]
-            try:
-                if gone := await asyncio.to_thread(captures.sweep, paths.jobs_dir(), unfinished):
-                    log.info("removed the captures of %d jobs that are over", gone)
-            except OSError as problem:
-                log.warning("captures of jobs that are over could not be removed: %s", problem)
+            if gone := await asyncio.to_thread(captures.sweep, paths.jobs_dir(), unfinished):
+                log.info("removed the captures of %d jobs that are over", gone)
+        except (ElasticError, OSError) as problem:
+            log.warning("captures of jobs that are over could not be removed: %s", problem)
 
     def _ask_to_be_accepted(self) -> None:
         """While another agent is the user's: log that, and ask again, for that one may end."""

@@ -25,7 +25,8 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.drivers import DriverProcess
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import ORDERS, REPORTS, StartDriver
+from jupyter_elastic.protocol.driver import ORDERS, REPORTS, LeaseRenewed, StartDriver
+from jupyter_elastic.protocol.wire import LeasesRenewed, RenewLeases
 from jupyter_elastic.types import ExitReported, Launch, Rescale, Stop
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
@@ -50,6 +51,9 @@ class Attempt:
         self._rescale: Launch | Rescale | None = None
         self._stop: Stop | None = None
         self._driver: asyncio.StreamWriter | None = None
+        self._ask = ask
+        self._lease_s = 0.0
+        self._renewed_at = 0.0
 
     def order(self, effect: Rescale | Stop | Launch) -> None:
         """Pass an order on, now or as soon as the driver listens. Repeats are harmless."""
@@ -59,6 +63,24 @@ class Attempt:
             self._rescale = effect
         if self._driver is not None:
             self._driver.write(ORDERS.encode(effect))
+
+    @property
+    def lease_s(self) -> float:
+        """The term of its lease; 0 where it has none."""
+        return self._lease_s
+
+    def renewed(self, asked_at: float) -> None:
+        """The lease was renewed by a request that was made at this time of `time.monotonic()`."""
+        self._renewed_at = asked_at
+        if self._driver is not None and self._lease_s:
+            self._driver.write(ORDERS.encode(LeaseRenewed(asked_at)))
+
+    def forfeit(self) -> None:
+        """The pool says that the attempt holds no slots any more: what runs of it ends, after a commit."""
+        if self._stop is None:
+            log.warning("job %d attempt %d holds no slots any more and is ended", self.job, self.number)
+            reason = "the pool had given its slots away"
+            self.order(Stop(job=self.job, attempt=self.number, owner=self.owner, how="preempt", reason=reason))
 
     async def run(self, folder: AttemptFolder | None, launch: Launch | None = None) -> ExitReported:
         """Run the attempt to its end; comes back when the daemon has acknowledged its end.
@@ -84,6 +106,8 @@ class Attempt:
             return self._ended("lost", "the agent has no trace of this attempt")
         if (end := folder.exit()) is not None:
             return end
+        order = launch or folder.order()
+        self._lease_s = order.lease_s if order is not None else 0.0
         try:
             started = await self._start(folder, launch) if launch is not None else None
             driver = started.process if started is not None else await self._find(folder)
@@ -101,8 +125,21 @@ class Attempt:
         if folder.record() is not None or self._stop is not None:
             return None
         check_spec(launch)
+        if launch.lease_s and not await self._holds_slots():
+            return None
         folder.path.mkdir(mode=0o700, exist_ok=True)
-        return await self._start_driver(StartDriver(str(folder.path), str(folder.runtime), launch))
+        return await self._start_driver(StartDriver(str(folder.path), str(folder.runtime), launch, self._renewed_at))
+
+    async def _holds_slots(self) -> bool:
+        """Whether the order to launch still holds: this process may have been stopped before it came to it."""
+        asked = time.monotonic()
+        try:
+            answer = await self._ask(RenewLeases(attempts=((self.job, self.number),)))
+        except ElasticError as problem:
+            log.warning("job %d attempt %d: its lease can't be renewed: %s", self.job, self.number, problem)
+            return False
+        self._renewed_at = asked
+        return isinstance(answer, LeasesRenewed) and bool(answer.held)
 
     async def _find(self, folder: AttemptFolder) -> processes.ProcessId | None:
         """The driver that the attempt has; None when it is dead or never was."""
@@ -146,7 +183,7 @@ class Attempt:
 
     async def _listen(self, reader: asyncio.StreamReader) -> ExitReported | None:
         assert self._driver is not None
-        for order in (self._rescale, self._stop):
+        for order in (LeaseRenewed(self._renewed_at) if self._lease_s else None, self._rescale, self._stop):
             if order is not None:
                 self._driver.write(ORDERS.encode(order))
         while (report := await REPORTS.read(reader)) is not None:

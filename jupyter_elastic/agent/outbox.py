@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from jupyter_elastic.protocol.wire import ReportArrived
+from jupyter_elastic.protocol.wire import AnyAsk, ReportArrived
 from jupyter_elastic.types import ProgressReported, Report
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, NotFound
 
-Ask: TypeAlias = Callable[[ReportArrived], Awaitable[Any]]
-"""Brings one report to the daemon; returns when it is acknowledged, raises ElasticError."""
+Ask: TypeAlias = Callable[[AnyAsk], Awaitable[Any]]
+"""Asks the daemon; the answer, which of a report says that it is acknowledged. Raises ElasticError."""
 
 RETRY_S = (0.05, 2.0)
 """First and longest pause between two tries."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from jupyter_elastic.platform.peer import check_same_user
-from jupyter_elastic.protocol.driver import ORDERS, REPORTS
+from jupyter_elastic.protocol.driver import ORDERS, REPORTS, LeaseRenewed
 from jupyter_elastic.types import AnyEffect, Report
 from jupyter_elastic.types.errors import ElasticError
 
@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 class Agents:
     """The connections of one driver."""
 
-    def __init__(self, snapshot: Callable[[], Iterable[Report]], accept: Callable[[AnyEffect], None]) -> None:
+    def __init__(
+        self, snapshot: Callable[[], Iterable[Report]], accept: Callable[[AnyEffect | LeaseRenewed], None]
+    ) -> None:
         self._snapshot = snapshot
         self._accept = accept
         self._connected: set[asyncio.StreamWriter] = set()

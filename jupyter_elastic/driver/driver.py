@@ -22,6 +22,7 @@ from pathlib import Path
 
 from jupyter_elastic.driver.agents import Agents
 from jupyter_elastic.driver.engine import AttemptContext, Engine
+from jupyter_elastic.driver.lease import Lease
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
 from jupyter_elastic.driver.reports import Reports
@@ -30,7 +31,8 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
 from jupyter_elastic.platform import plugins, private_files, processes
-from jupyter_elastic.protocol.driver import DriverStarted
+from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
+from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
 from jupyter_elastic.types import (
     AnyEffect,
     ExitReported,
@@ -44,6 +46,8 @@ from jupyter_elastic.types.errors import ElasticError, EngineError
 
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
+FIFO_NAME = "driver.fifo"
+"""By it the kernel ends the workers of an attempt with a lease when the driver is gone."""
 LINGER_S = 3.0
 """How long the driver waits for a connected agent to take the `ExitReported`; `exit.json` says it ever after."""
 UNWRITTEN_LINGER_S = 60.0
@@ -83,7 +87,7 @@ def _load(name: str) -> type[Engine]:
 class Driver:
     """The life of one attempt, from its order to its `exit.json`."""
 
-    def __init__(self, folder: AttemptFolder, launch: Launch, runtime: Path) -> None:
+    def __init__(self, folder: AttemptFolder, launch: Launch, runtime: Path, renewed_at: float = 0.0) -> None:
         self.folder = folder
         self.launch = launch
         self.runtime = runtime
@@ -93,6 +97,9 @@ class Driver:
         self._agents = Agents(self.snapshot, self.accept)
         self._thread = threading.get_ident()
         self._loop: asyncio.AbstractEventLoop
+        self._lease = Lease(launch.lease_s, renewed_at) if launch.lease_s else None
+        self._lease_end: asyncio.TimerHandle | None = None
+        self._kill: KillTimer
         self._engine: Engine | None = None
         self._ordered = asyncio.Event()
         self._all_gone = False
@@ -113,6 +120,10 @@ class Driver:
         self.folder.create(self.launch)
         self._records.write_processes()
         path = private_files.private_dir(self.runtime) / SOCKET_NAME
+        if self._lease is not None:
+            make_fifo(self.runtime / FIFO_NAME)
+            self._kill = KillTimer()
+            self._keep_lease(self._lease)
         server = await asyncio.start_unix_server(self._agents.serve, path)  # replaces an earlier driver's
         ready()
         if agent is not None:
@@ -203,6 +214,7 @@ class Driver:
             python=self.launch.spec.python,
             runtime=self.runtime,
             min_slots=self.launch.spec.min_slots,
+            fifo=str(self.runtime / FIFO_NAME) if self._lease is not None else "",
             most_workers=self.launch.spec.most_workers,
         )
 
@@ -218,9 +230,11 @@ class Driver:
 
     # --- the agent
 
-    def accept(self, order: AnyEffect) -> None:
+    def accept(self, order: AnyEffect | LeaseRenewed) -> None:
         """Take an agent's order."""
-        if self.orders.is_foreign(order):
+        if isinstance(order, LeaseRenewed):
+            self._renew(order.at)
+        elif self.orders.is_foreign(order):
             log.warning("an order for another attempt: %s", order)
         elif self.orders.accept(order):
             if not isinstance(order, Stop):
@@ -232,9 +246,23 @@ class Driver:
         end = [self.reports.exit] if self.reports.exit is not None and self._all_gone else []
         return [*self.reports.snapshot(self.orders.given), *end]
 
-    def _terminate(self) -> None:
-        self.orders.terminated = True
+    def _terminate(self, why: str = "the driver was told to end (SIGTERM)") -> None:
+        self.orders.terminated = self.orders.terminated or why
         self._ordered.set()
+
+    # --- the lease
+
+    def _renew(self, asked_at: float) -> None:
+        if self._lease is not None and self._lease.renew(asked_at, time.monotonic()):
+            self._keep_lease(self._lease)
+
+    def _keep_lease(self, lease: Lease) -> None:
+        """End the attempt when the lease runs out; the kernel does it should this process not come to it."""
+        self._kill.set(lease.killed_at)
+        if self._lease_end is not None:
+            self._lease_end.cancel()
+        why = f"its lease of {self.launch.lease_s:g} s was not renewed"
+        self._lease_end = self._loop.call_at(lease.until, self._terminate, why)
 
     # --- the end
 
@@ -278,6 +306,7 @@ def run(
     launch: Launch,
     answer: Callable[[DriverStarted], None],
     agent: socket.socket | None = None,
+    renewed_at: float = 0.0,
 ) -> int:
     """Be the driver of an attempt; the exit code. `answer` is called once its order is on disk, or when it can't start.
 
@@ -292,7 +321,7 @@ def run(
         return 4
     try:
         with runner:
-            runner.run(Driver(folder, launch, runtime).run(lambda: answer(DriverStarted("")), agent))
+            runner.run(Driver(folder, launch, runtime, renewed_at).run(lambda: answer(DriverStarted("")), agent))
     finally:
         with contextlib.suppress(OSError):
             (runtime / SOCKET_NAME).unlink()

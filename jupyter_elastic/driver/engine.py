@@ -33,6 +33,8 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     min_slots: int = 1
     most_workers: int = 0
     """How many workers the job may have; 0: nobody knows."""
+    fifo: str = ""
+    """Of an attempt with a lease: who reads this FIFO is killed with the driver (`platform.enforced_end`)."""
     warm: bool = True
     """Whether workers may be forked from a warm parent."""
 

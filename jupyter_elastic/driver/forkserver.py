@@ -55,7 +55,7 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
         with private_files.open_private(folder.log, append=True) as file:
             for stream_number in (1, 2):
                 os.dup2(file.fileno(), stream_number)
-        return driver.run(runner, folder, Path(order.runtime), order.launch, answer, connection)
+        return driver.run(runner, folder, Path(order.runtime), order.launch, answer, connection, order.renewed_at)
     except ProtocolError as problem:
         answer(DriverStarted(str(problem)))
     except Exception:

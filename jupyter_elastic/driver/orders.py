@@ -10,8 +10,8 @@ class Orders:
 
     def __init__(self, launch: Launch) -> None:
         self.stop: Stop | None = None
-        self.terminated = False
-        """The driver itself was asked to end, by a signal."""
+        self.terminated = ""
+        """Why the driver ends unasked by its agent: a signal, or the end of its lease; empty while it doesn't."""
         self.rescale: Rescale | None = None
         """Not given to the engine yet."""
         self.given = launch.generation
@@ -68,7 +68,7 @@ class Orders:
             if self.stop is not None:
                 return ended_by(self.stop), report.reason or self.stop.reason
             if self.terminated:
-                return "lost", "the driver was told to end (SIGTERM)"
+                return "lost", self.terminated
         return report.outcome, report.reason
 
 

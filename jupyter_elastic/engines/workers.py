@@ -270,6 +270,7 @@ class WorkersEngine:
             engine=self.name,
             plugin=self.worker,
             folder=str(self.context.folder),
+            fifo=self.context.fifo,
             job=self.context.job,
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,

@@ -22,6 +22,15 @@ class StartDriver(Struct, frozen=True, tag=True):
     runtime: str
     """Its folder for sockets."""
     launch: Launch
+    renewed_at: float = 0.0
+    """When the lease of the attempt was asked for, where it has one; as in `LeaseRenewed`."""
+
+
+class LeaseRenewed(Struct, frozen=True, tag=True):
+    """From the agent: the lease lasts a term from `at` on. Only to an attempt whose `Launch` gave it a lease."""
+
+    at: float
+    """When the agent asked for it, by `time.monotonic()`."""
 
 
 class DriverStarted(Struct, frozen=True, tag=True):
@@ -35,5 +44,5 @@ class DriverStarted(Struct, frozen=True, tag=True):
 
 START_DRIVER: Frames[StartDriver] = Frames(StartDriver, "the agent's first message to a driver")
 DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)
-ORDERS: Frames[AnyEffect] = Frames(AnyEffect, "orders of the agent")
+ORDERS: Frames[AnyEffect | LeaseRenewed] = Frames(AnyEffect | LeaseRenewed, "orders of the agent")
 REPORTS: Frames[Report] = Frames(Report, "reports of the driver")

@@ -25,7 +25,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
-VERSION = 4
+VERSION = 5
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 
@@ -138,6 +138,15 @@ class ReportArrived(Ask, frozen=True, kw_only=True):
     report: Report
 
 
+class RenewLeases(Ask, frozen=True, kw_only=True):
+    """An agent's heart-beat: these attempts live, as (job, attempt), and their leases last a term from now on.
+
+    Answer: `LeasesRenewed`.
+    """
+
+    attempts: tuple[tuple[JobId, int], ...] = ()
+
+
 class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
@@ -160,6 +169,7 @@ AnyAsk: TypeAlias = (
     | Follow
     | Unfollow
     | ReportArrived
+    | RenewLeases
     | Ping
     | Shutdown
 )
@@ -249,6 +259,14 @@ class Following(Answer, frozen=True, kw_only=True):
     seq: int
 
 
+class LeasesRenewed(Answer, frozen=True, kw_only=True):
+    """Those of the attempts that still hold slots. What the others' were may be somebody else's by now."""
+
+    held: tuple[tuple[JobId, int], ...] = ()
+    lease_s: float = 0.0
+    """The term of new leases; 0: they don't run out. An attempt keeps that of its `Launch`."""
+
+
 class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of one of `errors`."""
 
@@ -257,7 +275,7 @@ class Refused(Answer, frozen=True, kw_only=True):
 
 
 AnyAnswer: TypeAlias = (
-    Welcome | Done | Submitted | Jobs | Hosts | Policies | PoolView | Explanation | Following | Refused
+    Welcome | Done | Submitted | Jobs | Hosts | Policies | PoolView | Explanation | Following | LeasesRenewed | Refused
 )
 
 

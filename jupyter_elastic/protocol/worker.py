@@ -48,6 +48,8 @@ class Start(_Message, frozen=True, kw_only=True):
     """The engine's worker half, as `module:class`; empty: it has none."""
     folder: str
     """The job's."""
+    fifo: str = ""
+    """With it the kernel ends this worker when the driver is gone; empty: the job has no lease."""
     job: types.JobId
     restarts: int = 0
     """How often the cell was started before, in this attempt and those before it."""

@@ -26,7 +26,7 @@ from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.connections import raise_descriptor_limit
 from jupyter_elastic.scheduler.daemon import Daemon
-from jupyter_elastic.scheduler.settings import Settings
+from jupyter_elastic.scheduler.settings import LEASE_S, Settings
 from jupyter_elastic.scheduler.shares import EQUAL, read_shares
 from jupyter_elastic.scheduler.transport import Curve
 from jupyter_elastic.types.errors import BadRequest, ElasticError
@@ -97,6 +97,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hide-names", action="store_true", help="show others' jobs by their number")
     parser.add_argument("--keep-days", type=float, metavar="D", help="forget jobs so long after their end (30)")
     parser.add_argument("--keep-jobs", type=int, metavar="N", help="remember so many ended jobs at most (10000)")
+    parser.add_argument(
+        "--lease",
+        type=float,
+        metavar="S",
+        help="free the slots of a user whose agent was not heard for so many seconds; 0: never (120 with --socket or "
+        "--tcp, else 0)",
+    )
     parser.add_argument("--deadline", type=float, metavar="S", help="seconds that a policy has for a plan (5)")
     return parser
 
@@ -106,6 +113,8 @@ def _settings(options: Options) -> Settings:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
     if not 0.01 <= options.deadline <= 3600:
         raise BadRequest(f"--deadline {options.deadline}: expected seconds from 0.01 to 3600")
+    if options.lease is not None and options.lease != 0 and not 2 <= options.lease <= 86_400:
+        raise BadRequest(f"--lease {options.lease}: expected seconds from 2 to 86400, or 0 for leases without end")
     if not (options.keep_days >= 0 and options.keep_jobs >= 0):
         raise BadRequest("--keep-days and --keep-jobs: expected numbers from 0 on")
     curve = None
@@ -129,6 +138,7 @@ def _settings(options: Options) -> Settings:
         curve=curve,
         policy=options.policy,
         deadline_s=options.deadline,
+        lease_s=(LEASE_S if options.socket or options.tcp else 0.0) if options.lease is None else options.lease,
         shares=read_shares(Path(options.shares)) if options.shares else EQUAL,
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,

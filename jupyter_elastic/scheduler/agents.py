@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.core.react import outstanding
+from jupyter_elastic.scheduler.leases import AttemptId, Leases
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import AgentReported, AnyEffect
-from jupyter_elastic.types.errors import NotAllowed
+from jupyter_elastic.types import AgentReported, AnyEffect, ExitReported
+from jupyter_elastic.types.errors import NotAllowed, ProtocolError
 
 SILENCE_S = 12.0
 """An agent that has said nothing for so long is gone (it says something every 3 s)."""
@@ -36,6 +37,7 @@ class Agents:
         """Users whose agent was connected before our restart, and until when it may come back."""
         self._greeted: set[Peer] = set()
         """Agents that are to get all orders that are open."""
+        self.leases = Leases(monotonic)
 
     def greet(self, peer: Peer, hello: wire.Hello) -> None:
         """Make the peer its user's agent; NotAllowed when another one is and must stay so."""
@@ -51,6 +53,29 @@ class Agents:
         self._peers[peer.user] = peer
         self._greeted.add(peer)
         self._report(peer.user, peer)
+
+    def renew(self, peer: Peer, attempts: Iterable[AttemptId]) -> tuple[AttemptId, ...]:
+        """Renew the leases of an agent's attempts; those that still hold slots. ProtocolError from anybody else."""
+        self.check_agent(peer)
+        return self.leases.renew(self._store.core.state, peer.user, attempts)
+
+    def check_agent(self, peer: Peer) -> None:
+        """ProtocolError unless the peer is its user's agent: what it says stays true, and it says it again then."""
+        if peer.role != "agent":
+            raise ProtocolError("only the user's agent may say that; say Hello with role agent first")
+
+    def end_leases(self) -> None:
+        """End the attempts whose lease has run out. Their agent is gone: if it lives, it has to introduce itself."""
+        if self._store.failing is not None:
+            return
+        for job in self.leases.run_out(self._store.core.state):
+            log.warning("job %d attempt %d: its lease has run out", job.job, job.attempt)
+            if (peer := self._peers.pop(job.owner, None)) is not None:
+                self._transport.forget(peer)
+                self._report(job.owner, None)
+            reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
+            end = ExitReported(**self._store.stamp(), job=job.job, attempt=job.attempt, outcome="lost", reason=reason)
+            self._store.report(end)
 
     def greet_again(self) -> None:
         """Send all of them what is open with the next commit: orders may have been lost."""

@@ -35,6 +35,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     keep_days: float = KEEP_S / 86_400
     keep_jobs: int = KEEP_JOBS
     hide_names: bool = False
+    lease: float | None = None
     deadline: float = DEADLINE_S
 
 

@@ -53,7 +53,7 @@ class Daemon:
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.visibility)
         self._runner = PolicyRunner(settings.deadline_s)
-        self._planner = Planner(self.store, self._runner, clock.monotonic)
+        self._planner = Planner(self.store, self._runner, clock.monotonic, lease_s=settings.lease_s)
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport)
         self._answers: list[tuple[Context, wire.AnyAnswer]] = []
         self._tasks = asyncio.TaskGroup()

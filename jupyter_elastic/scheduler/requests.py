@@ -22,6 +22,7 @@ from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import policy_reason
+from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
@@ -53,6 +54,7 @@ Answer: TypeAlias = wire.AnyAnswer | None
 class DaemonApi(Protocol):
     """The parts of the daemon that requests are about."""
 
+    settings: Settings
     store: StateStore
     agents: Agents
     subscriptions: Subscriptions
@@ -248,14 +250,19 @@ def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer
     """Who and when are ours to say: the clock of somebody else in the state would stop it for ever."""
     report = ask.report
     api.rights.report(context.peer.user, found(api.store.core.state, report.job).owner, report.job)
-    if context.peer.role != "agent":
-        raise NotAllowed("only the user's agent reports; say Hello with role agent first")
+    api.agents.check_agent(context.peer)
     if isinstance(report, ProgressReported) and len(report.progress.metrics) > METRICS:
         raise BadRequest(f"a report may hold {METRICS} metrics at most")
     if isinstance(report, ProgressReported) and any(map(has_control, report.progress.metrics)):
         raise BadRequest("the name of a metric holds control characters; give it another one")
     stimulus = replace(report, **api.store.stamp(context.peer.user))
     return wire.Done() if api.store.report(stimulus, context) else None
+
+
+@answer.register
+def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> Answer:
+    held = api.agents.renew(context.peer, ask.attempts)
+    return wire.LeasesRenewed(held=held, lease_s=api.settings.lease_s)
 
 
 @answer.register

@@ -14,6 +14,8 @@ from jupyter_elastic.scheduler.transport import Curve
 
 KEEP_S = 30 * 86_400.0
 """How long the state holds a job after its end."""
+LEASE_S = 120.0
+"""The term of leases on a shared pool, unless its administrator chose another."""
 KEEP_JOBS = 10_000
 """How many ended jobs it holds at most, but for those of the last hour."""
 
@@ -34,6 +36,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     policy: str = ""
     """Policy to switch to at the start; empty: the one of last time."""
     deadline_s: float = DEADLINE_S
+    lease_s: float = 0.0
+    """The term of the leases; 0: they don't run out."""
     shares: Shares = EQUAL
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS

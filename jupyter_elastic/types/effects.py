@@ -29,6 +29,8 @@ class Launch(Membership, frozen=True, kw_only=True):
     """Start an attempt on these slots."""
 
     spec: JobSpec
+    lease_s: float = 0.0
+    """The term of its lease; 0: the slots are its own until the agent says otherwise."""
 
 
 class Rescale(Membership, frozen=True, kw_only=True):

@@ -53,6 +53,9 @@ class Allocation(AttemptEvent, frozen=True, kw_only=True):
 class JobStarted(Allocation, frozen=True, kw_only=True):
     """Slots were leased to a new attempt of a queued job."""
 
+    lease_s: float = 0.0
+    """As in `Launch`."""
+
 
 class RescaleRequested(Allocation, frozen=True, kw_only=True):
     """A running job is to go on with `slots`; slots that it had and are not among them drain."""

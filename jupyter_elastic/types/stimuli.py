@@ -72,6 +72,8 @@ class Propose(Stimulus, frozen=True, kw_only=True):
 
     plan: Plan
     policy: Name
+    lease_s: float = 0.0
+    """The term of the leases that attempts get which start now; 0: theirs don't run out."""
 
 
 class PolicyFailed(Stimulus, frozen=True, kw_only=True):
@@ -128,7 +130,7 @@ class ProgressReported(AttemptReport, frozen=True, kw_only=True):
 
 
 class ExitReported(AttemptReport, frozen=True, kw_only=True):
-    """The attempt is over and every process of it is gone.
+    """The attempt is over and every process of it is gone: so says its agent, or the daemon when its lease has run out.
 
     `completed` and `failed` are the cell's own end; `cancelled` and `preempted` follow a `Stop`; `lost` means that the
     attempt ended through no fault of the cell (driver killed, host gone): it is queued again.

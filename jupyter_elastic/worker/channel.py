@@ -18,6 +18,7 @@ from pathlib import Path
 
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.enforced_end import end_with_writer
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Go, Left, Private, Removed, Start
 from jupyter_elastic.training.group import Groups
@@ -82,6 +83,8 @@ class DriverChannel:
             os._exit(ORPHANED)
         if not isinstance(first, Start):
             raise ProtocolError(f"{first} came before the order to this worker")
+        if first.fifo:
+            end_with_writer(first.fifo)
         return first
 
     def _listen(self) -> None:

@@ -235,7 +235,7 @@ def _propose(state: State, proposal: Propose) -> EventList:
     if state.rejections or memo != state.memos.get(state.policy) or reasons != state.reasons:
         spoken = {str(job): reason for job, reason in reasons.items()}
         events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
-    return events + plan.difference(state, proposal.plan)
+    return events + plan.difference(state, proposal.plan, proposal.lease_s)
 
 
 def _policy_failed(state: State, failure: PolicyFailed) -> EventList:

@@ -161,16 +161,17 @@ def plain(text: str) -> str:
     return visible(text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8"), lines=True)[:REASON_CHARS]
 
 
-def difference(state: State, plan: Plan) -> list[AnyEventData]:
+def difference(state: State, plan: Plan, lease_s: float = 0.0) -> list[AnyEventData]:
     """What has to happen now for a legal plan: stops, then shrinks, then as much growth as is free."""
-    return _Difference(state, plan).events()
+    return _Difference(state, plan, lease_s).events()
 
 
 class _Difference:
     """One plan against what is held. `_free` slots are still to give; `_coming` ones will be free soon."""
 
-    def __init__(self, state: State, plan: Plan) -> None:
+    def __init__(self, state: State, plan: Plan, lease_s: float) -> None:
         self._state = state
+        self._lease_s = lease_s
         self._reasons = reasons(state, plan)
         self._wanted = {
             job: size
@@ -266,6 +267,7 @@ class _Difference:
             slots=slots,
             servers=size.servers,
             reason=self._reasons.get(job.job, ""),
+            lease_s=self._lease_s,
         )
 
     def _rescale(self, job: Job, size: Size) -> RescaleRequested:

@@ -68,6 +68,7 @@ def _launch(state: State, job: Job, generation: int, slots: tuple[SlotId, ...], 
         slots=slots,
         servers=servers,
         devices=_devices(state, slots),
+        lease_s=job.lease_s,
     )
 
 

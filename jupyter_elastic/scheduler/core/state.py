@@ -84,6 +84,8 @@ class Job(Struct, kw_only=True):
     queued_at: float
     phase: Phase = "queued"
     attempt: int = 0
+    lease_s: float = 0.0
+    """The term of its lease, which its agent renews; 0: it doesn't run out."""
     generation: int = 0
     """The newest one asked for."""
     settled: int = 0
@@ -271,6 +273,7 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
 def _started(state: State, job: Job, at: float, data: JobStarted) -> None:
     job.phase = after(job.phase, data)
     job.attempt, job.generation, job.settled = data.attempt, data.generation, 0
+    job.lease_s = data.lease_s
     job.stop, job.members, job.elastic = "", (), None
     job.deaths, job.died, job.mishap = 0, {}, ""
     job.started_at = at if job.started_at is None else job.started_at

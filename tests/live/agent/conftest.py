@@ -11,6 +11,7 @@ from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.forkserver import drivers, parents
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, processes
+from jupyter_elastic.protocol.wire import Done, LeasesRenewed, RenewLeases
 from jupyter_elastic.types import ExitReported
 from tests.support import fake_engine
 from tests.support.pool import lasting_pool, shared_pool
@@ -30,9 +31,12 @@ class World:
         self.starts = 0
         self.tasks = []
 
-    async def ask(self, report):
-        self.seen.append(report.report)
+    async def ask(self, ask):
+        if isinstance(ask, RenewLeases):
+            return LeasesRenewed(held=ask.attempts)
+        self.seen.append(ask.report)
         self.changed.set()
+        return Done()
 
     async def start_driver(self, order):
         self.starts += 1

@@ -8,12 +8,14 @@ import shutil
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
+from jupyter_elastic.protocol.wire import Done, LeasesRenewed, RenewLeases
 from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
 from jupyter_elastic.types.errors import DaemonUnreachable
 from tests.support import fake_engine
@@ -37,6 +39,8 @@ class Daemon:
         self.welcomed.set()
         self.sent = asyncio.Queue()
         self.seen = []
+        self.lost = ()
+        """Attempts that hold no slots any more."""
         self.news = asyncio.Event()
 
     async def orders(self):
@@ -47,6 +51,9 @@ class Daemon:
         if hasattr(ask, "report"):
             self.seen.append(ask.report)
             self.news.set()
+        if isinstance(ask, RenewLeases):
+            return LeasesRenewed(held=tuple(one for one in ask.attempts if one not in self.lost))
+        return Done()
 
     async def until(self, condition):
         async with asyncio.timeout(60):
@@ -55,10 +62,10 @@ class Daemon:
                 await self.news.wait()
 
 
-def with_agent(story):
+def with_agent(story, **options):
     async def live():
         daemon = Daemon()
-        task = asyncio.create_task(agent.Agent(daemon).run())
+        task = asyncio.create_task(agent.Agent(daemon, **options).run())
         try:
             async with asyncio.timeout(120):
                 await story(daemon)
@@ -139,6 +146,34 @@ def test_a_launch_and_its_stop_at_once_end_it(pool_dir, tmp_path, monkeypatch):
     with_agent(story)
 
 
+def test_what_holds_no_slots_any_more_is_ended(pool_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
+    order = launch(paths.jobs_dir() / "job", Script(), python=sys.executable)
+
+    async def story(daemon):
+        daemon.sent.put_nowait(order)
+        await daemon.until(lambda seen: any(isinstance(one, RunningReported) for one in seen))
+        daemon.lost = ((order.job, order.attempt),)
+        await daemon.until(lambda seen: isinstance(seen[-1], ExitReported))
+        assert (daemon.seen[-1].outcome, daemon.seen[-1].reason) == ("preempted", "the pool had given its slots away")
+
+    with_agent(story, ping_s=0.05)
+
+
+def test_an_order_to_launch_that_came_too_late_starts_nothing(pool_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", fake_engine.install(tmp_path / "dist"))
+    order = replace(launch(paths.jobs_dir() / "job", Script(), python=sys.executable), lease_s=60.0)
+
+    async def story(daemon):
+        daemon.lost = ((order.job, order.attempt),)
+        daemon.sent.put_nowait(order)
+        await daemon.until(lambda seen: seen)
+        assert daemon.seen[-1].outcome == "lost"
+        assert AttemptFolder.of(order.spec.folder, 1).record() is None
+
+    with_agent(story)
+
+
 def test_an_agent_without_daemon_and_jobs_leaves(pool_dir):
     async def alone():
         async with AsyncClient(f"ipc://{pool_dir}/nobody", role="agent") as client, asyncio.timeout(60):
@@ -156,6 +191,7 @@ def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
         async def ask(self, ask, timeout_s=None):
             if now not in answers:
                 raise DaemonUnreachable("away")
+            return await super().ask(ask)
 
     async def sleep(seconds):
         nonlocal now

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+import time
 
 import msgspec
 import psutil
@@ -317,6 +318,44 @@ def test_a_driver_that_is_told_to_end_counts_as_lost(world, job):
         assert (await life).outcome == "lost"
         assert calls(job)[-1] == "stop preempt"
         assert processes.living(workers) == []
+
+    world(story)
+
+
+def with_lease(order, term_s):
+    return msgspec.structs.replace(order, lease_s=term_s)
+
+
+def test_an_attempt_whose_lease_is_not_renewed_ends_by_itself(world, job):
+    async def story(here):
+        order = with_lease(launch(job, Script(), python=sys.executable), 1.0)
+        seen = await here.attempt(order)[1]
+        assert (seen.outcome, seen.reason) == ("lost", "its lease of 1 s was not renewed")
+        assert calls(job) == ["launch 1", "stop preempt"]
+        assert AttemptFolder.of(job, 1).exit() == seen
+
+    world(story)
+
+
+def test_a_lease_is_renewed_by_whoever_is_its_agent(world, job):
+    async def renew(hold, until):
+        while time.monotonic() < until:
+            hold.renewed(time.monotonic())
+            await asyncio.sleep(0.1)
+
+    async def story(here):
+        began, term_s = time.monotonic(), 6.0
+        order = with_lease(launch(job, Script(), python=sys.executable), term_s)
+        hold, life = here.attempt(order)
+        driver, *_ = await until_recorded(AttemptFolder.of(job, 1), 2)
+        await renew(hold, began + term_s / 2)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        hold, life = here.attempt(order, start=False)  # the next agent finds the term in the order on disk
+        await renew(hold, began + term_s + 1)
+        assert processes.living([driver]) == [driver]
+        hold.order(stop(order, "cancel"))
+        assert (await life).outcome == "cancelled"
 
     world(story)
 

@@ -155,7 +155,7 @@ def test_an_agent_elsewhere_is_not_heard(pool, spec) -> None:
                 NotAllowed, match=r"another one \(here\); it is connected, and only it can see what runs"
             ):
                 await second.ask(wire.ReportArrived(report=_failed(job)))
-            with pytest.raises(NotAllowed, match="only the user's agent reports"):
+            with pytest.raises(ProtocolError, match="only the user's agent may say that"):
                 await second.ask(wire.ReportArrived(report=_failed(job)))
             assert client.jobs(job=job)[0].phase == "starting"
             await first.ask(wire.ReportArrived(report=_failed(job)))
