@@ -5,6 +5,7 @@ Knows the file's JSON; must not know sockets or how processes are started (that 
 
 from __future__ import annotations
 
+import grp
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from msgspec import Struct
 from jupyter_elastic.platform.paths import DIR_VARIABLE, daemon_file, socket_path, state_dir
 from jupyter_elastic.platform.private_files import read_json, write_private
 from jupyter_elastic.platform.processes import alive
-from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed
 
 ENDPOINT_VARIABLE = "JUPYTER_ELASTIC_ENDPOINT"
 """Endpoint of a daemon elsewhere (`ipc://...`, `tcp://host:port`, or the path of a `daemon.json`-like file)."""
@@ -122,17 +123,33 @@ def find(endpoint: str | None = None) -> Endpoint:
     """The daemon to talk to, as `choose` says.
 
     The own pool's UNIX socket is named even when nobody listens there yet: a client waits for the daemon to come.
-    DaemonUnreachable when a connection file is named that can't be read.
+    DaemonUnreachable when a connection file is named that can't be read, NotAllowed when the socket is for others.
     """
     given = choose(endpoint).endpoint
     if given:
         if "://" in given:
+            _check_access(given)
             return Endpoint(endpoint=given)
         found = read_json(Path(given).expanduser(), Endpoint)
         if found is None:
             raise DaemonUnreachable(f"{given} is neither an endpoint (ipc://, tcp://) nor a readable connection file")
         return found
     return read_json(daemon_file(), Endpoint) or Endpoint(endpoint=f"ipc://{socket_path()}")
+
+
+def _check_access(endpoint: str) -> None:
+    """NotAllowed at once for a socket that this user may not open: ZeroMQ would try for ever."""
+    path = Path(endpoint.removeprefix("ipc://"))
+    if endpoint.startswith("ipc:///") and path.exists() and not os.access(path, os.W_OK):
+        group = path.stat().st_gid
+        try:
+            name = grp.getgrgid(group).gr_name
+        except KeyError:
+            name = str(group)
+        raise NotAllowed(
+            f"the pool at {endpoint} is for its owner and the UNIX group {name}: ask its administrator to add you to "
+            "the group, then log in again"
+        )
 
 
 def living_daemon() -> Endpoint | None:

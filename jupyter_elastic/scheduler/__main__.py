@@ -21,7 +21,7 @@ import zmq
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.scheduler import hosts, plugins
+from jupyter_elastic.scheduler import hosts, plugins, systemd
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.connections import raise_descriptor_limit
@@ -194,9 +194,12 @@ async def _serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
+    alive = asyncio.create_task(systemd.watchdog())
     try:
         await daemon.run(lambda: _announce(daemon))
     finally:
+        alive.cancel()
+        systemd.notify("STOPPING=1")
         paths.daemon_file().unlink(missing_ok=True)
 
 
@@ -210,6 +213,7 @@ def _announce(daemon: Daemon) -> None:
         private_files.write_json(settings.state_dir / "remote.json", remote)
         log.info("remote clients need %s", settings.state_dir / "remote.json")
     private_files.write_json(paths.daemon_file(), found)  # last: who sees it finds everything
+    systemd.notify("READY=1")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ def test_the_wheel_has_the_front_end_and_the_types_and_nothing_of_the_repository
     shared = f"jupyter_elastic-{__version__}.data/data/"
     assert "jupyter_elastic/py.typed" in names
     assert f"{shared}share/jupyter/labextensions/jupyter-elastic/package.json" in names
+    assert f"{shared}share/jupyter-elastic/systemd/jupyter-elastic.service" in names
     assert f"{shared}etc/jupyter/jupyter_server_config.d/jupyter_elastic.json" in names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"jupyter_elastic"}
     assert not [name for name in names if "/frontend/" in name]

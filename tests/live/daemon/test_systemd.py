@@ -1,0 +1,94 @@
+"""The unit and the page about it: the service starts, says that it is ready and lives, and ends as systemd asks."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.support.other_user import interpreter, needs_root
+
+ROOT = Path(__file__).parents[3]
+UNIT = ROOT / "systemd" / "jupyter-elastic.service"
+
+
+def told(listener: socket.socket, word: str) -> None:
+    """Wait until the service has said this."""
+    while listener.recv(1000).decode() != word:
+        pass
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_command_of_the_unit_says_that_it_is_ready_and_lives_and_stops(pool_dir, tmp_path, abstract) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(UNIT)
+    command = shlex.split(unit["Service"]["ExecStart"])
+    config = tmp_path / "config.toml"
+    shutil.copy(ROOT / "systemd" / "config.toml", config)
+    config.write_text(config.read_text().replace("/run/jupyter-elastic/", f"{tmp_path}/") + "slots = 2\n")
+    here = {"/opt/jupyter-elastic/bin/jupyter-elastic": ("-m", "jupyter_elastic.cli")}
+    here["/etc/jupyter-elastic/config.toml"] = (str(config),)
+    words = [word for part in command for word in here.get(part, (part,))]
+    address = f"\0jupyter-elastic-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.settimeout(60)
+        listener.bind(address)
+        env = {**os.environ, "NOTIFY_SOCKET": address.replace("\0", "@"), "WATCHDOG_USEC": "100000"}
+        process = subprocess.Popen([sys.executable, "-P", *words], env=env, stdin=subprocess.DEVNULL)
+        try:
+            told(listener, "READY=1")
+            assert (tmp_path / "pool.sock").is_socket()
+            for _ in range(3):
+                told(listener, "WATCHDOG=1")
+            process.send_signal(signal.SIGTERM)
+            told(listener, "STOPPING=1")
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd isn't installed")
+def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/jupyter-elastic/bin/jupyter-elastic", sys.executable))
+    seen = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (seen.returncode, seen.stderr) == (0, "")
+
+
+def _namespaces() -> list[str]:
+    return ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def _can_unshare() -> bool:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        tools = all(map(shutil.which, ("systemd-sysusers", "systemd-tmpfiles", "install", "usermod")))
+        return tools and subprocess.run([*_namespaces(), "true"], capture_output=True, check=False).returncode == 0
+    return False
+
+
+@needs_root
+@pytest.mark.skipif(not _can_unshare(), reason="no namespaces, or no systemd, here")
+def test_the_page_followed_from_a_clean_system(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("systemd_page.py")
+    done = subprocess.run(
+        [*_namespaces(), interpreter(), str(script), str(tmp_path), sysconfig.get_path("purelib")],
+        env={"PATH": f"{os.defpath}:/usr/sbin:/sbin"}, capture_output=True, text=True, check=False, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = {key: value for line in done.stdout.splitlines() for key, value in json.loads(line).items()}
+    assert said["pool"] == "/var/lib/jupyter-elastic"
+    assert "is for its owner and the UNIX group gpu" in said["refused"].replace("\n", " ")
+    assert said["stopped"] == 0
