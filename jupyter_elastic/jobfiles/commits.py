@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shutil
 import threading
@@ -30,26 +31,32 @@ class Commits:
         self._lock = threading.Lock()
         self._on_disk: tuple[int, int] | None = None
 
-    def save(self, blob: bytes, *, durable: bool = False) -> None:
-        """Replace the commit by `blob`; `durable`: it is on disk on return. OSError when the disk is full."""
+    def save(self, *content: bytes | memoryview, durable: bool = False) -> None:
+        """Replace the commit by `content`; `durable`: it is on disk on return.
+
+        OSError when neither shared memory nor disk has room for it; the commit before is kept then.
+        """
         try:
             private_files.private_dir(self._root)
             private_files.private_dir(self.shared.parent)
-            private_files.write_private(self.shared, blob)
+            private_files.write_private(self.shared, *content)
         except (OSError, ElasticError):  # no or full shared memory: the disk is slower and as good
+            with self._lock:
+                self._write_to_disk(*content)
             with contextlib.suppress(OSError):
                 self.shared.unlink(missing_ok=True)
-            durable = True
-            with self._lock:
-                self._write_to_disk(blob)
+            return
         if durable:
             self.to_disk()
 
-    def load(self) -> bytes | None:
-        """The newest commit; None before the first. What somebody else may have put into shared memory is not read."""
+    def load(self) -> memoryview | None:
+        """The newest commit; None before the first. What somebody else may have put into shared memory is not read.
+
+        It is mapped and not copied, and stays what it is when another commit replaces it.
+        """
         for path in (self.shared, self.disk) if self._is_ours() else (self.disk,):
-            with contextlib.suppress(FileNotFoundError):
-                return path.read_bytes()
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return None
 
     def _is_ours(self) -> bool:
@@ -87,6 +94,6 @@ class Commits:
         """Free the shared memory."""
         shutil.rmtree(self.shared.parent, ignore_errors=True)
 
-    def _write_to_disk(self, blob: bytes) -> None:
+    def _write_to_disk(self, *content: bytes | memoryview) -> None:
         self.disk.parent.mkdir(mode=0o700, exist_ok=True)
-        private_files.write_private(self.disk, blob, sync=True)
+        private_files.write_private(self.disk, *content, sync=True)

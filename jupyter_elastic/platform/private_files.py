@@ -46,7 +46,7 @@ def is_private(path: Path) -> bool:
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077
 
 
-def write_private(path: Path, content: bytes, *, sync: bool = False) -> None:
+def write_private(path: Path, *content: bytes | memoryview, sync: bool = False) -> None:
     """Write a file of mode 0600 all at once: a reader sees the old one or the new one. `sync`: it is on disk on return.
 
     OSError when that fails, as on a full disk; nothing is left of it then.
@@ -56,7 +56,7 @@ def write_private(path: Path, content: bytes, *, sync: bool = False) -> None:
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines(content)
             if sync:
                 file.flush()
                 os.fsync(handle)

@@ -100,7 +100,7 @@ def _run_elastic(
                 group.lost()
                 state.restore()
             except MembershipChanged:
-                pass
+                state.on_leave()
             else:
                 if session.current is not None and group.size() > 1:
                     session.current.leave()

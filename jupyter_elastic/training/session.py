@@ -23,12 +23,12 @@ class Session(Protocol):
         """Tell how far the training is; whoever calls limits how often."""
         ...
 
-    def save(self, commit: bytes, *, durable: bool = False) -> None:
-        """Keep a commit (an opaque blob) so that it outlives this process; by rank 0 only. `durable`: on disk."""
+    def save(self, *commit: bytes | memoryview, durable: bool = False) -> None:
+        """Keep a commit (opaque, in pieces) so that it outlives this process; by rank 0 only. `durable`: on disk."""
         ...
 
-    def load(self) -> bytes | None:
-        """The last commit of this job, from whatever attempt; None before the first."""
+    def load(self) -> memoryview | None:
+        """The last commit of this job, from whatever attempt; None before the first. It does not change any more."""
         ...
 
     def change_wanted(self) -> bool:

@@ -6,25 +6,26 @@ date. Frameworks' objects are `Tracked`, which their own files make.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import cloudpickle
 import numpy as np
 
-from jupyter_elastic.training import data, logical, session
+from jupyter_elastic.training import commit_blob, data, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
-from jupyter_elastic.training.group import MembershipChanged
+from jupyter_elastic.training.group import Group, MembershipChanged
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
-FORMAT = 1
 _FRAMEWORKS = {"keras": ("keras", "tf_keras"), "torch": ("torch",), "tensorflow": ("tensorflow",)}
 """Our file for a framework, and the modules whose presence says that the cell uses it. On Keras' torch backend a model
 is a module of PyTorch's too: Keras is asked first."""
@@ -62,7 +63,13 @@ class State:
         self._in_epochs: object | None = None
         self._iteration: object | None = None
         self._fresh = True
-        self._saved: bytes | None = None
+        """It was never made the same as the other members'."""
+        self._restored = False
+        """It went back to a commit since it was last the same."""
+        self._left = False
+        """It is what it was when the group agreed to change."""
+        self._saved: commit_blob.Bytes | None = None
+        """The last commit; of rank 0 of a job, the one that is kept outside of this process."""
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -241,7 +248,9 @@ class State:
             raise StepWarmedUp
         if self._logical and not context.last_micro_batch:
             return  # no step is taken since the last one, and other processes may not come by here
-        self._save(durable=durable)
+        group = context.group
+        if durable or not context.change or group is None or not group.elastic:  # else `on_leave` keeps it
+            self._save(durable=durable)
         self.check_host_updates(saved=True)
 
     def save(self) -> None:
@@ -249,9 +258,20 @@ class State:
         self._save(durable=False)
 
     def _save(self, *, durable: bool) -> None:
-        self._saved = self.encoded()
-        if session.current is not None and _owns_commits():
-            session.current.save(self._saved, durable=durable)
+        pieces = self._pieces()
+        if session.current is None or not _owns_commits():
+            self._saved = b"".join(pieces)
+            return
+        try:
+            session.current.save(*pieces, durable=durable)
+        except OSError as problem:
+            size = sum(map(len, pieces)) / 1e6
+            raise EngineError(
+                f"There is no room for a commit of {size:.1f} MB, neither in shared memory (/dev/shm) nor in the job's "
+                f"folder: {problem}. The commit before is kept. Free some space and submit the cell again."
+            ) from problem
+        kept = session.current.load()
+        self._saved = b"".join(pieces) if kept is None else kept
 
     def begin(self) -> None:
         """Have something to go back to when a group breaks before the first commit."""
@@ -264,27 +284,56 @@ class State:
         Raises:
             BadRequest: There is none yet.
         """
+        if self._left:
+            return
         if self._saved is None:
             raise BadRequest("There is no commit to go back to: call state.commit() first.")
         for part in self._parts.values():
             part.reset()
         self.decode(self._saved)
+        self._restored = True
+
+    def on_leave(self) -> None:
+        """Called before a planned change: if all die in it, the job goes on from here."""
+        self._in_epochs = self._iteration = None
+        self._saved, self._left = None, True
+        if _owns_commits():
+            self._save(durable=False)
 
     def sync(self) -> None:
-        """Make every member's state that of rank 0; a job that begins anew takes up its last commit here."""
+        """Make the members' states one; a job that begins anew takes up its last commit here.
+
+        In a planned change, members keep their models and optimizers, and only newcomers take rank 0's. If one member
+        went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
+        """
         group = context.group
         if group is None or group.rank() == 0:
             if self._fresh:
                 self._load_first()
+            if self._fresh or self._saved is None:
                 self._save(durable=False)  # a job that must begin again begins with the same weights
-            else:
-                self._saved = self.encoded()
         if group is not None and group.size() > 1:
-            received = group.broadcast(self._saved or b"")
-            if group.rank() != 0:
-                self.decode(received)
-                self._saved = received
-        self._fresh = False
+            self._share(group)
+        self._fresh = self._restored = self._left = False
+
+    def _share(self, group: Group) -> None:
+        first = group.rank() == 0
+        flags = np.array([float(self._restored or (self._fresh and first)), float(self._fresh)])
+        restored, newcomers = group.total(flags)
+        plain = group.broadcast((first and commit_blob.plain(self._saved or b"")) or b"")
+        takes = not first and (self._fresh or restored > 0)
+        if restored or newcomers:
+            kept = _kept(plain) if takes else None
+            missing = group.total(np.array([float(takes and kept is None)]))[0]
+            sent = group.broadcast(bytes(self._saved or b"") if first else b"") if missing else b""
+            if takes:
+                self._saved = sent if kept is None else kept
+                self.decode(self._saved)
+        if not first and not takes:
+            self._take_plain(pickle.loads(plain))  # noqa: S301  by rank 0 of this job
+            if self._saved is None:
+                kept = _kept(plain)
+                self._saved = self.encoded() if kept is None else kept
 
     def require_logical(self) -> None:
         """Refuse what can't be the same for every number of processes."""
@@ -311,36 +360,33 @@ class State:
 
     def encoded(self) -> bytes:
         """Everything, as one blob."""
+        return b"".join(self._pieces())
+
+    def _pieces(self) -> list[commit_blob.Bytes]:
         _complete(self._parts)
         epoch, passes, done = self._position()
         plain = {name: value for name, value in self._values.items() if name not in self._parts}
         plain["epoch"] = epoch
         content = {
-            "format": FORMAT,
+            "name": uuid.uuid4().hex,  # tells it from every other commit
             "logical": self._logical and (self._logical, _torch().threads()),
             "position": (passes, done, self.step, self.samples, self.seen if epoch == self.epoch else 0),
-            "parts": {name: part.capture() for name, part in self._parts.items()},
             "values": plain,
         }
         try:
-            blob: bytes = cloudpickle.dumps(content, protocol=5)
+            pickled = cloudpickle.dumps(content, protocol=5)
         except Exception as problem:
             name = _unpicklable(plain)
             raise BadRequest(
                 f"state.{name} can't be committed ({problem}). Keep such an object outside of training.State, or hold "
                 "in the state the values from which it can be made again."
             ) from problem
-        return blob
+        return commit_blob.pack(pickled, {name: part.capture() for name, part in self._parts.items()})
 
-    def decode(self, blob: bytes) -> None:
+    def decode(self, blob: commit_blob.Bytes) -> None:
         """Make everything what it was when `blob` was encoded."""
-        content = pickle.loads(blob)  # noqa: S301  the job's own commit, from its own folder or its own rank 0
-        if content.get("format") != FORMAT:
-            raise EngineError(
-                f"The commit of this job has format {content.get('format')}, and this version reads {FORMAT}. "
-                "Submit the cell anew."
-            )
-        workers, threads = content.get("logical") or (None, None)
+        content, parts = commit_blob.unpack(blob)
+        workers, threads = content["logical"] or (None, None)
         if workers != self._logical:
             raise BadRequest(
                 f"The commit of this job was made with logical_workers={workers}, and the training.State here has "
@@ -349,15 +395,18 @@ class State:
             )
         if threads is not None:
             _torch().set_threads(threads)
-        missing = sorted(set(content["parts"]) - set(self._parts))
+        missing = sorted(set(parts) - set(self._parts))
         if missing:
             raise BadRequest(
                 f"The commit holds {', '.join(missing)}, and the training.State here does not: make the state with the "
                 "same attributes on every worker."
             )
         _complete(self._parts)
-        for name, captured in content["parts"].items():
+        for name, captured in parts.items():
             self._parts[name].apply(captured)
+        self._take_plain(content)
+
+    def _take_plain(self, content: dict[str, Any]) -> None:
         for name in set(self._values) - set(content["values"]) - set(self._parts):
             del self._values[name]
         self._values.update(content["values"])
@@ -396,11 +445,9 @@ class State:
         if self._iteration is None:
             context.change = None  # without `batches` nothing else says that the next step has begun
         if change:
-            self._regroup(saved=saved)
+            self._regroup()
 
-    def _regroup(self, *, saved: bool) -> NoReturn:
-        if not saved:  # whoever dies in the middle of a join takes the others with it: they come back to here
-            self._save(durable=False)
+    def _regroup(self) -> NoReturn:
         epoch, passes, done = self._position()
         self._step, self._samples, self._in_epoch = self.step, self.samples, self.seen
         context.micro_batch = None
@@ -509,6 +556,17 @@ def _owns_commits() -> bool:
     if context.group is not None and context.group.elastic:
         return context.group.rank() == 0
     return int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+
+def _kept(plain: bytes) -> memoryview | None:
+    """The job's last commit from shared memory or disk, if it is the one with these plain values."""
+    if session.current is None:
+        return None
+    with contextlib.suppress(OSError):
+        blob = session.current.load()
+        if blob is not None and commit_blob.plain(blob) == plain:
+            return blob
+    return None
 
 
 def frameworks() -> list[Any]:

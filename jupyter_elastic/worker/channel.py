@@ -136,12 +136,12 @@ class WorkerSession:
         if self.rank == 0:
             self._channel.send(messages.Progress(progress=progress))
 
-    def save(self, commit: bytes, *, durable: bool = False) -> None:
+    def save(self, *commit: bytes | memoryview, durable: bool = False) -> None:
         """Keep a commit so that it outlives this process."""
-        self._commits.save(commit, durable=durable)
+        self._commits.save(*commit, durable=durable)
         self._channel.send(messages.Committed(durable=durable))
 
-    def load(self) -> bytes | None:
+    def load(self) -> memoryview | None:
         """The last commit of this job."""
         return self._commits.load()
 

@@ -128,9 +128,9 @@ def _dump(state: Any, ordinal: int) -> bytes:
     return MAGIC + pickle.dumps({"ordinal": ordinal, "handlers": cloudpickle.dumps(handlers), "own": own})
 
 
-def _kept(blob: bytes | None, ordinal: int) -> dict[str, Any] | None:
+def _kept(blob: memoryview | None, ordinal: int) -> dict[str, Any] | None:
     """What `_dump` has kept of this state. A commit of another state of the cell is left alone."""
-    if blob is None or not blob.startswith(MAGIC):
+    if blob is None or blob[: len(MAGIC)] != MAGIC:
         return None
     kept: dict[str, Any] = pickle.loads(blob[len(MAGIC) :])  # noqa: S301 - by this job's own workers, in a private folder
     return kept if kept["ordinal"] == ordinal else None

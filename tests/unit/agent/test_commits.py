@@ -68,6 +68,34 @@ def test_shared_memory_that_is_full(folder: Path, monkeypatch: pytest.MonkeyPatc
         commits.drop_from_memory()
 
 
+def test_shared_memory_and_disk_that_are_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = Commits(folder)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    try:
+        commits.save(b"old")
+        with monkeypatch.context() as patched:
+            patched.setattr(private_files, "write_private", full)
+            with pytest.raises(OSError, match="No space"):
+                commits.save(b"new")
+        assert commits.load() == b"old"
+    finally:
+        commits.drop_from_memory()
+
+
+def test_what_is_loaded_stays_when_another_commit_comes(folder: Path) -> None:
+    commits = Commits(folder)
+    try:
+        commits.save(b"on", b"e")
+        one = commits.load()
+        commits.save(memoryview(b"two"))
+        assert (one, commits.load()) == (b"one", b"two")
+    finally:
+        commits.drop_from_memory()
+
+
 def test_put_away(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits = Commits(folder)
     try:

@@ -24,12 +24,12 @@ class MemorySession:
     def report(self, progress):
         self.reports.append(progress)
 
-    def save(self, commit, *, durable=False):
-        self.kept = commit
+    def save(self, *commit, durable=False):
+        self.kept = b"".join(commit)
         self.durable.append(durable)
 
     def load(self):
-        return self.kept
+        return None if self.kept is None else memoryview(self.kept)
 
     def change_wanted(self):
         return self.change
