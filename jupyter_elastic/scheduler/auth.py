@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from jupyter_elastic.types import JobId
+from jupyter_elastic.scheduler.shares import Terms
+from jupyter_elastic.types import JobId, JobRequest
 from jupyter_elastic.types.errors import BadRequest, NotAllowed
 
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
@@ -54,6 +55,29 @@ class Rights:
         """May `user` end the daemon? Only the one it runs as, and root; else NotAllowed."""
         if user not in {self.owner, user_name(0)}:
             raise NotAllowed(f"this daemon runs as {self.owner}; only {self.owner} may end it")
+
+    def ask_for(self, user: str, spec: JobRequest, terms: Terms) -> None:
+        """May a job of `user` go before others' and refuse to be paused, as this one asks? NotAllowed."""
+        highest = terms.priority or 0
+        if self.is_admin(user) or (spec.priority <= highest and (spec.preemptible or highest > 0)):
+            return
+        what = f"a priority above {highest}" if spec.priority > highest else "jobs that are never paused (--no-preempt)"
+        raise NotAllowed(
+            f"on this pool {user} may not have {what}: leave that out, or ask an administrator ({self._admins()}) "
+            "for `priority` in the file of shares"
+        )
+
+    def run_for(self, user: str, max_time_s: float | None, terms: Terms) -> float | None:
+        """The time limit of a job of `user` that asks for this one; NotAllowed where it may not run so long."""
+        longest = terms.max_time_s
+        if longest is None or self.is_admin(user):
+            return max_time_s
+        if max_time_s is not None and max_time_s > longest:
+            raise NotAllowed(
+                f"on this pool jobs of {user} may run for {longest:g} s at most, not {max_time_s:g}: lower --max-time, "
+                f"or ask an administrator ({self._admins()}) for `max_time_s` in the file of shares"
+            )
+        return longest if max_time_s is None else max_time_s
 
     def _admins(self) -> str:
         return ", ".join(sorted(self.admins))

@@ -95,7 +95,7 @@ class Daemon:
     def _start(self) -> None:
         settings, store = self.settings, self.store
         # A pool that has a history keeps the policy that was chosen last.
-        policy = settings.policy or ("" if store.core.state.seq else policies.DEFAULT)
+        policy = settings.policy or ("" if store.core.state.seq else self._default())
         socket = self.transport.listen_unix(str(settings.socket), shared=settings.shared, group=settings.group)
         self.endpoints.append(socket)
         if settings.tcp and settings.curve is not None:
@@ -115,6 +115,10 @@ class Daemon:
             self.pool, state.seq, store.replayed, len(state.jobs), state.capacity, state.policy,
             ", ".join(self.endpoints),
         )  # fmt: skip
+
+    def _default(self) -> str:
+        shared = self.settings.shared or bool(self.settings.tcp)
+        return policies.SHARED_DEFAULT if shared else policies.DEFAULT
 
     def switch_policy(self, stimulus: UsePolicy, context: Context) -> None:
         """Switch the policy if it can be made, and answer then."""

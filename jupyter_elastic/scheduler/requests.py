@@ -114,7 +114,11 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
     store, user = api.store, context.peer.user
     job = store.core.state.keys.get(ask.key)
     if job is None or store.core.state.owner_of(job) != user:  # the core says what is wrong with another's key
-        spec = replace(ask.spec, group=api.shares.group_of(user))  # nobody says himself which one is his
+        terms = api.shares.terms_of(user)
+        api.rights.ask_for(user, ask.spec, terms)
+        limit = api.rights.run_for(user, ask.spec.max_time_s, terms)
+        group = api.shares.group_of(user)  # nobody says himself which one is his
+        spec = replace(ask.spec, group=group, max_time_s=limit)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec))
         job = store.core.state.keys.get(ask.key)
     if job is None:
@@ -162,7 +166,11 @@ def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
 
 @answer.register
 def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
-    api.rights.change_job(context.peer.user, found(api.store.core.state, ask.job).owner, ask.job)
+    job = found(api.store.core.state, ask.job)
+    api.rights.change_job(context.peer.user, job.owner, ask.job)
+    if ask.preemptible is False:
+        spec = replace(job.spec, preemptible=False)
+        api.rights.ask_for(context.peer.user, spec, api.shares.terms_of(context.peer.user))
     numbers = [number for number in (ask.min_slots, ask.max_slots) if number is not UNSET]
     if ask.sizes is not UNSET:
         _check_sizes(ask.sizes)

@@ -1,4 +1,9 @@
-"""Who is in which group, and what shares of the pool users and groups have: the administrator's file.
+"""Who is in which group, what shares of the pool users and groups have, and what their jobs may ask for.
+
+The administrator's file:
+
+    [default]
+    max_time_s = 86400
 
     [groups.vision]
     members = ["ada", "grace"]
@@ -7,9 +12,11 @@
 
     [users.ada]
     weight = 3.0
+    priority = 10
 
 A weight is a user's or group's part of the slots against the others' (1 when absent), a quota the slots guaranteed to
-it. Knows the file's form; must not know policies.
+it. What a user's jobs may ask for stands under the user, else under the group (for each member), else under `default`.
+Knows the file's form; must not know policies.
 """
 
 from __future__ import annotations
@@ -24,7 +31,16 @@ from msgspec import Meta, Struct
 from jupyter_elastic.types.errors import BadRequest
 
 
-class Share(Struct, frozen=True, forbid_unknown_fields=True):
+class Terms(Struct, frozen=True, forbid_unknown_fields=True):
+    """What each job of a user may ask for; None: nothing is said here."""
+
+    priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    """The highest priority; from 1 on jobs may also refuse to be paused. Nobody said anything: 0."""
+    max_time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """The longest running time; a job that names none has this one. Nobody said anything: any."""
+
+
+class Share(Terms, frozen=True, forbid_unknown_fields=True):
     """What a user has."""
 
     weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
@@ -43,6 +59,7 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
 
     users: dict[str, Share] = {}
     groups: dict[str, GroupShare] = {}
+    default: Terms = Terms()
 
     @property
     def weights(self) -> dict[str, float]:
@@ -57,6 +74,16 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
     def group_of(self, user: str) -> str:
         """The user's group; empty for one that stands alone."""
         return next((name for name, group in self.groups.items() if user in group.members), "")
+
+    def terms_of(self, user: str) -> Terms:
+        """What the user's jobs may ask for."""
+        said = (self.users.get(user), self.groups.get(self.group_of(user)), self.default)
+        return Terms(
+            **{
+                name: next((value for terms in said if (value := getattr(terms, name, None)) is not None), None)
+                for name in Terms.__struct_fields__
+            }
+        )
 
 
 EQUAL = Shares()

@@ -2,3 +2,5 @@
 
 DEFAULT = "balanced"
 """The recommended policy, chosen on the evidence in docs/policies.md."""
+SHARED_DEFAULT = "fair"
+"""That of a pool of several users: it serves users before jobs, so that nobody waits for another's thousand jobs."""

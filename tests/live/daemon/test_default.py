@@ -29,6 +29,11 @@ def test_the_default_of_a_new_pool_and_the_choice_that_lasts(pool: Pool) -> None
     assert active(pool) == "las"
 
 
+def test_a_shared_pool_begins_with_a_policy_that_serves_users_before_jobs(pool: Pool) -> None:
+    pool.start("--socket", str(pool.folder.parent / "s"), plain=False)
+    assert active(pool) == "fair"
+
+
 def test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen(pool, spec, tmp_path) -> None:
     shares = tmp_path / "shares.toml"
     me = getpass.getuser()

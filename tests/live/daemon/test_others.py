@@ -72,3 +72,36 @@ def test_others_see_whose_a_job_is_its_name_state_slots_and_the_policys_reason(p
         assert "Traceback" not in errors
     _, explained, _ = other.elastic("explain", "1", "--json", more={"JUPYTER_ELASTIC_ENDPOINT": endpoint})
     assert json.loads(explained)["text"] == "Job 1 has failed."
+
+
+TRIES = """
+import sys
+from jupyter_elastic.client import Client
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobSpec
+from jupyter_elastic.types.errors import NotAllowed
+client = Client(sys.argv[1])
+for asked in ({"priority": 1}, {"preemptible": False}, {}):
+    spec = JobSpec(name="n", folder="/tmp/none", python=sys.executable, min_slots=1, max_slots=1, **asked)
+    try:
+        job = client.submit(spec)
+    except NotAllowed as problem:
+        print(problem)
+try:
+    client.ask(wire.ResizeJob(job=job, preemptible=False))
+except NotAllowed as problem:
+    print(problem)
+client.close()
+"""
+
+
+@needs_root
+def test_nobody_puts_himself_before_others(pool, other, open_folder) -> None:
+    pool.start("--socket", f"{open_folder}/s")
+    asking = other.start("-c", TRIES, f"ipc://{open_folder}/s", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told, errors = asking.communicate(timeout=60)
+    assert asking.returncode == 0, errors
+    assert [line.split(":")[0].split("may not have ")[1] for line in told.splitlines()] == [
+        "a priority above 0", "jobs that are never paused (--no-preempt)", "jobs that are never paused (--no-preempt)",
+    ]  # fmt: skip
+    assert told.count("an administrator (root)") == 3

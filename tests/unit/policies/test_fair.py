@@ -61,3 +61,14 @@ def test_a_gang_that_waited_past_all_patience_goes_first():
     gang = job(9, 4, owner="dan", queued_at=NOW - 3_700.0)
     assert ask(Fair, view(4, *small, gang)) == {9: 4}
     assert 9 not in ask(Fair, view(4, *small, gang), patience_s=4_000.0)
+
+
+def test_the_first_slot_that_comes_free_is_the_newcomers_whatever_the_others_queue():
+    """5,000 jobs of one user, then one of another: on the full pool it waits, of the first free slot it is the next."""
+    running = [job(number, 1, owner="ann", on=1) for number in (1, 2, 3, 4)]
+    queue = [job(number, 1, owner="ann") for number in range(5, 5_005)]
+    late = job(6_000, 1, owner="bob", queued_at=NOW - 1.0)
+    full = ask(Fair, view(4, *running, *queue, late))
+    assert sorted(full) == [1, 2, 3, 4]
+    freed = ask(Fair, view(4, *running[:3], *queue, late))
+    assert sorted(freed) == [1, 2, 3, 6_000]

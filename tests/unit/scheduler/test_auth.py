@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name, user_of_peer
+from jupyter_elastic.scheduler.shares import Terms
+from jupyter_elastic.types import JobRequest
 from jupyter_elastic.types.errors import BadRequest, NotAllowed
 
 
@@ -43,6 +46,30 @@ def test_rights_of_a_shared_pool() -> None:
     rights.shut_down("pool")
     with pytest.raises(NotAllowed):
         rights.shut_down("ann")
+
+
+def test_going_before_others_needs_a_right_that_the_file_of_shares_gives() -> None:
+    rights = Rights(owner="pool", admins=["ann"])
+    usual = JobRequest(min_slots=1, max_slots=1, priority=-5)
+    urgent, fixed = replace(usual, priority=3), replace(usual, preemptible=False)
+    rights.ask_for("bob", usual, Terms())
+    for spec, what in ((urgent, "a priority above 0"), (fixed, "--no-preempt")):
+        with pytest.raises(NotAllowed, match=rf"bob may not have .*{what}.* an administrator \(ann, pool, root\)"):
+            rights.ask_for("bob", spec, Terms())
+        rights.ask_for("ann", spec, Terms())
+        rights.ask_for("bob", spec, Terms(priority=3))
+    with pytest.raises(NotAllowed, match="a priority above 2"):
+        rights.ask_for("bob", urgent, Terms(priority=2))
+
+
+def test_the_longest_job() -> None:
+    rights = Rights(owner="pool")
+    hour = Terms(max_time_s=3600.0)
+    assert [rights.run_for("bob", asked, hour) for asked in (None, 60.0, 3600.0)] == [3600.0, 60.0, 3600.0]
+    assert [rights.run_for("bob", asked, Terms()) for asked in (None, 1e6)] == [None, 1e6]
+    assert rights.run_for("pool", None, hour) is None
+    with pytest.raises(NotAllowed, match=r"may run for 3600 s at most, not 3601: lower --max-time, or ask .*root"):
+        rights.run_for("bob", 3601.0, hour)
 
 
 def test_the_owner_of_a_personal_pool_may_do_all() -> None:

@@ -17,12 +17,28 @@ def test_groups_weights_and_quotas(tmp_path: Path) -> None:
     assert [shares.group_of(user) for user in ("ada", "grace", "root")] == ["vision", "vision", ""]
 
 
+def test_what_a_users_jobs_may_ask_for(tmp_path: Path) -> None:
+    path = tmp_path / "shares.toml"
+    path.write_text(
+        '[default]\nmax_time_s = 60\n[groups.lab]\nmembers = ["ada", "grace"]\npriority = 5\n'
+        "[users.ada]\npriority = 9\n[users.carl]\nmax_time_s = 600\n"
+    )
+    shares = read_shares(path)
+    said = {user: shares.terms_of(user) for user in ("ada", "grace", "carl", "eve")}
+    assert {user: (terms.priority, terms.max_time_s) for user, terms in said.items()} == {
+        "ada": (9, 60.0), "grace": (5, 60.0), "carl": (None, 600.0), "eve": (None, 60.0),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("[groups.vision]\nquota = -1", r"Expected `int` >= 0 - at `\$\.groups\[\.\.\.\]\.quota`"),
         ("[users.ada]\nweight = 0", "> 0"),
         ("[users.ada]\nwieght = 1", "unknown field `wieght`"),
+        ("[users.ada]\npriority = -1", ">= 0"),
+        ("[default]\nmax_time_s = 0", "> 0"),
+        ("[default]\nweight = 2", "unknown field `weight`"),
         ("[users.ada\nweight = 1", "line 1"),
         ('[groups.a]\nmembers = ["x"]\n[groups.b]\nmembers = ["x"]', "x is in more than one group"),
         ("[users.a]\n[groups.a]", "a is the name of a user and of a group"),
