@@ -158,7 +158,7 @@ class Reducer:
             elif kept is not None:
                 parameter.grad = kept.add_(parameter.grad.detach(), alpha=context.weight)
             elif context.weight != 1.0:
-                parameter.grad = parameter.grad.detach() * context.weight
+                parameter.grad = parameter.grad.detach().mul_(context.weight)
 
     def _add_up(self, parameters: list[torch.Tensor], *, change: bool) -> bool:
         """Sum over the group; flags that travel along say what was used and who wants a change."""

@@ -25,6 +25,8 @@ from jupyter_elastic.types.errors import EngineError
 
 JOIN = dt.timedelta(seconds=20)
 """How long members wait for each other to join: they come when they are ready to take a step."""
+LARGE = 1024 * 1024
+"""Bytes from which a tensor is worth a message of its own."""
 JOINS = 3
 """After so many joins that failed although nobody had died, the cause is not another member."""
 
@@ -118,16 +120,20 @@ class TorchGroup(WorkerGroup):
         return summed
 
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
-        """Each tensor's sum or mean over all members, one message for each type and device."""
+        """Each tensor's sum or mean over all members; the small ones of a type and device go in one message.
+
+        Large ones are reduced where they lie: memory for all of them, new in each step, costs more than the all-reduce.
+        """
         result: list[Any] = list(tensors)
         by_kind: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for index, tensor in enumerate(tensors):
-            by_kind.setdefault((tensor.dtype, tensor.device), []).append(index)
+            if tensor.nbytes >= LARGE and tensor.is_contiguous():
+                _reduce(tensor, mean=mean)
+            else:
+                by_kind.setdefault((tensor.dtype, tensor.device), []).append(index)
         for indices in by_kind.values():
             flat = torch.cat([result[index].reshape(-1) for index in indices])
-            dist.all_reduce(flat)
-            if mean:
-                flat /= dist.get_world_size()
+            _reduce(flat, mean=mean)
             for index, piece in zip(indices, flat.split([result[index].numel() for index in indices]), strict=True):
                 result[index] = piece.view_as(result[index])
         return result
@@ -151,6 +157,12 @@ class _Overlapping(DistributedDataParallel):
         pieces = context.micro_batch is not None and not context.micro_batch.only
         with self.no_sync() if pieces else contextlib.nullcontext():
             return super().forward(*args, **kwargs)
+
+
+def _reduce(tensor: torch.Tensor, *, mean: bool) -> None:
+    dist.all_reduce(tensor)
+    if mean:
+        tensor /= dist.get_world_size()
 
 
 def _add_up(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

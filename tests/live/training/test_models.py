@@ -84,6 +84,10 @@ loss_of = lambda xs, ys, ws: nn.functional.mse_loss(model(xs), ys)
         ).replace("model(xs)", "model(xs)[:, :1]"),
         PLAIN,
     ),
+    "a large layer": (
+        LINEAR.replace("nn.Linear(8, 1)", "nn.Linear(8, 40_000)").replace("model(xs)", "model(xs)[:, :1]"),
+        PLAIN,
+    ),
     "sparse gradients, SGD": (EMBEDDING.replace("OPTIMIZER", "torch.optim.SGD(model.parameters(), lr=0.1)"), PLAIN),
     "sparse gradients, SparseAdam": (
         EMBEDDING.replace("OPTIMIZER", "torch.optim.SparseAdam(model.parameters())"),
