@@ -58,6 +58,8 @@ class State:
         self._calls = 0
         self._unproven = 0
         """Samples of this pass since the optimizer last stepped."""
+        self._stepped = 0
+        """Batches of this pass until then: a change goes back to there, for a state holds no gradients."""
         self._idle = True
         """Whether it has not stepped in this pass."""
         self._in_epochs: object | None = None
@@ -169,6 +171,7 @@ class State:
 
     def _enter(self, count: int) -> int | None:
         """The batch with which a pass over the data begins; None when it was finished before a rescale."""
+        self._stepped = self._done
         if self._in_epochs is None:
             return self._done
         self._calls += 1
@@ -187,6 +190,8 @@ class State:
         if self._in_epochs is not None:  # a pass in which no optimizer steps is an evaluation
             context.passes[-1] = 0 if self._idle else count
         self._unproven += samples
+        if stepped or (self._idle and not any(getattr(f, "accumulates", bool)() for f in frameworks())):
+            self._stepped = done
         if stepped:
             self._step += 1
             self._samples, self._in_epoch = self._samples + self._unproven, self._in_epoch + self._unproven
@@ -215,7 +220,9 @@ class State:
         """Where a training that starts from now has to go on: epoch, pass over the data, batches done in it."""
         if self._in_epochs is not None and self._iteration is None and self._calls > 0 and self._calls >= self._pass:
             return self.epoch + 1, 0, 0
-        return self.epoch, self._pass, self._done + self._in_flight()
+        if self._in_flight():
+            return self.epoch, self._pass, self._done + 1
+        return self.epoch, self._pass, self._done if self._iteration is None else self._stepped
 
     def log(self, **values: Any) -> None:
         """Add a row to `history`: epoch, step and `values`.

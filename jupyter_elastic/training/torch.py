@@ -386,3 +386,5 @@ def collate_for(data: Any) -> Callable[[list[Any]], Any] | None:
 
 random_state, set_random_state, seed = torch.get_rng_state, torch.set_rng_state, torch.manual_seed
 threads, set_threads = torch.get_num_threads, torch.set_num_threads
+accumulates = torch.is_grad_enabled
+"""Whether a batch without an optimizer's step may have left gradients for the next one; an evaluation leaves none."""
