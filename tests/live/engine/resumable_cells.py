@@ -67,6 +67,22 @@ dist.destroy_process_group()
 """
 )
 
+HOROVOD = (
+    DDP.replace("import torch.distributed as dist\n", "import horovod.torch as hvd\n")
+    .replace("from torch.nn.parallel import DistributedDataParallel\n", "")
+    .replace('dist.init_process_group("gloo")\n', "hvd.init()\n")
+    .replace(
+        "together = DistributedDataParallel(model)\n",
+        "hvd.broadcast_parameters(model.state_dict(), root_rank=0)\nhvd.broadcast_optimizer_state(optimizer, root_rank=0)\n"
+        "together, own = model, optimizer\n"
+        "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())\n",
+    )
+    .replace("DistributedSampler(points)", "DistributedSampler(points, num_replicas=hvd.size(), rank=hvd.rank())")
+    .replace("optimizer=optimizer.state_dict()", "optimizer=own.state_dict()")
+    .replace("dist.destroy_process_group()\n", "hvd.shutdown()\n")
+)
+"""A loop for `horovodrun`, with no elastic one in it."""
+
 ACCELERATE = (
     _POINTS
     + """

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine import resumable_cells
-from tests.live.engine.bench import NOTE, Bench, asynchronous
+from tests.live.engine.bench import NOTE, Bench, asynchronous, needs
 from tests.live.engine.test_torchrun import TRAINED_S, framework
 
 minutes = pytest.mark.skipif(
@@ -130,24 +131,27 @@ async def test_its_own_error_ends_it_at_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("engine", "source"),
     [
-        pytest.param(resumable_cells.DDP, id="ddp"),
-        pytest.param(resumable_cells.ACCELERATE, id="accelerate", marks=[framework("accelerate"), minutes]),
-        pytest.param(resumable_cells.LIGHTNING, id="lightning", marks=[framework("lightning"), minutes]),
-        pytest.param(resumable_cells.TRAINER, id="trainer", marks=[framework("transformers"), minutes]),
+        pytest.param(Torch, resumable_cells.DDP, id="ddp"),
+        pytest.param(Horovod, resumable_cells.HOROVOD, id="horovod", marks=needs("torch")),
+        pytest.param(Torch, resumable_cells.ACCELERATE, id="accelerate", marks=[framework("accelerate"), minutes]),
+        pytest.param(Torch, resumable_cells.LIGHTNING, id="lightning", marks=[framework("lightning"), minutes]),
+        pytest.param(Torch, resumable_cells.TRAINER, id="trainer", marks=[framework("transformers"), minutes]),
     ],
 )
 @framework("torch")
 @asynchronous
-async def test_through_a_grow_and_a_death_it_comes_to_the_same_accuracy(tmp_path: Path, source: str) -> None:
+async def test_through_a_grow_and_a_death_it_comes_to_the_same_accuracy(
+    tmp_path: Path, engine: type, source: str
+) -> None:
     names = {"DISTURBED": False}
-    async with Bench(Torch, tmp_path / "alone", source, names=names, out=("accuracy",)) as alone:
+    async with Bench(engine, tmp_path / "alone", source, names=names, out=("accuracy",)) as alone:
         await alone.launch("h:0")
         assert (await alone.ended(TRAINED_S)).outcome == "completed", alone.story()
     names = {"DISTURBED": True}
     async with Bench(
-        Torch, tmp_path / "job", source, names=names, out=("accuracy", "restarts"), resumable=True
+        engine, tmp_path / "job", source, names=names, out=("accuracy", "restarts"), resumable=True
     ) as bench:
         await bench.launch("h:0")
         await bench.until(lambda: any(s["epoch"] >= 5 for s in bench.steps()), TRAINED_S)

@@ -108,7 +108,7 @@ POINTS = {
 AT = """
 def at(real, before):
     def replaced(*args, **kwargs):
-        now = os.path.exists(f"{FOLDER}/now") and training.session.current.rank == 2
+        now = os.path.exists(f"{FOLDER}/now") and training.session.current.rank == RANK
         now = now and context.group is not None and not context.warming_up
         if now and not before:
             real(*args, **kwargs)
@@ -119,14 +119,20 @@ def at(real, before):
     return replaced
 POINT = at(POINT, AHEAD)
 """
+SHORT_JOIN = "import datetime\ngroup.JOIN = datetime.timedelta(seconds=1)\n"
+
+
+def at(point: str, rank: int, number: str) -> str:
+    """Lines by which that rank gets the signal at a point of its next join."""
+    lines = AT.replace("POINT", POINTS[point]).replace("AHEAD", str(point != "after init"))
+    return lines.replace("RANK", str(rank)).replace("SIGNAL", number)
 
 
 @pytest.mark.parametrize("point", POINTS)
 @asynchronous
 async def test_a_newcomer_dies_in_its_join(folder: Path, point: str) -> None:
     """The survivors wait for the next one: their torch has counted a group that it has not."""
-    before = AT.replace("POINT", POINTS[point]).replace("AHEAD", str(point != "after init"))
-    async with make(folder, min_slots=3, before=before.replace("SIGNAL", "SIGKILL")) as bench:
+    async with make(folder, min_slots=3, before=at(point, 2, "SIGKILL")) as bench:
         await bench.launch("h:0", "h:1")
         await bench.step_at(2)
         (folder / "now").touch()
@@ -139,15 +145,34 @@ async def test_a_newcomer_dies_in_its_join(folder: Path, point: str) -> None:
 
 @asynchronous
 async def test_a_newcomer_that_stands_still_in_its_join_is_ended(folder: Path) -> None:
-    before = "import datetime\ngroup.JOIN = datetime.timedelta(seconds=1)\n" + AT
-    before = before.replace("POINT", POINTS["in the store"]).replace("AHEAD", "True").replace("SIGNAL", "SIGSTOP")
-    async with make(folder, before=before) as bench:
+    async with make(folder, before=SHORT_JOIN + at("in the store", 2, "SIGSTOP")) as bench:
         await bench.launch("h:0", "h:1")
         await bench.step_at(2)
         (folder / "now").touch()
         await bench.rescale("h:0", "h:1", "h:2")
         await bench.until(lambda: not (folder / "now").exists())
         await bench.step_at(3)
+        await complete(bench)
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("point", POINTS if EVERYTHING else ["in the store", "in sync"])
+@asynchronous
+async def test_rank_0_dies_or_stands_still_in_a_join(
+    folder: Path, point: str, number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on from what they had trained, or from the last commit: no step is missing."""
+    monkeypatch.setenv("JUPYTER_ELASTIC_WAIT_S", "0.6")
+    async with make(folder, before=SHORT_JOIN + at(point, 0, number)) as bench:
+        await bench.launch("h:0", "h:1")
+        begun = await bench.step_at(2)
+        (folder / "now").touch()
+        await bench.rescale("h:0", "h:1", "h:2")
+        await bench.until(lambda: not (folder / "now").exists())
+        (death,) = await bench.until(lambda: bench.of("DeathReported"))
+        assert death.rank == 0
+        assert (await bench.step_at(3, death.at))["step"] > begun["step"]
+        assert len(bench.of("DeathReported")) == 1
         await complete(bench)
 
 
