@@ -73,7 +73,8 @@ HOROVOD = (
     .replace('dist.init_process_group("gloo")\n', "hvd.init()\n")
     .replace(
         "together = DistributedDataParallel(model)\n",
-        "hvd.broadcast_parameters(model.state_dict(), root_rank=0)\nhvd.broadcast_optimizer_state(optimizer, root_rank=0)\n"
+        "hvd.broadcast_parameters(model.state_dict(), root_rank=0)\n"
+        "hvd.broadcast_optimizer_state(optimizer, root_rank=0)\n"
         "together, own = model, optimizer\n"
         "optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())\n",
     )

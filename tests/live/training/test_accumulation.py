@@ -1,0 +1,77 @@
+"""Gradients that a loop accumulates by hand over several batches: a change in between loses none of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.live.engine.bench import NOTE
+from tests.live.training.test_models import bench
+
+CELL = (
+    NOTE
+    + """
+import contextlib, torch
+from jupyter_elastic import training
+from jupyter_elastic.training.context import context
+
+torch.manual_seed(0)
+x, y = torch.randn(108, 6), torch.randn(108, 1)
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+state = training.State(model=model, optimizer=optimizer)
+
+@training.run
+def train(state):
+    net = training.wrap(model) if WRAP else model
+    for state.epoch in state.epochs(3):
+        for turn, (xs, ys) in enumerate(training.batches((x, y), 12)):
+            last = turn % 3 == 2
+            if turn % 3 == 0:
+                optimizer.zero_grad()
+            with contextlib.nullcontext() if last or net is model else net.no_sync():
+                (torch.nn.functional.mse_loss(net(xs), ys) / 3).backward()
+            if last:
+                optimizer.step()
+            if not context.warming_up and os.path.exists(f"{FOLDER}/waits"):
+                note(rank=training.rank(), size=training.size(), step=state.step, turn=turn)
+                if turn % 3 == 1 and state.step == (0 if training.size() == 1 else 4):
+                    while not (os.path.exists(f"{FOLDER}/lost") if training.size() > 1 else state.wanted()):
+                        time.sleep(0.01)
+            state.commit()
+        state.commit()
+
+train(state)
+weights = [p.detach().double().reshape(-1).tolist() for p in model.parameters()]
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "wrap"), [("horovod", False), ("torch", False), ("torch", True)], ids=["horovod", "torch", "no_sync"]
+)
+def test_a_grow_and_a_death_between_two_steps(engine, wrap, warm_workers, tmp_path):
+    source = CELL.replace("WRAP", str(wrap))
+    made = bench(engine, tmp_path, "", "", source)
+    (made.folder / "waits").touch()
+
+    async def story():
+        async with made:
+            await made.launch("h:0")
+            await made.step_at(1)
+            await made.rescale("h:0", "h:1")  # after the first of the batches of a step
+            waits = [2, 4, 1]
+            await made.until(lambda: [[s["size"], s["step"], s["turn"] % 3] for s in made.steps()].count(waits) == 2)
+            made.kill(1)
+            (made.folder / "lost").touch()
+            assert (await made.ended(60)).outcome == "completed", made.story()
+
+    asyncio.run(story())
+    alone = {"FOLDER": str(tmp_path)}
+    exec(source, alone)
+    found = made.results()
+    assert found
+    for result in found.values():
+        for mine, expected in zip(result["weights"], alone["weights"], strict=True):
+            assert mine == pytest.approx(expected, abs=1e-5)
