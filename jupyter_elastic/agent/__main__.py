@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.agent [--endpoint E] [--take-over] [--foreground]`: this user's agent."""
+"""`python -m jupyter_elastic.agent [--endpoint E] [--take-over] [--idle S] [--foreground]`: this user's agent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import logging.handlers
 import signal
 import sys
+from collections.abc import Coroutine
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -28,15 +29,27 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="replace this user's agent elsewhere (another container, another host), of which nothing runs any more",
     )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=agent.IDLE_S,
+        metavar="S",
+        help="leave when nothing ran for so long and no notebook, server or command of this user is there (900)",
+    )
     parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
     options = parser.parse_args(arguments)
+    if not options.idle > 0:
+        parser.error(f"--idle {options.idle}: expected a number of seconds")
     try:
-        lock = Lock(paths.agent_lock())
+        lock, clients = Lock(paths.agent_lock()), Lock(paths.clients_lock())
         if not lock.acquire():
             sys.stderr.write("this user's agent runs already\n")
             return 0
         _log(foreground=options.foreground)
-        asyncio.run(_until_signal(options.endpoint, take_over=options.take_over))
+        asyncio.run(
+            _until_signal(agent.serve(options.endpoint, clients, take_over=options.take_over, idle_s=options.idle))
+        )
+        lock.release()  # before `clients`, for which whoever needs an agent waits before it looks for one
     except ElasticError as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
@@ -61,9 +74,9 @@ def _log(*, foreground: bool) -> None:
     )
 
 
-async def _until_signal(endpoint: str | None, *, take_over: bool) -> None:
+async def _until_signal(agent_runs: Coroutine[None, None, None]) -> None:
     """Run the agent until TERM or INT, which end it and never its jobs."""
-    work = asyncio.ensure_future(agent.serve(endpoint, take_over=take_over))
+    work = asyncio.ensure_future(agent_runs)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, work.cancel)
     await asyncio.gather(work, return_exceptions=True)

@@ -25,6 +25,7 @@ from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
+from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, LeasesRenewed, ListJobs, RenewLeases
 from jupyter_elastic.types import AnyEffect, Launch
@@ -32,10 +33,14 @@ from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
 DAEMON_GONE_S = 600.0
 """With nothing running, the agent ends when no daemon has answered for so long."""
+IDLE_S = 900.0
+"""With nothing to do, and no process of its user there that may need it, the agent ends after so long."""
 PING_S = 10.0
 """How often it renews its leases, and so asks whether the daemon answers."""
 REMOVE_CAPTURES_S = 600.0
 """How often captures of ended jobs are removed."""
+NEEDED_S = 5.0
+"""How long the daemon may take to say whether a job of the user waits."""
 MOST_UNFINISHED = 500
 """The daemon may leave some out of a longer list: then nothing is removed."""
 
@@ -47,19 +52,28 @@ class _Leave(Exception):
 
 
 class Agent:
-    """Handles the daemon's orders for one user. `monotonic` and `sleep` are the clock."""
+    """Handles the daemon's orders for one user. `monotonic` and `sleep` are the clock.
+
+    Once it leaves because nobody needs it, it holds `clients`; its process must do so until another agent can start.
+    """
 
     def __init__(
         self,
         client: AsyncClient,
         *,
+        clients: Lock | None = None,
         leave_after_s: float = DAEMON_GONE_S,
+        idle_s: float = IDLE_S,
         ping_s: float = PING_S,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.client = client
+        self._clients = clients or Lock(paths.clients_lock())
         self._leave_after_s = leave_after_s
+        self._idle_s = idle_s
+        self._used = monotonic()
+        """When something last ran."""
         self._ping_s = ping_s
         self._monotonic = monotonic
         self._sleep = sleep
@@ -158,6 +172,7 @@ class Agent:
                 if answered - removed_at > REMOVE_CAPTURES_S:
                     removed_at = answered
                     self._tasks.create_task(self._remove_captures())  # it may take long
+                await self._leave_unless_needed()
             except (NotAllowed, ProtocolError):  # it answers, and takes us for gone, or another for this user's agent
                 answered = self._monotonic()
                 if not self.client.refusal:
@@ -172,7 +187,7 @@ class Agent:
     def _pause_s(self) -> float:
         """Until the next renewal: at most a third of the shortest term."""
         terms = (self._term_s, *(attempt.lease_s for attempt in self._attempts.values()))
-        return min([self._ping_s, *(term_s / 3 for term_s in terms if term_s)])
+        return min([self._ping_s, self._idle_s, *(term_s / 3 for term_s in terms if term_s)])
 
     async def _renew_leases(self, timeout_s: float) -> None:
         """Tell the daemon which attempts live, and end those that hold no slots any more."""
@@ -180,16 +195,37 @@ class Agent:
         answer = await self.client.ask(RenewLeases(attempts=tuple(attempts)), timeout_s=timeout_s)
         renewed = expect(answer, LeasesRenewed)
         self._term_s = renewed.lease_s
+        if renewed.warm:
+            kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
+            parents.send_away(parents.surplus(kept, renewed.warm, parents.most_memory()))
         for key, attempt in attempts.items():
             if key in renewed.held:
                 attempt.renewed(asked)
             else:
                 attempt.forfeit()
 
+    async def _leave_unless_needed(self) -> None:
+        """Raise `_Leave` when nothing ran for long, no job waits, and no process is there that may need this agent.
+
+        Such processes share a lock (`client.services`). Who comes while we hold it alone waits until we are gone.
+        """
+        if self._attempts:
+            self._used = self._monotonic()
+        if self._monotonic() - self._used < self._idle_s or not self._clients.acquire(attempts=1):
+            return
+        try:
+            answer = await self.client.ask(ListJobs(mine=True, limit=1), timeout_s=NEEDED_S)
+            needed = bool(self._attempts or expect(answer, Jobs).jobs)
+        except ElasticError:
+            needed = True  # nobody knows
+        if not needed:
+            raise _Leave(f"nothing has run for {self._idle_s:.0f} s, and nobody is there")
+        self._clients.release()
+
     async def _remove_captures(self) -> None:
         """Remove captures of jobs that have long ended."""
         try:
-            answer = await self.client.ask(ListJobs(limit=MOST_UNFINISHED))
+            answer = await self.client.ask(ListJobs(mine=True, limit=MOST_UNFINISHED))
             if not isinstance(answer, Jobs) or len(answer.jobs) >= MOST_UNFINISHED:
                 return
             unfinished = [info.spec.folder for info in answer.jobs]
@@ -223,8 +259,11 @@ def _is_ours() -> bool:
     return record is not None and record.pid == os.getpid()
 
 
-async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None:
-    """Run the agent; the caller holds its lock. `take_over`: replace one elsewhere of which nothing runs any more."""
+async def serve(endpoint: str | None, clients: Lock, *, take_over: bool, idle_s: float) -> None:
+    """Run the agent; the caller holds its lock, and lets go of it before `clients`.
+
+    `take_over`: replace one elsewhere of which nothing runs any more.
+    """
     pid, started = processes.this_process()
     record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
     private_files.write_json(paths.agent_file(), record)
@@ -232,4 +271,4 @@ async def serve(endpoint: str | None = None, *, take_over: bool = False) -> None
     client.hello = hello(take_over=take_over)
     async with client:
         log.info("agent %s of user %d, process %d", __version__, os.getuid(), pid)
-        await Agent(client).run()
+        await Agent(client, clients=clients, idle_s=idle_s).run()

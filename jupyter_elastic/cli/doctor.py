@@ -22,6 +22,7 @@ from jupyter_elastic.cli.commands import print_json, table
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver.engine import Engine, Finding
+from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
@@ -176,9 +177,17 @@ def check_captures() -> Finding:
     return Finding("captures", "ok", found)
 
 
+def check_warm_parents() -> Finding:
+    """What is kept warm for this user in this pool."""
+    kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
+    size = human(sum(parent.memory for parent in kept))
+    limit = f"at most {parents.most()} and {human(parents.most_memory())}, or what the pool allows"
+    return Finding("warm parents", "ok", f"{len(kept)} take {size}; {limit}" if parents.wanted() else "not wanted")
+
+
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python, check_jupyter, check_extension, check_daemon, check_engines, check_default_engines, check_gpus,
-    check_keras, check_hostname, check_captures,
+    check_keras, check_hostname, check_captures, check_warm_parents,
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """`jupyter elastic stop`: ends the processes of a pool, each identified by pid and start time.
 
-Daemon, agent and forkservers end by themselves when they have been idle for a while; this command ends them now. Knows
+Agent and forkservers end by themselves when they have been idle for a while; this command ends them and the daemon now. Knows
 the files in which they record their pids; must not import the daemon.
 """
 

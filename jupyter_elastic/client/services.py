@@ -44,6 +44,7 @@ def ensure(*, start: bool = True, agent: bool = True) -> str:
     """
     endpoint = endpoints.find() if endpoints.choose().endpoint else _daemon(start)
     if agent and start:
+        _stay_needed()
         _started("agent", AGENT, _agent)
     return endpoint.endpoint
 
@@ -65,6 +66,22 @@ def _daemon(start: bool) -> endpoints.Endpoint:
 def _agent() -> int | None:
     """The process that holds the lock of this user's agent, as it does for as long as it runs."""
     return Lock(paths.agent_lock()).holder()
+
+
+_needed: dict[Path, Lock] = {}
+"""Held until this process ends."""
+
+
+def _stay_needed() -> None:
+    """Keep this user's agent as long as this process lives. One that is leaving is gone when this returns."""
+    path = paths.clients_lock()
+    if path not in _needed:
+        lock = Lock(path)
+        if not lock.share(WAIT_S):
+            raise DaemonUnreachable(
+                f"this user's agent (process {_agent()}) is about to leave, and has not in {WAIT_S:g} s; end it"
+            )
+        _needed[path] = lock
 
 
 def _started(name: str, arguments: tuple[str, ...], living: Callable[[], _T | None]) -> _T:

@@ -26,15 +26,15 @@ class Lock:
         self.path = path
         self._file: FileIO | None = None
 
-    def acquire(self, *, wait: bool = False) -> bool:
+    def acquire(self, *, wait: bool = False, attempts: int = _ATTEMPTS) -> bool:
         """Take the lock; False if another process holds it (only without `wait`). Writes the pid into the file."""
         file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(attempts):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:  # held, or somebody asks this very moment whether it is (`holder`)
-                if attempt == _ATTEMPTS - 1:
+                if attempt == attempts - 1:
                     file.close()
                     return False
                 time.sleep(0.02)
@@ -42,6 +42,22 @@ class Lock:
         file.write(f"{os.getpid()}\n".encode())
         self._file = file
         return True
+
+    def share(self, limit_s: float) -> bool:
+        """Take the lock together with others that share it; False if somebody holds it alone for so long."""
+        file = FileIO(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
+        until = time.monotonic() + limit_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    file.close()
+                    return False
+                time.sleep(0.02)
+            else:
+                self._file = file
+                return True
 
     def release(self) -> None:
         """Give the lock back; harmless when it isn't held."""

@@ -149,3 +149,8 @@ def daemon_lock() -> Path:
 def agent_lock() -> Path:
     """Held (flock) by this user's one agent."""
     return runtime_dir() / "agent.lock"
+
+
+def clients_lock() -> Path:
+    """Shared (flock) by the processes that may need this user's agent; an agent that leaves holds it alone."""
+    return runtime_dir() / "clients.lock"

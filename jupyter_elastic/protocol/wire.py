@@ -81,9 +81,10 @@ class ResizeJob(Ask, frozen=True, kw_only=True):
 
 
 class ListJobs(Ask, frozen=True, kw_only=True):
-    """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`)."""
+    """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`); `mine`: only the asker's."""
 
     all: bool = False
+    mine: bool = False
     job: JobId | None = None
     limit: int = 1000
 
@@ -265,6 +266,8 @@ class LeasesRenewed(Answer, frozen=True, kw_only=True):
     held: tuple[tuple[JobId, int], ...] = ()
     lease_s: float = 0.0
     """The term of new leases; 0: they don't run out. An attempt keeps that of its `Launch`."""
+    warm: int = 0
+    """So many warm parents may a user keep on this pool; 0: as many as the user likes."""
 
 
 class Refused(Answer, frozen=True, kw_only=True):

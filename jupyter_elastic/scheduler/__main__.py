@@ -26,7 +26,7 @@ from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.connections import raise_descriptor_limit
 from jupyter_elastic.scheduler.daemon import Daemon
-from jupyter_elastic.scheduler.settings import LEASE_S, Settings
+from jupyter_elastic.scheduler.settings import LEASE_S, WARM, Settings
 from jupyter_elastic.scheduler.shares import EQUAL, read_shares
 from jupyter_elastic.scheduler.transport import Curve
 from jupyter_elastic.types.errors import BadRequest, ElasticError
@@ -95,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--admin", action="append", metavar="USER", help="a further administrator")
     parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights and quotas, for the policy fair")
     parser.add_argument("--hide-names", action="store_true", help="show others' jobs by their number")
+    parser.add_argument(
+        "--warm", type=int, metavar="N", help="so many warm parents may each user keep (3 with --socket or --tcp)"
+    )
     parser.add_argument("--keep-days", type=float, metavar="D", help="forget jobs so long after their end (30)")
     parser.add_argument("--keep-jobs", type=int, metavar="N", help="remember so many ended jobs at most (10000)")
     parser.add_argument(
@@ -113,6 +116,8 @@ def _settings(options: Options) -> Settings:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
     if not 0.01 <= options.deadline <= 3600:
         raise BadRequest(f"--deadline {options.deadline}: expected seconds from 0.01 to 3600")
+    if options.warm is not None and not 1 <= options.warm <= 1000:
+        raise BadRequest(f"--warm {options.warm}: expected a number from 1 to 1000")
     if options.lease is not None and options.lease != 0 and not 2 <= options.lease <= 86_400:
         raise BadRequest(f"--lease {options.lease}: expected seconds from 2 to 86400, or 0 for leases without end")
     if not (options.keep_days >= 0 and options.keep_jobs >= 0):
@@ -138,6 +143,7 @@ def _settings(options: Options) -> Settings:
         curve=curve,
         policy=options.policy,
         deadline_s=options.deadline,
+        warm=(WARM if options.socket or options.tcp else 0) if options.warm is None else options.warm,
         lease_s=(LEASE_S if options.socket or options.tcp else 0.0) if options.lease is None else options.lease,
         shares=read_shares(Path(options.shares)) if options.shares else EQUAL,
         keep_s=options.keep_days * 86_400,

@@ -36,6 +36,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     keep_jobs: int = KEEP_JOBS
     hide_names: bool = False
     lease: float | None = None
+    warm: int | None = None
     deadline: float = DEADLINE_S
 
 

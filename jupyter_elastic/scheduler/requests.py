@@ -184,7 +184,7 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
 @answer.register
 def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
-    infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit)
+    infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit, owner=context.peer.user if ask.mine else None)
     if len(infos) > limit:  # those with slots are always shown, then the newest
         active = [info for info in infos if info.phase in ACTIVE][:limit]
         others = [info for info in infos if info.phase not in ACTIVE]
@@ -270,7 +270,7 @@ def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer
 @answer.register
 def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> Answer:
     held = api.agents.renew(context.peer, ask.attempts)
-    return wire.LeasesRenewed(held=held, lease_s=api.settings.lease_s)
+    return wire.LeasesRenewed(held=held, lease_s=api.settings.lease_s, warm=api.settings.warm)
 
 
 @answer.register

@@ -18,6 +18,8 @@ LEASE_S = 120.0
 """The term of leases on a shared pool, unless its administrator chose another."""
 KEEP_JOBS = 10_000
 """How many ended jobs it holds at most, but for those of the last hour."""
+WARM = 3
+"""Warm parents of a user at most on a shared pool, unless its administrator chose another number."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     deadline_s: float = DEADLINE_S
     lease_s: float = 0.0
     """The term of the leases; 0: they don't run out."""
+    warm: int = 0
+    """Warm parents of a user at most; 0: as many as the user likes."""
     shares: Shares = EQUAL
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS

@@ -102,9 +102,9 @@ class Pool:
             self._collector = threading.Thread(target=self._collect, daemon=True)
             self._collector.start()
 
-    def start_agent(self) -> None:
+    def start_agent(self, *options: str) -> None:
         """Start the agent and wait until it is there; it connects by itself."""
-        self.agent = process = self._start("agent", "jupyter_elastic.agent")
+        self.agent = process = self._start("agent", "jupyter_elastic.agent", *options)
 
         def there() -> bool:
             try:

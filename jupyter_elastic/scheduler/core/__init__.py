@@ -121,15 +121,24 @@ class Core:
         """All that a policy may know at `now`."""
         return self._views.view(self.state, now)
 
-    def jobs(self, *, all: bool = False, job: JobId | None = None, limit: int = 1000) -> list[JobInfo]:  # noqa: A002
+    def jobs(
+        self,
+        *,
+        all: bool = False,  # noqa: A002
+        job: JobId | None = None,
+        limit: int = 1000,
+        owner: str | None = None,
+    ) -> list[JobInfo]:
         """The unfinished jobs, with `all` also the `limit` that ended last, oldest first; or the one `job`.
 
-        NotFound if there is no such job.
+        With `owner` only that user's. NotFound if there is no such job.
         """
         if job is not None:
             return [job_info(self.state, found(self.state, job))]
         ended = list(self.state.ended.values()) if all else []
         shown = [*ended[max(len(ended) - limit, 0) :], *self.state.jobs.values()]
+        if owner is not None:
+            shown = [one for one in shown if one.owner == owner]
         return [job_info(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
 
     def slots(self) -> list[SlotInfo]:

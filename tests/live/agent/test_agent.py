@@ -12,11 +12,13 @@ from msgspec.structs import replace
 
 from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
-from jupyter_elastic.protocol.wire import Done, LeasesRenewed, RenewLeases
-from jupyter_elastic.types import ExitReported, Launch, Rescale, RunningReported, Stop
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.protocol.wire import Done, Jobs, LeasesRenewed, ListJobs, RenewLeases
+from jupyter_elastic.types import ExitReported, JobInfo, JobSpec, Launch, Rescale, RunningReported, Stop
 from jupyter_elastic.types.errors import DaemonUnreachable
 from tests.support import fake_engine
 from tests.support.fake_engine import Script, launch
@@ -201,6 +203,93 @@ def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
     private_files.write_json(paths.agent_file(), record)
     asyncio.run(agent.Agent(Silent(), monotonic=lambda: now, sleep=sleep).run())
     assert now == 300.0 + agent.DAEMON_GONE_S + agent.PING_S
+
+
+class Idle(Daemon):
+    """A daemon for an agent whose clock goes on with its pauses; `jobs` of the user wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.jobs = 0.0, ()
+
+    async def sleep(self, seconds):
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    async def ask(self, ask, timeout_s=None):
+        if isinstance(ask, ListJobs):
+            assert ask.mine
+            return Jobs(jobs=self.jobs, seq=0)
+        return await super().ask(ask)
+
+    def run(self, until=lambda: False):
+        """Run an agent until it leaves, or until this holds; whether it has left, and its lock of those who need it."""
+        clients = Lock(paths.clients_lock())
+
+        async def live():
+            def clock():
+                if until():
+                    task.cancel()
+                return self.now
+
+            watched = agent.Agent(self, monotonic=clock, sleep=self.sleep, clients=clients)
+            task = asyncio.create_task(watched.run())
+            await asyncio.gather(task, return_exceptions=True)
+            return not task.cancelled()
+
+        async def limited():
+            async with asyncio.timeout(60):
+                return await live()
+
+        return asyncio.run(limited()), clients
+
+
+def test_an_agent_with_nothing_to_do_and_nobody_there_leaves_after_a_quarter_of_an_hour(pool_dir):
+    daemon = Idle()
+    left, clients = daemon.run()
+    assert left
+    assert agent.IDLE_S == 900 <= daemon.now <= agent.IDLE_S + 2 * agent.PING_S
+    assert not Lock(clients.path).share(0.0), "who comes now waits until it has gone"
+    clients.release()
+    assert Lock(clients.path).share(0.0)
+
+
+def test_an_agent_stays_as_long_as_a_process_of_its_user_may_need_it(pool_dir):
+    daemon, kernel = Idle(), Lock(paths.clients_lock())
+    assert kernel.share(0.0)
+
+    def later():
+        if daemon.now > 3 * agent.IDLE_S:
+            kernel.release()
+        return False
+
+    left, _ = daemon.run(later)
+    assert left
+    assert daemon.now > 3 * agent.IDLE_S
+
+
+def test_an_agent_stays_as_long_as_a_job_of_its_user_waits(pool_dir):
+    spec = JobSpec(name="n", folder="/x", python="p", min_slots=1, max_slots=1)
+    daemon = Idle()
+    daemon.jobs = (JobInfo(job=1, owner="me", spec=spec, phase="queued", submitted_at=0.0),)
+    left, clients = daemon.run(lambda: daemon.now > 3 * agent.IDLE_S)
+    assert not left
+    assert Lock(clients.path).share(0.0), "nobody waits for an agent that stays"
+
+
+def test_an_agent_keeps_no_more_warm_parents_than_the_pool_allows(pool_dir, monkeypatch):
+    sent_away = []
+    monkeypatch.setattr(agent.parents, "send_away", sent_away.extend)
+    kept = [parents.Parent((pid, 0.0), 1, float(pid), paths.runtime_dir() / f"{pid}.sock") for pid in range(1, 5)]
+    monkeypatch.setattr(agent.parents, "found", lambda _runtime, kinds=(): kept if kinds else [])
+
+    class Strict(Idle):
+        async def ask(self, ask, timeout_s=None):
+            answer = await super().ask(ask)
+            return replace(answer, warm=2) if isinstance(answer, LeasesRenewed) else answer
+
+    Strict().run(lambda: bool(sent_away))
+    assert [parent.known[0] for parent in sent_away] == [1, 2], "the least recently used ones go"
 
 
 def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
