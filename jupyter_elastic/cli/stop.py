@@ -1,7 +1,7 @@
 """`jupyter elastic stop`: ends the processes of a pool, each identified by pid and start time.
 
-Agent and forkservers end by themselves when they have been idle for a while; this command ends them and the daemon now. Knows
-the files in which they record their pids; must not import the daemon.
+Agent and forkservers end by themselves when they have been idle for a while; this ends them now, and the daemon.
+Knows the files in which they record their pids; must not import the daemon.
 """
 
 from __future__ import annotations
