@@ -22,7 +22,7 @@ from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.scheduler import hosts, plugins, systemd
-from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name
+from jupyter_elastic.scheduler.auth import Keys, Rights, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.connections import raise_descriptor_limit
 from jupyter_elastic.scheduler.daemon import Daemon
@@ -179,8 +179,8 @@ def _group(name: str) -> int:
 def _curve(table: Path) -> Curve:
     """The daemon's key pair, made once and kept, and the table of those who may connect."""
     try:
-        parse_keys(table.read_text(encoding="utf-8"), str(table))
-    except (OSError, UnicodeDecodeError) as problem:
+        table.read_bytes()
+    except OSError as problem:
         raise BadRequest(
             f"--tcp needs a table of keys, and {table} can't be read ({problem}); write a line `public-key user` each"
         ) from problem

@@ -7,16 +7,18 @@ do as they like with their own jobs.
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from jupyter_elastic.scheduler.shares import Terms
 from jupyter_elastic.types import JobId, JobRequest
-from jupyter_elastic.types.errors import BadRequest, NotAllowed
+from jupyter_elastic.types.errors import NotAllowed
+
+log = logging.getLogger(__name__)
 
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
 
@@ -27,6 +29,10 @@ class Rights:
     def __init__(self, *, owner: str | None = None, admins: Iterable[str] = ()) -> None:
         self.owner = owner or user_name(os.getuid())
         self.admins = frozenset({self.owner, user_name(0), *admins})
+        own = {self.owner: os.getuid(), user_name(0): 0} if owner is None else {}
+        ids = {name: uid_of(name) for name in admins} | own
+        self.ids = {name: uid for name, uid in ids.items() if uid is not None}
+        """The UNIX ids of the administrators: whoever takes such a name later is none."""
 
     def is_admin(self, user: str) -> bool:
         """Whether this user administers the pool."""
@@ -83,56 +89,82 @@ class Rights:
         return ", ".join(sorted(self.admins))
 
 
-def user_of_peer(address: str) -> str | None:
-    """The user behind a `Peer-Address` that libzmq gives for a UNIX socket (`localhost:uid:gid:pid`); else None.
+def uid_of_peer(address: str) -> int | None:
+    """The user's id in a `Peer-Address` that libzmq gives for a UNIX socket (`localhost:uid:gid:pid`); else None.
 
     libzmq asks the kernel (SO_PEERCRED) when the connection is made; the peer can't choose what stands there.
     """
     match = _PEER.fullmatch(address)
-    return user_name(int(match[1])) if match else None
+    return int(match[1]) if match else None
 
 
-@lru_cache(maxsize=4096)
 def user_name(uid: int) -> str:
-    """The name of a UNIX user; `#uid`, which no user can be called, where there is none."""
+    """The name of a UNIX user now; `#uid`, which no user can be called, where there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return f"#{uid}"
 
 
+def uid_of(name: str) -> int | None:
+    """The UNIX id of this name now; None where there is no such user."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
 class Keys:
     """The table of CURVE public keys that may connect over TCP, one `key user` a line; `# ` begins a comment.
 
-    It is read again when the file changes, so that a key can be added or struck off while the daemon runs.
+    It is read again when the file changes, so that a key can be added or struck off while the daemon runs. A line that
+    is no such pair costs itself and is logged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stamp: tuple[int, int] | None = None
         self._users: dict[str, str] = {}
+        self._problems: frozenset[str] = frozenset()
 
     def user(self, key: str) -> str | None:
         """The user whose Z85 key this is; None for an unknown key. Never raises: it is asked inside a handshake."""
+        self.read_again()
+        return self._users.get(key)
+
+    def read_again(self) -> bool:
+        """Read the file if it has changed; whether it was."""
         try:
             info = self.path.stat()
             stamp = (info.st_mtime_ns, info.st_size)
-            if stamp != self._stamp:
-                self._users = parse_keys(self.path.read_text(encoding="utf-8"), str(self.path))
-                self._stamp = stamp
-        except (OSError, UnicodeDecodeError, BadRequest):
-            self._users, self._stamp = {}, None  # closed while it can't be read
-        return self._users.get(key)
+            if stamp == self._stamp:
+                return False
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+        except OSError as problem:  # closed while it can't be read
+            self._take({}, [f"{self.path} can't be read, and lets nobody in ({problem})"])
+            changed, self._stamp = self._stamp is not None, None
+            return changed
+        self._take(*parse_keys(text, str(self.path)))
+        self._stamp = stamp
+        return True
+
+    def _take(self, users: dict[str, str], problems: list[str]) -> None:
+        for problem in problems:
+            if problem not in self._problems:
+                log.warning("%s", problem)
+        self._users, self._problems = users, frozenset(problems)
 
 
-def parse_keys(text: str, where: str = "the table of keys") -> dict[str, str]:
-    """Key to user. BadRequest names a line that isn't `key user`."""
+def parse_keys(text: str, where: str = "the table of keys") -> tuple[dict[str, str], list[str]]:
+    """Key to user, and what is wrong with each line that isn't `key user`."""
     users: dict[str, str] = {}
+    problems = []
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
         if not fields or fields[0] == "#":  # a key may begin with `#` itself, but never stands alone
             continue
         if len(fields) != 2 or len(fields[0]) != 40:
-            raise BadRequest(f"{where}, line {number}: expected a public key of 40 characters, a space and a user name")
-        users[fields[0]] = fields[1]
-    return users
+            problems.append(f"{where}, line {number}: expected a public key of 40 characters, a space and a user name")
+        else:
+            users[fields[0]] = fields[1]
+    return users, problems

@@ -22,8 +22,6 @@ from typing import Any
 import zmq
 from msgspec import Struct
 
-from jupyter_elastic.scheduler.auth import user_name
-
 BY_USER = 200
 """Connections of one user: a kernel, a server, an agent and a command are one each."""
 MOST = 10_000
@@ -45,8 +43,8 @@ log = logging.getLogger(__name__)
 class Connection(Struct, eq=False):
     """One accepted connection."""
 
-    user: str | None
-    """None: over TCP, and its key is not known yet."""
+    user: str | int | None
+    """The UNIX id, or by whose key it came over TCP; None: that is not known yet."""
     since: float
     surplus: bool = False
     """Its user has too many; it is told so."""
@@ -61,6 +59,7 @@ class Connections:
     Args:
         by_user: How many a user may have; one more is told so, and of twice as many the rest is ended at once.
         is_admin: Whose are not limited.
+        name_of: What a UNIX id is called, as far as that is known.
         left: Called with the `peer` of a connection that has ended.
     """
 
@@ -71,6 +70,7 @@ class Connections:
         *,
         by_user: int,
         is_admin: Callable[[str], bool],
+        name_of: Callable[[int], str],
         left: Callable[[Any], None],
     ) -> None:
         self.by_user = by_user
@@ -78,11 +78,12 @@ class Connections:
         self._context = context
         self._monotonic = monotonic
         self._is_admin = is_admin
+        self._name_of = name_of
         self._left = left
         self._monitors: list[zmq.Socket[bytes]] = []
         self._open: dict[int, Connection] = {}
-        self._count: Counter[str | None] = Counter()
-        self._full: set[str | None] = set()
+        self._count: Counter[str | int | None] = Counter()
+        self._full: set[str | int | None] = set()
         """Whose surplus is in the log already."""
 
     def __len__(self) -> int:
@@ -132,6 +133,11 @@ class Connections:
                 self._belongs(descriptor, connection, user)
         return connection
 
+    def end(self, descriptor: int) -> None:
+        """Hang up."""
+        if descriptor in self._open:
+            _cut(descriptor, self._open[descriptor])
+
     def end_silent(self) -> None:
         """End those that have said nothing since they came."""
         limit = self._monotonic() - SILENT_S
@@ -154,12 +160,13 @@ class Connections:
         elif self._count[None] > self.most // 4 or len(self._open) > self.most:
             _cut(descriptor, connection)
 
-    def _belongs(self, descriptor: int, connection: Connection, user: str) -> None:
+    def _belongs(self, descriptor: int, connection: Connection, user: str | int) -> None:
         self._count[None] -= 1
         self._count[user] += 1
         connection.user = user
         count = self._count[user]
-        if self._is_admin(user):
+        name = self._name_of(user) if isinstance(user, int) else user
+        if self._is_admin(name):
             if len(self._open) > self.most + ADMINS:
                 _cut(descriptor, connection)
             return
@@ -168,7 +175,7 @@ class Connections:
             _cut(descriptor, connection)
         if connection.surplus and user not in self._full:
             self._full.add(user)
-            log.warning("%s has %d connections; more are refused", user, self.by_user)
+            log.warning("%s has %d connections; more are refused", name, self.by_user)
 
     def _gone(self, descriptor: int) -> None:
         connection = self._open.pop(descriptor, None)
@@ -198,8 +205,8 @@ def most_connections() -> int:
     return MOST if limit == resource.RLIM_INFINITY else max(min(limit - RESERVE, MOST), 64)
 
 
-def _user_of(descriptor: int) -> str | None:
-    """Whose connection it is; None where the kernel can't say (TCP), or where it has gone."""
+def _user_of(descriptor: int) -> int | None:
+    """By UNIX id whose connection it is; None where the kernel can't say (TCP), or where it has gone."""
     try:
         socket = sockets.socket(fileno=descriptor)
     except OSError:
@@ -208,7 +215,7 @@ def _user_of(descriptor: int) -> str | None:
         if socket.family != sockets.AF_UNIX:
             return None
         found = socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
-        return user_name(_CREDENTIALS.unpack(found)[1])
+        return int(_CREDENTIALS.unpack(found)[1])
     except OSError:
         return None
     finally:

@@ -23,6 +23,7 @@ from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
 from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
 from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooMuch
@@ -49,7 +50,10 @@ class Daemon:
         self.endpoints: list[str] = []
         self.store = StateStore(Journal(settings.state_dir / "journal.sqlite"), settings.shares, clock)
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
-        self.transport = Transport(self._take, self._commit, clock.monotonic, is_admin=self.rights.is_admin)
+        users = Users({uid: name for name, uid in self.rights.ids.items()}, bound=self._id_of)
+        self.transport = Transport(
+            self._take, self._commit, clock.monotonic, is_admin=self.rights.is_admin, users=users
+        )
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.visibility)
         self._runner = PolicyRunner(settings.deadline_s)
@@ -115,6 +119,10 @@ class Daemon:
             self.pool, state.seq, store.replayed, len(state.jobs), state.capacity, state.policy,
             ", ".join(self.endpoints),
         )  # fmt: skip
+
+    def _id_of(self, name: str) -> int | None:
+        """The UNIX id that this name belongs to; None: to none yet."""
+        return self.rights.ids.get(name, self.store.core.state.ids.get(name))
 
     def _default(self) -> str:
         shared = self.settings.shared or bool(self.settings.tcp)

@@ -119,7 +119,7 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
         limit = api.rights.run_for(user, ask.spec.max_time_s, terms)
         group = api.shares.group_of(user)  # nobody says himself which one is his
         spec = replace(ask.spec, group=group, max_time_s=limit)
-        store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec))
+        store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)
     if job is None:
         raise BadRequest("the job was not accepted; submit it with a new key")

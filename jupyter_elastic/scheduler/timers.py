@@ -64,6 +64,7 @@ class Timers:
                 self._agents.report_all()
             self._agents.drop_silent()
             self._transport.connections.end_silent()
+            self._transport.end_changed()
             self._agents.end_leases()
             self._transport.prune(PEER_SILENCE_S)
             if self._store.failing is None:

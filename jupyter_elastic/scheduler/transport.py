@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 from collections import deque
@@ -24,14 +25,19 @@ from msgspec import Struct, field
 from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
-from jupyter_elastic.scheduler.auth import Keys, user_of_peer
+from jupyter_elastic.scheduler.auth import Keys, uid_of_peer
 from jupyter_elastic.scheduler.connections import BY_USER, Connections
+from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.types import AgentPlace
 
 BATCH = 512
 """Frames handled before the next look at the clock."""
 OUTBOX = 10_000
 """Frames kept for a peer that does not read, beside the 1000 in its socket; one more and it is dropped."""
+HELD_BYTES = 64 * 1024 * 1024
+"""What waits of all newcomers until it is known who they are; one more frame costs its sender the connection."""
+NAMES_S = 60.0
+"""So often it is asked whether users are still called what they were when they came."""
 _ZAP = "inproc://zeromq.zap.01"
 
 log = logging.getLogger(__name__)
@@ -53,6 +59,9 @@ class Peer(Struct, eq=False):
     socket: zmq.Socket[bytes]
     identity: bytes
     user: str
+    who: int | str = ""
+    """The UNIX id, or the public key, that stands for the user."""
+    descriptor: int = -1
     role: str = "client"
     place: AgentPlace | None = None
     """Where it is, if it is an agent."""
@@ -60,8 +69,14 @@ class Peer(Struct, eq=False):
     """Monotonic time of its last frame."""
     outbox: deque[bytes] = field(default_factory=deque)
     gone: bool = False
+    hung_up: bool = False
     surplus: bool = False
     """It is one connection more than its user may have."""
+
+    @property
+    def uid(self) -> int | None:
+        """The user's UNIX id; None for who came by a key."""
+        return self.who if isinstance(self.who, int) else None
 
 
 class Transport:
@@ -75,13 +90,24 @@ class Transport:
         *,
         connections_by_user: int = BY_USER,
         is_admin: Callable[[str], bool] = lambda _user: True,
+        users: Users | None = None,
     ) -> None:
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
+        self._users = users or Users()
+        self._held: dict[tuple[int, bytes], list[zmq.Frame]] = {}
+        """What newcomers have said, until it is known who they are."""
+        self._held_bytes = 0
+        self._names_at = monotonic() + NAMES_S
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.connections = Connections(
-            self._context, monotonic, by_user=connections_by_user, is_admin=is_admin, left=self._left
+            self._context,
+            monotonic,
+            by_user=connections_by_user,
+            is_admin=is_admin,
+            name_of=self._users.known,
+            left=self._left,
         )
         self._monitors: list[zmq.Socket[bytes]] = []
         self._sockets: dict[zmq.Socket[bytes], bool] = {}
@@ -180,6 +206,33 @@ class Transport:
         self._lagging.discard(peer)
         self._peers.pop((id(peer.socket), peer.identity), None)
 
+    def hang_up(self, peer: Peer) -> None:
+        """End its connection; what it has sent before and was not taken yet is lost."""
+        peer.hung_up = True
+        self.connections.end(peer.descriptor)
+
+    def end_changed(self) -> None:
+        """End the connections of whoever is no longer who he was: a key that was struck off, an id under a new name."""
+        if self._keys is not None and self._keys.read_again():
+            for peer in list(self._peers.values()):
+                if isinstance(peer.who, str) and self._keys.user(peer.who) != peer.user:
+                    self._end(peer)
+        if self._monotonic() >= self._names_at:
+            self._names_at = self._monotonic() + NAMES_S
+            for uid in {peer.who for peer in self._peers.values() if isinstance(peer.who, int)}:
+                self._users.ask(uid, functools.partial(self._end_renamed, uid))
+
+    def _end_renamed(self, uid: int, user: str) -> None:
+        if user == f"#{uid}":
+            return  # the directory knows no name now: it may be out of reach
+        for peer in [peer for peer in self._peers.values() if peer.who == uid and peer.user != user]:
+            self._end(peer)
+
+    def _end(self, peer: Peer) -> None:
+        log.warning("%s is no longer who was let in: the connection is ended", peer.user)
+        self.hang_up(peer)
+        self.forget(peer)
+
     def prune(self, silent_s: float) -> None:
         """Forget peers that have said nothing for so long; one that lives is known again with its next frame."""
         limit = self._monotonic() - silent_s
@@ -245,32 +298,68 @@ class Transport:
         identity = parts[0].bytes
         if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:
             return
-        user = self._user(curve, parts[1])
-        if user is None:
+        who = self._who(curve, parts[1])
+        if who is None:
             return
         key = (id(socket), identity)
         peer = self._peers.get(key)
-        if peer is None or peer.user != user:
-            if peer is not None:
-                self.forget(peer)
-            peer = self._peers[key] = Peer(socket, identity, user)
-            connection = self.connections.find(_connection(parts[1]), user)
-            if connection is not None:
-                connection.peer, peer.surplus = peer, connection.surplus
+        if peer is None:
+            if isinstance(who, int):
+                self._hold(socket, identity, who, parts[1])
+                return
+            user = self._keys.user(who) if self._keys is not None else None
+            if user is None:
+                self.connections.end(_connection(parts[1]))
+                return
+            peer = self._meet(socket, identity, who, user, parts[1])
+        self._hear(peer, parts[1], now)
+
+    def _hold(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, frame: zmq.Frame) -> None:
+        """Keep what a newcomer says until it is known who that is."""
+        key = (id(socket), identity)
+        if key not in self._held:
+            self._held[key] = []
+            self._users.ask(uid, functools.partial(self._known, socket, identity, uid))
+        if self._held_bytes + len(frame) > HELD_BYTES:
+            self.connections.end(_connection(frame))
+            return
+        self._held[key].append(frame)
+        self._held_bytes += len(frame)
+
+    def _known(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, user: str) -> None:
+        """It is known who the newcomer is: take what he has said so far."""
+        frames = self._held.pop((id(socket), identity))
+        self._held_bytes -= sum(map(len, frames))
+        if self._loop is None or not frames:
+            return
+        peer = self._meet(socket, identity, uid, user, frames[0])
+        for frame in frames:
+            self._hear(peer, frame, self._monotonic())
+        self._rest()
+
+    def _meet(self, socket: zmq.Socket[bytes], identity: bytes, who: int | str, user: str, frame: zmq.Frame) -> Peer:
+        peer = Peer(socket, identity, user, who, _connection(frame))
+        self._peers[id(socket), identity] = peer
+        connection = self.connections.find(peer.descriptor, user)
+        if connection is not None:
+            connection.peer, peer.surplus = peer, connection.surplus
+        return peer
+
+    def _hear(self, peer: Peer, frame: zmq.Frame, now: float) -> None:
         peer.heard_at = now
-        self._take(peer, parts[1].buffer)
+        self._take(peer, frame.buffer)
 
     @staticmethod
-    def _user(curve: bool, frame: zmq.Frame) -> str | None:
-        """Who sent it.
+    def _who(curve: bool, frame: zmq.Frame) -> int | str | None:
+        """Who sent it: a UNIX id or a public key.
 
         Each source is asked only where the other end can't write it: `User-Id` counts under CURVE alone, where the
-        table of keys gave it; elsewhere a peer can put it into its own greeting.
+        judge of handshakes gave it; elsewhere a peer can put it into its own greeting.
         """
         try:
             if curve:
                 return str(frame.get("User-Id")) or None
-            return user_of_peer(str(frame.get("Peer-Address")))
+            return uid_of_peer(str(frame.get("Peer-Address")))
         except zmq.ZMQError:
             return None
 
@@ -290,16 +379,17 @@ class Transport:
         """Judge handshakes (ZeroMQ RFC 27). Nothing may escape, or every later client would hang."""
         while self._zap is not None and _readable(self._zap):
             parts = self._zap.recv_multipart()
-            version, request, user = parts[0], parts[1] if len(parts) > 1 else b"", None
+            version, request, key, user = parts[0], parts[1] if len(parts) > 1 else b"", b"", None
             try:
                 if len(parts) == 7 and parts[5] == b"CURVE" and self._keys is not None:
-                    user = self._keys.user(z85.encode(parts[6]).decode("ascii"))
+                    key = z85.encode(parts[6])
+                    user = self._keys.user(key.decode("ascii"))
             except Exception:
                 log.exception("a CURVE handshake could not be judged")
             if user is None:
                 reply = [version, request, b"400", b"this key is not in the table", b"", b""]
             else:
-                reply = [version, request, b"200", b"welcome", user.encode(), b""]
+                reply = [version, request, b"200", b"welcome", key, b""]
             self._zap.send_multipart(reply)
 
 

@@ -32,6 +32,8 @@ class JobSubmitted(EventData, frozen=True, kw_only=True):
     job: JobId
     owner: str
     spec: JobSpec
+    uid: int | None = None
+    """The owner's UNIX id; None in old journals, and for who came by a key."""
 
 
 class AttemptEvent(EventData, frozen=True, kw_only=True):

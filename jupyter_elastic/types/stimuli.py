@@ -34,6 +34,8 @@ class Submit(Stimulus, frozen=True, kw_only=True):
     """Command: queue this job. Answered by `JobSubmitted`, or an error that says what to change."""
 
     spec: JobSpec
+    uid: int | None = None
+    """The UNIX id of who asks; None for who came by a key."""
 
 
 class Cancel(Stimulus, frozen=True, kw_only=True):

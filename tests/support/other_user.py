@@ -47,13 +47,18 @@ class OtherUser:
         }
 
     def start(
-        self, *words: str, more: Mapping[str, str] | None = None, groups: Sequence[int] = (), **options: Any
+        self,
+        *words: str,
+        more: Mapping[str, str] | None = None,
+        groups: Sequence[int] = (),
+        uid: int = UID,
+        **options: Any,
     ) -> subprocess.Popen[str]:
         """Start `python -P` with these words; `more` is added to the environment, `groups` to the user's."""
         return subprocess.Popen(
             [interpreter(), "-P", *words],
             env={**self.environment, **(more or {})},
-            user=UID, group=UID, extra_groups=groups, cwd="/", text=True, stdin=subprocess.DEVNULL, **options,
+            user=uid, group=uid, extra_groups=groups, cwd="/", text=True, stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
 
     def elastic(self, *words: str, more: Mapping[str, str] | None = None) -> tuple[int, str, str]:

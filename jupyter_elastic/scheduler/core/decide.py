@@ -93,7 +93,7 @@ def _submit(state: State, command: Submit) -> EventList:
         return []
     _check_spec(command.spec)
     _check_fits(state, command.spec)
-    return [JobSubmitted(job=state.next_job, owner=command.by, spec=command.spec)]
+    return [JobSubmitted(job=state.next_job, owner=command.by, spec=command.spec, uid=command.uid)]
 
 
 def _check_spec(spec: JobSpec) -> None:

@@ -178,6 +178,8 @@ class State(Struct, kw_only=True):
     slots: dict[SlotId, SlotState] = field(default_factory=dict)
     agents: dict[str, bool] = field(default_factory=dict)
     """Users whose agent was ever seen, and whether it is connected."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """UNIX ids of owners of jobs, as long as one of these is remembered: their names are nobody else's."""
     places: dict[str, AgentPlace] = field(default_factory=dict)
     """Where the agent of a user is, or was last: what runs was launched there."""
     policy: str = FALLBACK
@@ -267,6 +269,8 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     state.jobs[data.job] = job
     insort(state.order, job.key)
     state.keys[event.cause] = data.job
+    if data.uid is not None:
+        state.ids[data.owner] = data.uid
     state.next_job = max(state.next_job, data.job + 1)
 
 
@@ -401,6 +405,8 @@ def _forgotten(state: State, data: JobsForgotten) -> None:
     for job in gone:
         state.ended.pop(job, None)
     state.keys = {key: job for key, job in state.keys.items() if job not in gone}
+    owners = {job.owner for jobs in (state.jobs, state.ended) for job in jobs.values()}
+    state.ids = {owner: uid for owner, uid in state.ids.items() if owner in owners}
 
 
 # --- the pool ---------------------------------------------------------------------------------------------------------

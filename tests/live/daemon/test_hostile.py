@@ -287,6 +287,33 @@ def test_curve_lets_in_the_keys_of_the_table_and_nobody_else(pool, tmp_path, spe
     assert client.ask(wire.CancelJob(job=job)) == wire.Done()
 
 
+def test_a_key_that_is_struck_off_loses_its_connection_and_a_bad_line_costs_itself(pool, tmp_path, dealer) -> None:
+    keys(tmp_path, "ann")
+    ann, bob = (tmp_path / "ann.key").read_bytes().split(), keys(tmp_path, "bob")
+    table = tmp_path / "keys.txt"
+    table.write_text(f"{ann[0].decode()} ann\n{bob} bob\nno key at all\n")
+    pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(table))
+    remote = private_files.read_json(paths.state_dir() / "remote.json", endpoints.Endpoint)
+    private_files.write_json(
+        tmp_path / "bob.json", msgspec.structs.replace(remote, secret_file=str(tmp_path / "bob.key"))
+    )
+    other = pool.client(endpoint=str(tmp_path / "bob.json"))
+    dealer.curve_publickey, dealer.curve_secretkey = ann
+    dealer.curve_serverkey = remote.server_key.encode()
+    dealer.reconnect_ivl = -1
+    monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    dealer.connect(remote.endpoint)
+    assert isinstance(ask(dealer, wire.Ping()), wire.Done)
+    assert isinstance(other.ask(wire.Ping()), wire.Done)
+    assert not monitor.poll(0)
+    table.write_text(f"{bob} bob\nno key at all\n")
+    assert monitor.poll(60_000), "its connection is ended though it says nothing"
+    assert isinstance(other.ask(wire.Ping()), wire.Done)
+    assert pool.log.read_text().count("line 3: expected a public key") == 1
+    dealer.disable_monitor()
+    monitor.close(linger=0)
+
+
 # --- two UNIX users ---------------------------------------------------------------------------------------------------
 
 OTHER = """

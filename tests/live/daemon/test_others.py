@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -12,7 +15,7 @@ import pytest
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AgentPlace, ExitReported, ProgressReported, RunningReported
 from jupyter_elastic.types.vocabulary import Progress
-from tests.support.other_user import OtherUser, needs_root, other_user
+from tests.support.other_user import UID, OtherUser, needs_root, other_user
 
 SECRETS = ("/root/secret", "notebook.ipynb", "cell 7", "secret loss", "SecretError", "my-interpreter", "key-of-submit")
 ASKS = """
@@ -105,3 +108,69 @@ def test_nobody_puts_himself_before_others(pool, other, open_folder) -> None:
         "a priority above 0", "jobs that are never paused (--no-preempt)", "jobs that are never paused (--no-preempt)",
     ]  # fmt: skip
     assert told.count("an administrator (root)") == 3
+
+
+WHO = """
+import sys
+from jupyter_elastic.client import Client
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobSpec
+from jupyter_elastic.types.errors import NotAllowed
+client = Client(sys.argv[1])
+client.ask(wire.Ping())
+print(client.welcome.user)
+if len(sys.argv) == 2:
+    print(client.submit(JobSpec(name="n", folder="/tmp/none", python=sys.executable, min_slots=1, max_slots=1)))
+else:
+    try:
+        client.ask(wire.CancelJob(job=int(sys.argv[2])))
+        print("cancelled")
+    except NotAllowed as problem:
+        print(problem)
+client.close()
+"""
+
+
+def accounts(*command: str) -> None:
+    """Run useradd or userdel, again while somebody else has the accounts' lock."""
+    limit = time.monotonic() + 60
+    while subprocess.run(command, check=False, capture_output=True).returncode:
+        assert time.monotonic() < limit, command
+        time.sleep(0.1)
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("useradd") is None, reason="accounts can't be made here")
+def test_an_id_that_is_used_again_and_a_name_under_another_id_inherit_nothing(pool, other, open_folder) -> None:
+    ann, bob = f"ann{os.getpid()}", f"bob{os.getpid()}"
+    endpoint = f"ipc://{open_folder}/s"
+    pool.start("--socket", f"{open_folder}/s")
+
+    def says(uid: int, *words: str) -> list[str]:
+        process = other.start("-c", WHO, endpoint, *words, uid=uid, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        told, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        return told.splitlines()
+
+    first, second = UID + 1, UID + 2
+    try:
+        accounts("useradd", "-M", "-u", str(first), ann)
+        assert says(first) == [ann, "1"]
+        accounts("userdel", ann)
+        accounts("useradd", "-M", "-u", str(first), bob)
+        accounts("useradd", "-M", "-u", str(second), ann)
+        who, refused = says(first, "1")
+        assert who == bob
+        assert f"job 1 belongs to {ann}" in refused
+        who, refused = says(second, "1")
+        assert who == f"{ann}#{second}"
+        assert f"job 1 belongs to {ann}" in refused
+        accounts("userdel", ann)
+        accounts("userdel", bob)
+        accounts("useradd", "-M", "-u", str(first), ann)
+        pool.kill()
+        pool.start("--socket", f"{open_folder}/s")
+        assert says(first, "1") == [ann, "cancelled"]
+    finally:
+        for name in (ann, bob):
+            subprocess.run(["userdel", name], check=False, capture_output=True)

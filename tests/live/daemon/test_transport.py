@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import queue
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +13,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from jupyter_elastic.scheduler.connections import SILENT_S
-from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.transport import NAMES_S, Peer, Transport
+from jupyter_elastic.scheduler.users import Users
 
 
 def test_a_frame_sent_in_vain_hides_no_frame_that_has_come(tmp_path: Path) -> None:
@@ -75,6 +79,81 @@ def test_a_connection_that_says_nothing_is_ended_and_one_that_leaves_is_forgotte
             silent.disable_monitor()
             monitor.close(linger=0)
             silent.close(linger=0)
+        transport.close()
+
+    asyncio.run(story())
+
+
+def test_a_slow_directory_service_holds_up_nobody_but_whom_it_is_asked_for(tmp_path: Path) -> None:
+    """The name is asked for in a thread; what the newcomer says meanwhile is taken in order when it is known."""
+
+    async def story() -> None:
+        frames: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
+        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        asked = []
+
+        def look_up(uid: int) -> str:
+            asked.append(uid)
+            return answers.get(timeout=60)
+
+        transport = Transport(
+            lambda peer, frame: frames.put_nowait((peer.user, bytes(frame))),
+            lambda: None,
+            time.monotonic,
+            users=Users(look_up=look_up, bound={"ann": os.getuid(), "bob": os.getuid() + 1}.get),
+        )
+        endpoint = transport.listen_unix(str(tmp_path / "socket"))
+        transport.start()
+        with zmq.Context() as context:
+            for name, user in (("ann", "ann"), ("bob", f"bob#{os.getuid()}"), ("carl", "carl")):
+                dealer = context.socket(zmq.DEALER)
+                dealer.connect(endpoint)
+                dealer.send(b"1")
+                dealer.send(b"2")
+                while not asked:  # noqa: ASYNC110 - the loop goes on while the directory thinks
+                    await asyncio.sleep(0.01)
+                assert frames.empty()
+                answers.put(name)
+                for text in (b"1", b"2"):
+                    assert await asyncio.wait_for(frames.get(), 60) == (user, text)
+                dealer.send(b"3")
+                assert await asyncio.wait_for(frames.get(), 60) == (user, b"3")
+                assert asked == [os.getuid()], "once for each connection"
+                asked.clear()
+                dealer.close(linger=0)
+        transport.close()
+
+    asyncio.run(story())
+
+
+def test_an_id_under_another_name_loses_its_connection_and_an_unreachable_directory_ends_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        users: asyncio.Queue[Peer] = asyncio.Queue()
+        names, clock = ["ann"], [0.0]
+        transport = Transport(
+            lambda peer, _frame: users.put_nowait(peer),
+            lambda: None,
+            lambda: clock[0],
+            users=Users(look_up=lambda _uid: names[0]),
+        )
+        endpoint = transport.listen_unix(str(tmp_path / "socket"))
+        transport.start()
+        with zmq.Context() as context:
+            dealer = context.socket(zmq.DEALER)
+            dealer.connect(endpoint)
+            dealer.send(b"1")
+            first = await asyncio.wait_for(users.get(), 60)
+            for name, gone in ((f"#{os.getuid()}", False), ("ann", False), ("bob", True)):
+                names[0] = name
+                clock[0] += NAMES_S + 1
+                transport.end_changed()
+                while any(thread.name == "user name" for thread in threading.enumerate()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
+                assert first.gone == gone
+            dealer.send(b"2")
+            assert (await asyncio.wait_for(users.get(), 60)).user == "bob"
+            dealer.close(linger=0)
         transport.close()
 
     asyncio.run(story())

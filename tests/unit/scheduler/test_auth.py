@@ -9,10 +9,10 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, user_name, user_of_peer
+from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
 from jupyter_elastic.scheduler.shares import Terms
 from jupyter_elastic.types import JobRequest
-from jupyter_elastic.types.errors import BadRequest, NotAllowed
+from jupyter_elastic.types.errors import NotAllowed
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,14 @@ from jupyter_elastic.types.errors import BadRequest, NotAllowed
     ["", "127.0.0.1", "localhost:0:0", "localhost:-1:0:1", "localhost:0:0:1:0", "a:0:0:1\n", "localhost:x:0:1"],
 )
 def test_only_what_the_kernel_says_is_a_name(address: str) -> None:
-    assert user_of_peer(address) is None
+    assert uid_of_peer(address) is None
 
 
 def test_a_peer_has_its_user() -> None:
-    assert user_of_peer(f"localhost:{os.getuid()}:{os.getgid()}:17") == user_name(os.getuid())
-    assert user_of_peer("localhost:4242424:0:17") == "#4242424"
+    assert uid_of_peer(f"localhost:{os.getuid()}:{os.getgid()}:17") == os.getuid()
+    assert uid_of_peer("localhost:4242424:0:17") == 4242424
+    assert user_name(4242424) == "#4242424"
+    assert (uid_of("root"), uid_of("nobody of this name")) == (0, None)
     assert user_name(2**40) == f"#{2**40}"
 
 
@@ -79,7 +81,9 @@ def test_the_owner_of_a_personal_pool_may_do_all() -> None:
     rights.shut_down(me)
 
 
-def test_the_table_of_keys_is_read_again_and_closed_when_broken(tmp_path: Path) -> None:
+def test_the_table_of_keys_is_read_again_and_a_bad_line_costs_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     one, two = (zmq.curve_keypair()[0].decode() for _ in range(2))
     table = tmp_path / "keys"
     keys = Keys(table)
@@ -88,10 +92,14 @@ def test_the_table_of_keys_is_read_again_and_closed_when_broken(tmp_path: Path) 
     assert (keys.user(one), keys.user(two)) == ("ann", None)
     table.write_text(f"# a comment\n{one} ann\n{two} bob\n")
     assert keys.user(two) == "bob"
-    table.write_text(f"{one} ann and others\n")
-    assert keys.user(one) is None
-    table.write_bytes(b"\xff\xfe")
-    assert keys.user(one) is None
+    for more in ("", "# again\n"):
+        table.write_text(f"{one} ann and others\n{more}{two} bob\n")
+        assert (keys.user(one), keys.user(two)) == (None, "bob")
+    assert [record.getMessage() for record in caplog.records if "line 1: expected a public key" in record.message] == [
+        f"{table}, line 1: expected a public key of 40 characters, a space and a user name"
+    ], "said once"
+    table.write_bytes(f"{two} bob\n".encode() + b"\xff\xfe\n")
+    assert (keys.user(one), keys.user(two)) == (None, "bob")
     table.write_text(f"{two} bob\n")
     assert keys.user(two) == "bob"
     table.unlink()
@@ -99,6 +107,7 @@ def test_the_table_of_keys_is_read_again_and_closed_when_broken(tmp_path: Path) 
 
 
 def test_a_wrong_line_is_named() -> None:
-    with pytest.raises(BadRequest, match="line 2: expected a public key of 40"):
-        parse_keys("# x\nshort ann\n")
-    assert parse_keys("#" + "a" * 39 + " ann") == {"#" + "a" * 39: "ann"}, "Z85 has a # among its letters"
+    users, problems = parse_keys("# x\nshort ann\n")
+    assert (users, len(problems)) == ({}, 1)
+    assert "line 2: expected a public key of 40" in problems[0]
+    assert parse_keys("#" + "a" * 39 + " ann") == ({"#" + "a" * 39: "ann"}, []), "Z85 has a # among its letters"
