@@ -22,6 +22,11 @@ def warm_workers(tmp_path_factory):
         del os.environ["JUPYTER_ELASTIC_DIR"]
     else:
         os.environ["JUPYTER_ELASTIC_DIR"] = before
+    end_pool(folder)
+
+
+def end_pool(folder):
+    """End the processes of a pool in this folder, which outlive who started them."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get("JUPYTER_ELASTIC_DIR") == folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 
 import pytest
@@ -24,11 +25,11 @@ from jupyter_elastic import training
 from jupyter_elastic.training import session
 
 torch.manual_seed(0)
-model = torch.nn.Linear(256, 256)
+model = torch.nn.Linear(WIDTH, WIDTH)
 model.register_buffer("own", torch.zeros(1, dtype=torch.int64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 state = training.State(model=model, optimizer=optimizer, chosen=0)
-x = torch.randn(48, 256)
+x = torch.randn(48, WIDTH)
 
 group, sent = session.current.groups.group("torch"), []
 broadcast = group.broadcast
@@ -96,7 +97,7 @@ async def of_all(bench, size, after=0.0):
 
 def test_members_keep_what_they_have_until_one_is_lost(engine, tmp_path):
     async def story():
-        async with Bench(engine, tmp_path / "job", CELL) as bench:
+        async with Bench(engine, tmp_path / "job", CELL, names={"WIDTH": 256}) as bench:
             await bench.launch("h:0", "h:1")
             first, second = await of_all(bench, 2)
             assert [note["own"] for note in (first, second)] == [first["pid"], second["pid"]]
@@ -117,7 +118,7 @@ def test_members_keep_what_they_have_until_one_is_lost(engine, tmp_path):
 
 def test_after_a_death_all_take_rank_0s(engine, tmp_path):
     async def story():
-        async with Bench(engine, tmp_path / "job", CELL) as bench:
+        async with Bench(engine, tmp_path / "job", CELL, names={"WIDTH": 256}) as bench:
             await bench.launch("h:0", "h:1", "h:2")
             first, second, third = await of_all(bench, 3)
             await bench.until(lambda: bench.steps()[-1]["step"] > 4)
@@ -134,7 +135,7 @@ def test_after_a_death_all_take_rank_0s(engine, tmp_path):
 @pytest.mark.parametrize("kept", ["older", "none"])
 def test_a_newcomer_that_finds_another_commit_is_sent_the_right_one(engine, kept, tmp_path):
     async def story():
-        async with Bench(engine, tmp_path / "job", CELL) as bench:
+        async with Bench(engine, tmp_path / "job", CELL, names={"WIDTH": 256}) as bench:
             await bench.launch("h:0", "h:1")
             first, _ = await of_all(bench, 2)
             if kept == "older":
@@ -146,5 +147,24 @@ def test_a_newcomer_that_finds_another_commit_is_sent_the_right_one(engine, kept
             grown = await of_all(bench, 3)
             assert grown[2]["own"] == first["pid"]
             assert {note["largest"] > LARGE for note in grown} == {True}
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="takes minutes and gigabytes")
+def test_500_megabytes_go_through_a_change_and_a_death(engine, tmp_path):
+    async def story():
+        async with Bench(engine, tmp_path / "job", CELL, names={"WIDTH": 7900}) as bench:
+            await bench.launch("h:0", "h:1")
+            first, second = await of_all(bench, 2)
+            await bench.until(lambda: bench.steps()[-1]["step"] > 4)
+            await bench.rescale("h:0", "h:1", "h:2")
+            grown = await of_all(bench, 3)
+            assert [note["own"] for note in grown] == [first["pid"], second["pid"], first["pid"]]
+            bench.kill(0)
+            await bench.until(lambda: bench.steps()[-1]["pid"] not in {note["pid"] for note in grown})
+            whole = await of_all(bench, 3, bench.steps()[-1]["at"])
+            assert [note["pid"] for note in whole[:2]] == [second["pid"], grown[2]["pid"]]
+            assert len({note["own"] for note in whole}) == 1
 
     asyncio.run(story())

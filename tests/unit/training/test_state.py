@@ -9,7 +9,7 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import MembershipChanged
 from jupyter_elastic.training.report import report, reporter
 from jupyter_elastic.training.state import State
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
 def test_values_are_attributes_and_epoch_is_always_there():
@@ -41,6 +41,21 @@ def test_what_cannot_be_committed_is_named():
     state = State(fine=1, handle=(i for i in range(3)))
     with pytest.raises(BadRequest, match=r"state\.handle can't be committed"):
         state.commit()
+
+
+def test_a_commit_for_which_there_is_no_room_says_what_to_do(memory, group, monkeypatch):
+    state = State(best=1)
+    state.commit()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    state.best = 2
+    monkeypatch.setattr(memory, "save", full)
+    with pytest.raises(EngineError, match=r"no room for a commit of 0\.0 MB, .*No space left.* Free some space"):
+        state.commit()
+    state.restore()
+    assert state.best == 1
 
 
 def test_a_commit_outlives_the_process(memory, group):
