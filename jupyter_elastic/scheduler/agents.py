@@ -68,11 +68,13 @@ class Agents:
         """End the attempts whose lease has run out. Their agent is gone: if it lives, it has to introduce itself."""
         if self._store.failing is not None:
             return
-        for job in self.leases.run_out(self._store.core.state):
+        heard = {user: limit - SILENCE_S for user, limit in self._awaited.items()}
+        heard |= {user: peer.heard_at for user, peer in self._peers.items()}
+        for job in self.leases.run_out(self._store.core.state, heard):
             log.warning("job %d attempt %d: its lease has run out", job.job, job.attempt)
             if (peer := self._peers.pop(job.owner, None)) is not None:
                 self._transport.forget(peer)
-                self._report(job.owner, None)
+            self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
             reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
             end = ExitReported(**self._store.stamp(), job=job.job, attempt=job.attempt, outcome="lost", reason=reason)
             self._store.report(end)

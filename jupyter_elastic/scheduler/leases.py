@@ -7,7 +7,8 @@ when the renewal was asked for. Here the term begins when it was accepted, which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import TypeAlias
 
 from jupyter_elastic.scheduler.core.state import Job, State
@@ -32,19 +33,28 @@ class Leases:
         self._renewed.update(dict.fromkeys(held, self._monotonic()))
         return held
 
-    def left_s(self, job: Job) -> float:
-        """Seconds until the slots of the job's attempt come back by themselves; endless without a lease."""
-        if not job.lease_s:
-            return float("inf")
-        now = self._monotonic()
-        return self._renewed.setdefault((job.job, job.attempt), now) + job.lease_s + MARGIN_S - now
+    def left_s(self, job: Job, heard_at: float | None = None) -> float:
+        """Seconds until the slots of the job's attempt come back by themselves; endless without a lease.
 
-    def run_out(self, state: State) -> list[Job]:
-        """The jobs whose present attempt has lost its lease. To be asked every second or so."""
+        An attempt of which nothing is known has had no renewal from this daemon. As an agent renews before it starts
+        anything, what runs of it has run since before the daemon began, or nothing does: its lease may begin when its
+        agent was last heard.
+        """
+        if not job.lease_s:
+            return inf
+        now = self._monotonic()
+        renewed = self._renewed.setdefault((job.job, job.attempt), now if heard_at is None else heard_at)
+        return renewed + job.lease_s + MARGIN_S - now
+
+    def run_out(self, state: State, heard: Mapping[str, float]) -> list[Job]:
+        """The jobs whose present attempt has lost its lease; to be asked every second or so.
+
+        `heard` says when each user's agent was last heard, or when this daemon began to wait for it.
+        """
         active = state.active_jobs()
         present = {(job.job, job.attempt) for job in active}
         self._renewed = {attempt: at for attempt, at in self._renewed.items() if attempt in present}
-        return [job for job in active if self.left_s(job) < 0]
+        return [job for job in active if self.left_s(job, heard.get(job.owner)) < 0]
 
 
 def _holds(state: State, user: str, attempt: AttemptId) -> bool:

@@ -62,10 +62,10 @@ class Timers:
             await asyncio.sleep(HOUSEKEEPING_S)
             if self._store.try_again():
                 self._agents.report_all()
-            self._agents.drop_silent()
             self._transport.connections.end_silent()
             self._transport.end_changed()
             self._agents.end_leases()
+            self._agents.drop_silent()
             self._transport.prune(PEER_SILENCE_S)
             if self._store.failing is None:
                 self._forget()

@@ -32,6 +32,7 @@ class Pool(Harness):
         self.lease_s = lease_s
         self.clock = 50.0
         self.leases = Leases(lambda: self.clock)
+        self.heard: dict[str, float] = {}
         self.step(AgentReported, connected=True)
         self.job = self.submit(2, 2)
         self.start()
@@ -43,7 +44,7 @@ class Pool(Harness):
 
     def run_out_after(self, seconds: float) -> list[int]:
         self.clock += seconds
-        return [job.job for job in self.leases.run_out(self.core.state)]
+        return [job.job for job in self.leases.run_out(self.core.state, self.heard)]
 
     def end(self) -> list[object]:
         return self.step(ExitReported, by="daemon", job=self.job, attempt=1, outcome="lost", reason="silence")
@@ -66,6 +67,14 @@ def test_a_lease_runs_out_a_margin_after_its_term() -> None:
     pool.leases = Leases(lambda: pool.clock)  # the daemon was started anew
     assert pool.run_out_after(TERM_S) == []
     assert pool.run_out_after(TERM_S + MARGIN_S) == []
+    assert pool.run_out_after(0.1) == [pool.job]
+
+
+def test_an_order_that_nobody_took_lasts_no_longer_than_its_agent() -> None:
+    pool = Pool()
+    pool.heard["ann"] = pool.clock - 11.0  # it is gone since then, and nobody knows yet
+    assert pool.run_out_after(TERM_S + MARGIN_S - 11.0) == []
+    pool.heard.clear()
     assert pool.run_out_after(0.1) == [pool.job]
 
 
