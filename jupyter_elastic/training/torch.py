@@ -50,6 +50,8 @@ class Reducer:
         self.taken: object = None
         """The piece of a batch whose gradients were taken before the step; itself outside of `batches`."""
         self.steps = 0
+        self.known = len(_parameters(optimizer))
+        """How many parameters the optimizer had at its last step."""
         optimizer.register_step_pre_hook(self._before_step)
         context.reducers += 1
 
@@ -79,16 +81,16 @@ class Reducer:
         """Put the global gradient into `.grad`; but keep it, and leave none, before the batch's last micro-batch."""
         if self.taken is (context.micro_batch or self):
             return
-        parameters = [
-            p for group in optimizer.param_groups for p in group["params"]
-            if p.requires_grad and p not in context.added_up
-        ]  # fmt: skip
+        parameters = [p for p in _parameters(optimizer) if p.requires_grad and p not in context.added_up]
         if context.logical_workers:
+            if context.last_micro_batch:
+                self._require_same(optimizer)
             self._reduce_in_order(parameters, context.logical_workers)
             return
         if not context.last_micro_batch:
             self._keep(parameters)
             return
+        self._require_same(optimizer)
         self._weigh(parameters)
         change = False
         if context.group is not None and context.state is not None:
@@ -128,6 +130,21 @@ class Reducer:
         self._put(parameters, gradients, flags)
         context.stepped(change=bool(flags[-1]))
 
+    def _require_same(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse parameters that were added since the last step if the members have different ones."""
+        everything = _parameters(optimizer)
+        new, self.known = everything[self.known :], len(everything)
+        if not new or context.group is None or context.group.size() == 1:
+            return
+        first = context.group.rank() == 0
+        given = self._allreduce([p.detach().clone() if first else torch.zeros_like(p) for p in new])
+        if not all(map(torch.equal, new, given)):
+            raise BadRequest(
+                "The parameters that were added to the optimizer after its first step differ between the workers, each "
+                "of which draws random numbers of its own: they would train apart. Call torch.manual_seed(...) before "
+                "you make them, or make them before the function under @training.run begins."
+            )
+
     def _allreduce(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         group = context.group
         assert group is not None
@@ -166,6 +183,10 @@ class Reducer:
         flags, *gradients = self._allreduce([_flags(parameters, change=change), *gradients])
         self._put(parameters, gradients, flags)
         return bool(flags[-1])
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _flags(parameters: list[torch.Tensor], *, change: bool) -> torch.Tensor:

@@ -19,6 +19,8 @@ from jupyter_elastic.worker.plugin import Host
 if TYPE_CHECKING:
     from jupyter_elastic.engines.torch_distributed.group import TorchGroup
 
+OLDEST = "2.7"
+"""The first PyTorch whose `DistributedDataParallel` can leave out to send the weights."""
 BROKEN_S = 5.0
 """How long the driver may take to say that a member is gone, when an error looks like it."""
 
@@ -47,6 +49,13 @@ class TorchWorker(GroupWorker):
                 "the cell with `--engine horovod`."
             )
         if self._group is None:
+            import torch
+
+            if torch.__version__ < OLDEST:
+                raise EngineError(
+                    f"The engine 'torch' forms groups with PyTorch {OLDEST} or later, and this is {torch.__version__}. "
+                    "Run `pip install --upgrade torch`, or the cell with `--engine horovod`."
+                )
             from jupyter_elastic.engines.torch_distributed.group import TorchGroup
 
             self._group = TorchGroup(self)

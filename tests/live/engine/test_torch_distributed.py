@@ -311,3 +311,11 @@ def test_another_frameworks_state_is_sent_to_horovod() -> None:
     host: Any = SimpleNamespace(channel=SimpleNamespace(), session=SimpleNamespace(on_left=None))
     with pytest.raises(EngineError, match="--engine horovod"):
         TorchWorker(host).group("tensorflow")
+
+
+def test_a_pytorch_that_is_too_old_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.6.1+cpu"))
+    host: Any = SimpleNamespace(channel=SimpleNamespace(), session=SimpleNamespace(on_left=None))
+    with pytest.raises(EngineError, match=r"PyTorch 2.7 or later, and this is 2.6.1\+cpu"):
+        TorchWorker(host).group("torch")

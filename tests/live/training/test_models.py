@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -125,7 +126,22 @@ loss_of = lambda xs, ys, ws: nn.functional.mse_loss(model(xs), ys)
         'optimizer.add_param_group({"params": model[2].parameters()})\n            ' + PLAIN,
     ),
 }
+_CREATED = (
+    LINEAR.replace("model(xs)", "model(xs) + sum(layer(xs) for layer in late)") + "late = []\n",
+    """if state.step == 2 and not late:
+                torch.manual_seed(SEED)
+                late.append(nn.Linear(6, 1))
+                optimizer.add_param_group({"params": late[0].parameters()})
+            """
+    + PLAIN,
+)
+TRAINS["parameters created after a step"] = (_CREATED[0], _CREATED[1].replace("SEED", "7"))
 REFUSED = {
+    "parameters that each worker has created for itself": (
+        _CREATED[0],
+        _CREATED[1].replace("SEED", "training.rank()"),
+        "Call torch.manual_seed(...) before you make them",
+    ),
     "a closure": (
         LINEAR.replace("SGD(model.parameters(), lr=0.1, momentum=0.9)", "LBFGS(model.parameters())"),
         "optimizer.step(lambda: loss_of(xs, ys, ws))",
@@ -159,10 +175,36 @@ def engine(request, warm_workers):
     return request.param
 
 
+INDEXED = {"unused parameters", "parameters added after a step"}
+"""Their loops take the model apart."""
+WRAPPED = CELL.replace(
+    "def train(state):",
+    """def train(state):
+    global model
+    plain, model = model, training.wrap(model, find_unused_parameters=True)
+    try:
+        loop(state)
+    finally:
+        model = plain
+
+def loop(state):""",
+)
+
+
 @pytest.mark.parametrize("what", TRAINS)
 def test_two_workers_train_as_one_does(engine, what, tmp_path):
+    check(what, bench(engine, tmp_path, *TRAINS[what]))
+
+
+@pytest.mark.skipif(not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="JUPYTER_ELASTIC_TEST_EVERYTHING")
+@pytest.mark.parametrize("what", sorted(TRAINS.keys() - INDEXED))
+def test_so_they_do_in_distributed_data_parallel(what, warm_workers, tmp_path):
+    check(what, bench("torch", tmp_path, *TRAINS[what], WRAPPED))
+
+
+def check(what, made):
+    """Train on two workers, and here alone: the same comes out."""
     model, step = TRAINS[what]
-    made = bench(engine, tmp_path, model, step)
     assert ended(made).outcome == "completed", made.story()
     alone = {}
     exec(CELL.replace("MODEL", model).replace("STEP", step), alone)
