@@ -24,13 +24,17 @@ from jupyter_elastic.client.subscriptions import Subscriptions
 from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AnyEffect, Event, JobEnded, JobId, JobInfo, JobSpec
-from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError, ProtocolError, by_code
+from jupyter_elastic.types.errors import DaemonUnreachable, ElasticError, ProtocolError, TooFast, by_code
 
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 3.0
 """How often an agent says that it lives."""
 STARTED_S = 3.0
 """How often who waits for a job looks whether daemon and agent live."""
+OPEN = 256
+"""Asks that wait for their answers at once; a further one waits until one of them has it."""
+TOO_FAST_S = (0.5, 2.0)
+"""First and longest pause before an ask that came too fast is asked again."""
 CLOSED = "this client is closed; make a new one"
 
 
@@ -58,6 +62,7 @@ class AsyncClient:
         self._where = endpoints.find(endpoint)
         self._choice = endpoints.choose(endpoint)
         self._requests = Requests()
+        self._window = asyncio.Semaphore(OPEN)
         self._subscriptions = Subscriptions(self._request, self._requests.__contains__)
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._orders: asyncio.Queue[AnyEffect | None] = asyncio.Queue()
@@ -118,22 +123,33 @@ class AsyncClient:
 
         Raises:
             DaemonUnreachable: No answer came in time, or the client is closed.
+            TooFast: More is asked than this pool allows, and it has not become less in time.
             ElasticError: What the daemon answered with, one of `errors`.
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
-        number, answered = self._enqueue(ask)
         limit = self.timeout_s if timeout_s is None else timeout_s
+        refused = []
         try:
-            async with asyncio.timeout(limit):
-                answer = await answered
+            async with asyncio.timeout(limit), self._window:
+                pause_s = TOO_FAST_S[0]
+                while isinstance(answer := await self._answer(ask), wire.Refused):
+                    problem = by_code(answer.code, answer.message)
+                    if not isinstance(problem, TooFast):
+                        raise problem
+                    refused = [problem]
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, TOO_FAST_S[1])
+                return answer
         except TimeoutError:
-            raise DaemonUnreachable(self._nobody(limit)) from None
+            raise (*refused, DaemonUnreachable(self._nobody(limit)))[0] from None
+
+    async def _answer(self, ask: wire.AnyAsk) -> wire.AnyAnswer:
+        number, answered = self._enqueue(ask)
+        try:
+            return await answered
         finally:
             self._requests.drop(number)
-        if isinstance(answer, wire.Refused):
-            raise by_code(answer.code, answer.message)
-        return answer
 
     async def submit(self, spec: JobSpec, key: str | None = None) -> JobId:
         """Queue a job; returns once it is on the daemon's disk.

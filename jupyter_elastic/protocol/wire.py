@@ -183,6 +183,10 @@ class Request(_Struct, frozen=True, kw_only=True):
     ask: AnyAsk
 
 
+class _Head(Struct):
+    id: int
+
+
 # --- from the daemon --------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +321,7 @@ AnyMessage: TypeAlias = AnswerMessage | EventsMessage | OrderMessage
 
 _request = msgspec.msgpack.Decoder(Request)
 _message = msgspec.msgpack.Decoder(AnyMessage)
+_head = msgspec.msgpack.Decoder(_Head)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -335,6 +340,14 @@ def encode(message: Request | AnyMessage) -> bytes:
 def decode_request(frame: bytes | memoryview) -> Request:
     """What a client sent; ProtocolError for anything that isn't exactly a request."""
     return _decode(_request, frame)  # type: ignore[no-any-return]
+
+
+def request_id(frame: bytes | memoryview) -> int:
+    """The number of a request that is refused unread; 0 where it has none."""
+    try:
+        return _head.decode(frame).id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def decode_message(frame: bytes | memoryview) -> AnyMessage:

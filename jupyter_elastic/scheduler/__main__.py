@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import zmq
+from msgspec.structs import replace
 
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
@@ -26,6 +27,7 @@ from jupyter_elastic.scheduler.auth import Keys, Rights, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.connections import raise_descriptor_limit
 from jupyter_elastic.scheduler.daemon import Daemon
+from jupyter_elastic.scheduler.limits import SHARED, Limits
 from jupyter_elastic.scheduler.settings import LEASE_S, WARM, Settings
 from jupyter_elastic.scheduler.shares import EQUAL, read_shares
 from jupyter_elastic.scheduler.transport import Curve
@@ -107,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         help="free the slots of a user whose agent was not heard for so many seconds; 0: never (120 with --socket or "
         "--tcp, else 0)",
     )
+    parser.add_argument("--max-jobs", type=int, metavar="N", help="unfinished jobs of a user of a shared pool (5000)")
+    parser.add_argument("--max-asks", type=float, metavar="N", help="what such a user may ask in a second (200)")
+    parser.add_argument("--max-connections", type=int, metavar="N", help="connections of such a user (200)")
     parser.add_argument("--deadline", type=float, metavar="S", help="seconds that a policy has for a plan (5)")
     return parser
 
@@ -122,6 +127,8 @@ def _settings(options: Options) -> Settings:
         raise BadRequest(f"--lease {options.lease}: expected seconds from 2 to 86400, or 0 for leases without end")
     if not (options.keep_days >= 0 and options.keep_jobs >= 0):
         raise BadRequest("--keep-days and --keep-jobs: expected numbers from 0 on")
+    if not (options.max_jobs >= 1 and options.max_asks >= 10 and options.max_connections >= 10):
+        raise BadRequest("--max-jobs is 1 or more, --max-asks and --max-connections are 10 or more")
     curve = None
     if options.tcp:
         if not options.tcp.startswith("tcp://"):
@@ -146,9 +153,18 @@ def _settings(options: Options) -> Settings:
         warm=(WARM if options.socket or options.tcp else 0) if options.warm is None else options.warm,
         lease_s=(LEASE_S if options.socket or options.tcp else 0.0) if options.lease is None else options.lease,
         shares=read_shares(Path(options.shares)) if options.shares else EQUAL,
+        limits=_limits(options),
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,
         hide_names=options.hide_names,
+    )
+
+
+def _limits(options: Options) -> Limits:
+    if not options.socket and not options.tcp:
+        return Limits()
+    return replace(
+        SHARED, unfinished=options.max_jobs, asks_per_s=options.max_asks, connections=options.max_connections
     )
 
 

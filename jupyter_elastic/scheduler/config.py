@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.limits import SHARED
 from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
 from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S
 from jupyter_elastic.types.errors import BadRequest
@@ -37,6 +38,9 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     hide_names: bool = False
     lease: float | None = None
     warm: int | None = None
+    max_jobs: int = int(SHARED.unfinished)
+    max_asks: float = SHARED.asks_per_s
+    max_connections: int = int(SHARED.connections)
     deadline: float = DEADLINE_S
 
 

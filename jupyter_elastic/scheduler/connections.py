@@ -22,15 +22,13 @@ from typing import Any
 import zmq
 from msgspec import Struct
 
-BY_USER = 200
-"""Connections of one user: a kernel, a server, an agent and a command are one each."""
 MOST = 10_000
 """Connections in all; each takes libzmq some 20 kB."""
 RESERVE = 1_200
 """Descriptors that connections never take: 1001 may be open before we know of them, the others are the daemon's own."""
 ADMINS = 100
 """Connections of administrators beyond `MOST`."""
-SILENT_S = 30.0
+SILENT_S = 5.0
 """A connection on which nothing was said for so long from its beginning is ended."""
 EVENTS = 256
 """Read at once, before the turn of frames."""
@@ -60,6 +58,7 @@ class Connections:
         by_user: How many a user may have; one more is told so, and of twice as many the rest is ended at once.
         is_admin: Whose are not limited.
         name_of: What a UNIX id is called, as far as that is known.
+        is_barred: From whom nothing is to be heard now.
         left: Called with the `peer` of a connection that has ended.
     """
 
@@ -68,9 +67,10 @@ class Connections:
         context: zmq.Context[zmq.Socket[bytes]],
         monotonic: Callable[[], float],
         *,
-        by_user: int,
+        by_user: float,
         is_admin: Callable[[str], bool],
         name_of: Callable[[int], str],
+        is_barred: Callable[[str], bool],
         left: Callable[[Any], None],
     ) -> None:
         self.by_user = by_user
@@ -79,6 +79,7 @@ class Connections:
         self._monotonic = monotonic
         self._is_admin = is_admin
         self._name_of = name_of
+        self._is_barred = is_barred
         self._left = left
         self._monitors: list[zmq.Socket[bytes]] = []
         self._open: dict[int, Connection] = {}
@@ -171,11 +172,11 @@ class Connections:
                 _cut(descriptor, connection)
             return
         connection.surplus = count > self.by_user
-        if count > 2 * self.by_user or len(self._open) > self.most:
+        if count > 2 * self.by_user or len(self._open) > self.most or self._is_barred(name):
             _cut(descriptor, connection)
         if connection.surplus and user not in self._full:
             self._full.add(user)
-            log.warning("%s has %d connections; more are refused", name, self.by_user)
+            log.warning("%s has %d connections; more are refused", name, count - 1)
 
     def _gone(self, descriptor: int) -> None:
         connection = self._open.pop(descriptor, None)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import policies, requests
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, ask_admins
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.settings import Settings
@@ -26,7 +28,7 @@ from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
-from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooMuch
+from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooFast, TooMuch
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,9 @@ class Daemon:
         self.rights = settings.rights
         self.shares = settings.shares
         self.visibility = Visibility(self.rights, hide_names=settings.hide_names)
+        self.limits = settings.limits
+        self._allowances = Allowances(settings.limits.asks_per_s, clock.monotonic)
+        self._monotonic = clock.monotonic
         self.pool = str(settings.state_dir)
         self.started_at = clock.now()
         self.endpoints: list[str] = []
@@ -52,10 +57,17 @@ class Daemon:
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
         users = Users({uid: name for name, uid in self.rights.ids.items()}, bound=self._id_of)
         self.transport = Transport(
-            self._take, self._commit, clock.monotonic, is_admin=self.rights.is_admin, users=users
+            self._take,
+            self._commit,
+            clock.monotonic,
+            connections_by_user=settings.limits.connections,
+            is_admin=self.rights.is_admin,
+            is_barred=self._allowances.overdrawn,
+            admit=None if settings.limits.asks_per_s == inf else self._admit,
+            users=users,
         )
         self.agents = Agents(self.store, self.transport, clock.monotonic)
-        self.subscriptions = Subscriptions(self.store, self.transport, self.visibility)
+        self.subscriptions = Subscriptions(self.store, self.transport, self.visibility, self.rights, settings.limits)
         self._runner = PolicyRunner(settings.deadline_s)
         self._planner = Planner(self.store, self._runner, clock.monotonic, lease_s=settings.lease_s)
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport)
@@ -134,8 +146,36 @@ class Daemon:
             raise self.store.failing
         self._tasks.create_task(self._planner.switch(stimulus, context))
 
+    def _admit(self, peer: Peer, frame: memoryview) -> bool:
+        """Whether the peer may ask this now; if not it is told when."""
+        if self.rights.is_admin(peer.user):
+            return True
+        if peer.allowance is None:
+            peer.allowance = self._allowances.new()
+        account = _account(peer)
+        after_s = self._allowances.ask(account, peer.allowance, len(frame))
+        if not after_s:
+            return True
+        if self._allowances.overdrawn(account):
+            log.warning("%s floods the pool with asks and is hung up on", peer.user)
+            self.transport.hang_up(peer)
+            return False
+        most = self.limits.asks_per_s
+        text = (
+            f"{peer.user} asks more than {most:g} times a second, {most / 2:g} on one connection, or what takes long; "
+            f"ask again after {max(after_s, 0.1):.1f} s; {ask_admins(self.rights.admins)} (--max-asks)"
+        )
+        self._reply(Context(peer, wire.request_id(frame)), wire.Refused(code=TooFast.code, message=text))
+        return False
+
     def _take(self, peer: Peer, frame: memoryview) -> None:
         """Answer a frame; the answer goes out with `_commit`."""
+        began = self._monotonic()
+        self._answer(peer, frame)
+        if peer.allowance is not None:
+            self._allowances.spend(_account(peer), peer.allowance, (self._monotonic() - began) / UNIT_S)
+
+    def _answer(self, peer: Peer, frame: memoryview) -> None:
         try:
             request = wire.decode_request(frame)
         except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
@@ -158,11 +198,9 @@ class Daemon:
             self._answers.append((context, answer))
 
     def _surplus(self, peer: Peer) -> wire.Refused:
-        most = self.transport.connections.by_user
-        text = f"{peer.user} has {most} connections to this pool already, and no user may have more; end some"
-        return wire.Refused(
-            code=TooMuch.code, message=f"{text}, or ask an administrator ({', '.join(sorted(self.rights.admins))})"
-        )
+        most = self.limits.connections
+        text = f"{peer.user} has {most} connections to this pool, and no user may have more (--max-connections)"
+        return wire.Refused(code=TooMuch.code, message=f"{text}; end some; {ask_admins(self.rights.admins)}")
 
     def _commit(self) -> None:
         """End of a batch: put it on disk and answer."""
@@ -192,3 +230,8 @@ class Daemon:
         if problem is not None:
             self._fatal = problem
             self._stopping.set()
+
+
+def _account(peer: Peer) -> str:
+    """Whose asks are counted together: an agent reports whatever its user's notebooks ask."""
+    return peer.user if peer.role == "client" else f"{peer.user}\0{peer.role}"

@@ -22,6 +22,7 @@ from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import policy_reason
+from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.state_store import Context, StateStore
@@ -36,7 +37,7 @@ from jupyter_elastic.types import (
     Submit,
     UsePolicy,
 )
-from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
+from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError, TooMuch
 from jupyter_elastic.types.texts import has_control
 
 KEY_CHARS = 200
@@ -44,6 +45,7 @@ REASON_CHARS = 1_000
 VIEW_JOBS = 2000
 OPTION_BYTES = 16 * 1024
 SIZES = 1_000
+SPEC_BYTES = 16 * 1024
 METRICS = 100
 
 
@@ -61,6 +63,7 @@ class DaemonApi(Protocol):
     rights: Rights
     visibility: Visibility
     shares: Shares
+    limits: Limits
     pool: str
     started_at: float
 
@@ -114,6 +117,7 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
     store, user = api.store, context.peer.user
     job = store.core.state.keys.get(ask.key)
     if job is None or store.core.state.owner_of(job) != user:  # the core says what is wrong with another's key
+        _check_number_of_jobs(api, user)
         terms = api.shares.terms_of(user)
         api.rights.ask_for(user, ask.spec, terms)
         limit = api.rights.run_for(user, ask.spec.max_time_s, terms)
@@ -126,10 +130,22 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
     return wire.Submitted(job=job)
 
 
+def _check_number_of_jobs(api: DaemonApi, user: str) -> None:
+    has, most = api.store.core.state.unfinished.get(user, 0), api.limits.unfinished
+    if has >= most and not api.rights.is_admin(user):
+        raise TooMuch(
+            f"{user} has {has:,} unfinished jobs, and no user of this pool may have more (--max-jobs); "
+            f"submit again when some have ended, or cancel some; {ask_admins(api.rights.admins)}"
+        )
+
+
 def _check_spec(spec: JobSpec) -> None:
     if not spec.folder.startswith("/") or "\0" in spec.folder:
         raise BadRequest(f"the job's folder must be an absolute path, not {spec.folder[:200]!r}")
     _check_sizes(spec.sizes)
+    length = len(msgspec.msgpack.encode(spec))
+    if length > SPEC_BYTES:
+        raise BadRequest(f"this job's spec takes {length:,} bytes, {SPEC_BYTES:,} are allowed; shorten its paths")
 
 
 def _check_texts(whose: str, texts: msgspec.Struct) -> None:

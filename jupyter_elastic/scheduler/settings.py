@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.hosts import Source
+from jupyter_elastic.scheduler.limits import Limits
 from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
 from jupyter_elastic.scheduler.shares import EQUAL, Shares
 from jupyter_elastic.scheduler.transport import Curve
@@ -43,6 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     warm: int = 0
     """Warm parents of a user at most; 0: as many as the user likes."""
     shares: Shares = EQUAL
+    limits: Limits = Limits()
+    """Of each user who is no administrator."""
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS
     hide_names: bool = False

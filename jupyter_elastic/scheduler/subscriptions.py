@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import Event, JobId
-from jupyter_elastic.types.errors import BadRequest, JournalError, ProtocolError
+from jupyter_elastic.types.errors import BadRequest, JournalError, ProtocolError, TooMuch
 
 RECENT = 10_000
 """Events kept in memory for those that lag a little."""
@@ -26,8 +29,8 @@ PAGE = 100
 """Events in a message to one that lags."""
 STREAMS = 1000
 """Of one connection: a job's view is one."""
-PAGES = 10
-"""Messages at once to one that lags, before the others' turn comes."""
+CATCH_UP_S = 0.003
+"""For so long those that lag are served, each user in turn, before it is the turn of other work."""
 DRAIN_S = 0.005
 """Until it is the turn again of those that lag."""
 
@@ -45,19 +48,27 @@ class _Subscription(Struct, eq=False):
     """The last event that was looked at for it."""
     sent: int
     """The last one that a message reached to: `previous` of the next one."""
+    lagging: bool = False
 
 
 class Subscriptions:
     """All subscriptions."""
 
-    def __init__(self, store: StateStore, transport: Transport, visibility: Visibility) -> None:
+    def __init__(
+        self, store: StateStore, transport: Transport, visibility: Visibility, rights: Rights, limits: Limits
+    ) -> None:
         self._store = store
         self._journal = store.journal
         self._transport = transport
+        transport.forgotten = self._forget
         self._visibility = visibility
+        self._rights = rights
+        self._limits = limits
+        self._of_user: Counter[str] = Counter()
         self._streams: dict[Peer, dict[int, _Subscription]] = {}
         self._recent: deque[Event] = deque(maxlen=RECENT)
-        self._lagging: set[_Subscription] = set()
+        self._lagging: dict[str, deque[_Subscription]] = {}
+        """By user, the next one first; the users likewise."""
         self._draining = False
 
     def follow(self, peer: Peer, ask: wire.Follow) -> wire.Following:
@@ -66,26 +77,44 @@ class Subscriptions:
         if len(streams) >= STREAMS and ask.stream not in streams:
             raise BadRequest(f"a connection follows {STREAMS} streams of events at most; end one of them first")
         self.unfollow(peer, ask.stream)
+        if self._of_user[peer.user] >= self._limits.streams and not self._rights.is_admin(peer.user):
+            text = f"{peer.user} follows {self._limits.streams:,} streams of events, and no user may follow more"
+            raise TooMuch(f"{text}; close some views; {ask_admins(self._rights.admins)}")
         head = self._journal.last_seq
         since = min(max(ask.since, 0), head)
         stream = _Subscription(peer, ask.stream, ask.job, cursor=since, sent=since)
         if ask.job is not None and (job := self._store.core.state.find(ask.job)) is not None:
             stream.cursor = max(since, job.submitted_seq - 1)  # a pool may be years older than the job
         self._streams.setdefault(peer, {})[ask.stream] = stream
+        self._of_user[peer.user] += 1
         if since < head:
-            self._lagging.add(stream)
+            self._lag(stream)
         return wire.Following(seq=head)
 
     def unfollow(self, peer: Peer, number: int) -> None:
         """Send the peer no more of that stream."""
         streams = self._streams.get(peer, {})
-        self._lagging.discard(streams.pop(number, None))
+        if number in streams:
+            self._drop(streams.pop(number))
         if not streams:
             self._streams.pop(peer, None)
 
     def _forget(self, peer: Peer) -> None:
         """The peer is gone."""
-        self._lagging.difference_update(self._streams.pop(peer, {}).values())
+        for stream in self._streams.pop(peer, {}).values():
+            self._drop(stream)
+
+    def _drop(self, stream: _Subscription) -> None:
+        stream.lagging = False
+        user = stream.peer.user
+        self._of_user[user] -= 1
+        if not self._of_user[user]:
+            del self._of_user[user]
+
+    def _lag(self, stream: _Subscription) -> None:
+        if not stream.lagging:
+            stream.lagging = True
+            self._lagging.setdefault(stream.peer.user, deque()).append(stream)
 
     def publish(self, events: Sequence[Event]) -> None:
         """Send events that are on disk to all subscribers, and older ones to those that lag."""
@@ -101,7 +130,7 @@ class Subscriptions:
             if peer.gone:
                 self._forget(peer)
             elif stream.cursor != events[0].seq - 1 or peer.outbox or len(events) > PAGE:
-                self._lagging.add(stream)
+                self._lag(stream)
             else:
                 key = (stream.number, stream.sent, stream.job, peer.user)
                 if key not in frames:
@@ -111,31 +140,47 @@ class Subscriptions:
 
     def _catch_up(self) -> None:
         """Send some of what they miss to those that lag, and again soon while there are any."""
-        for stream in list(self._lagging):
-            peer = stream.peer
-            if peer.gone:
-                self._forget(peer)
-                continue
-            for _ in range(PAGES):
-                if peer.outbox or peer.gone or stream.cursor >= self._journal.last_seq:
-                    break
-                try:
-                    page = self._events(stream.cursor)
-                except JournalError:
-                    log.exception("events after %d can't be read for a follower", stream.cursor)
-                    self.unfollow(peer, stream.number)
-                    break
-                if not page:
-                    break
-                self._send(stream, *self._frame(stream, page))
-            if stream.cursor >= self._journal.last_seq:
-                self._lagging.discard(stream)
-                if stream.sent < stream.cursor:  # it may not see the last ones: say that there are no more
-                    self._send(stream, self._message(stream, (), stream.cursor), stream.cursor)
-
+        until = time.monotonic() + CATCH_UP_S
+        in_vain = 0
+        while in_vain < len(self._lagging) and time.monotonic() < until:
+            user = next(iter(self._lagging))
+            streams = self._lagging.pop(user)
+            in_vain = 0 if self._serve(streams) else in_vain + 1
+            if streams:
+                self._lagging[user] = streams
         if not self._draining and (self._lagging or self._transport.lagging):
             self._draining = True
             asyncio.get_running_loop().call_later(DRAIN_S, self._drain)
+
+    def _serve(self, streams: deque[_Subscription]) -> bool:
+        """Send a page to the first of a user's streams that can take one; whether any could."""
+        for _ in range(len(streams)):
+            stream = streams.popleft()
+            if stream.peer.gone:
+                self._forget(stream.peer)
+            if not stream.lagging:
+                continue
+            sent = not stream.peer.outbox and stream.cursor < self._journal.last_seq and self._send_page(stream)
+            if stream.cursor >= self._journal.last_seq:
+                stream.lagging = False
+                if stream.sent < stream.cursor:  # it may not see the last ones: say that there are no more
+                    self._send(stream, self._message(stream, (), stream.cursor), stream.cursor)
+            elif stream.lagging:
+                streams.append(stream)
+            if sent:
+                return True
+        return False
+
+    def _send_page(self, stream: _Subscription) -> bool:
+        try:
+            page = self._events(stream.cursor)
+        except JournalError:
+            log.exception("events after %d can't be read for a follower", stream.cursor)
+            self.unfollow(stream.peer, stream.number)
+            return False
+        if page:
+            self._send(stream, *self._frame(stream, page))
+        return bool(page)
 
     def _drain(self) -> None:
         self._draining = False
@@ -174,7 +219,7 @@ class Subscriptions:
             return
         stream.cursor = stream.sent = last
         if last < self._journal.last_seq:
-            self._lagging.add(stream)
+            self._lag(stream)
 
     def _seen(self, stream: _Subscription, event: Event) -> Event | None:
         """What the follower sees of an event; None: nothing, or it did not ask for it."""

@@ -17,6 +17,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -26,18 +27,23 @@ from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
 from jupyter_elastic.scheduler.auth import Keys, uid_of_peer
-from jupyter_elastic.scheduler.connections import BY_USER, Connections
+from jupyter_elastic.scheduler.connections import Connections
+from jupyter_elastic.scheduler.intake import Intake
+from jupyter_elastic.scheduler.limits import Allowance
 from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.types import AgentPlace
 
 BATCH = 512
-"""Frames handled before the next look at the clock."""
+"""Frames received, and answered, at once."""
+TURN_S = 0.002
+"""For so long, where the pool is shared: another user's ask then waits no longer for what has come before."""
 OUTBOX = 10_000
 """Frames kept for a peer that does not read, beside the 1000 in its socket; one more and it is dropped."""
 HELD_BYTES = 64 * 1024 * 1024
 """What waits of all newcomers until it is known who they are; one more frame costs its sender the connection."""
 NAMES_S = 60.0
 """So often it is asked whether users are still called what they were when they came."""
+OUTBOX_BYTES = 32 * 1024 * 1024
 _ZAP = "inproc://zeromq.zap.01"
 
 log = logging.getLogger(__name__)
@@ -70,8 +76,13 @@ class Peer(Struct, eq=False):
     outbox: deque[bytes] = field(default_factory=deque)
     gone: bool = False
     hung_up: bool = False
+    """Nothing more of it counts, though some of it may still come."""
     surplus: bool = False
     """It is one connection more than its user may have."""
+    allowance: Allowance | None = None
+    """What may still be asked on it; None: anything."""
+    waiting_bytes: int = 0
+    """Of its outbox."""
 
     @property
     def uid(self) -> int | None:
@@ -88,10 +99,13 @@ class Transport:
         rest: Callable[[], None],
         monotonic: Callable[[], float],
         *,
-        connections_by_user: int = BY_USER,
+        connections_by_user: float = inf,
         is_admin: Callable[[str], bool] = lambda _user: True,
         users: Users | None = None,
+        is_barred: Callable[[str], bool] = lambda _user: False,
+        admit: Callable[[Peer, memoryview], bool] | None = None,
     ) -> None:
+        """`admit`, where the pool is shared: whether a frame may wait for its turn; if not, it has answered it."""
         self._take = take
         self._rest = rest
         self._monotonic = monotonic
@@ -107,8 +121,13 @@ class Transport:
             by_user=connections_by_user,
             is_admin=is_admin,
             name_of=self._users.known,
+            is_barred=is_barred,
             left=self._left,
         )
+        self.forgotten: Callable[[Peer], None] = lambda _peer: None
+        """Called with each that is gone."""
+        self._admit = admit
+        self._intake: Intake[tuple[Peer, memoryview]] = Intake()
         self._monitors: list[zmq.Socket[bytes]] = []
         self._sockets: dict[zmq.Socket[bytes], bool] = {}
         """All sockets, and whether CURVE guards them."""
@@ -176,10 +195,11 @@ class Transport:
             fate = self._push(peer, frame)
             if fate != "queued":
                 return fate
-        if len(peer.outbox) >= OUTBOX:
+        if len(peer.outbox) >= OUTBOX or peer.waiting_bytes >= OUTBOX_BYTES:
             self.forget(peer)
             return "gone"
         peer.outbox.append(frame)
+        peer.waiting_bytes += len(frame)
         self._lagging.add(peer)
         return "queued"
 
@@ -190,7 +210,7 @@ class Transport:
                 if self._push(peer, peer.outbox[0]) == "queued":
                     break
                 if peer.outbox:
-                    peer.outbox.popleft()
+                    peer.waiting_bytes -= len(peer.outbox.popleft())
             if not peer.outbox:
                 self._lagging.discard(peer)
 
@@ -203,6 +223,7 @@ class Transport:
         """This peer is gone, or to be treated so. If it speaks again it is a new one."""
         peer.gone = True
         peer.outbox.clear()
+        self.forgotten(peer)
         self._lagging.discard(peer)
         self._peers.pop((id(peer.socket), peer.identity), None)
 
@@ -245,10 +266,14 @@ class Transport:
         socket = self._context.socket(zmq.ROUTER)
         socket.maxmsgsize = MAX_FRAME  # libzmq ends the connection of whoever sends more
         socket.router_mandatory = True  # a full or lost peer is an error instead of frames lost silently
-        socket.rcvhwm = socket.sndhwm = 1000
+        # libzmq 4.3.5 ends the process (`Assertion failed: !_io_error`) when a connection whose frames it holds back,
+        # because its queue is full, is closed and a heartbeat is due or among them. So no queue is ever full, and no
+        # heartbeats are ours; who floods us is hung up on (`admit`).
+        socket.rcvhwm = 0
+        socket.sndhwm = 1000
         socket.backlog = 1000
         socket.handshake_ivl = 10_000
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
+        socket.tcp_keepalive, socket.tcp_keepalive_idle, socket.tcp_keepalive_intvl = 1, 30, 10
         socket.linger = 0
         self._sockets[socket] = False
         self._monitors.append(self.connections.watch(socket))
@@ -265,28 +290,39 @@ class Transport:
             self.forget(peer)
 
     def _pump(self) -> None:
-        """Take what there is, and what comes while we take it.
+        """Receive some of what there is, then answer some of it, each user in turn.
 
         The descriptor of a ZeroMQ socket is edge-triggered: after each use look again.
         """
         self._pumping = False
         if self._loop is None:
             return
-        now = self._monotonic()
-        count = 0
         try:
             for socket, curve in self._sockets.items():
-                for _ in range(BATCH):
-                    parts = _next_message(socket)
-                    if not parts:
-                        break
-                    count += 1
-                    self._receive(socket, curve, parts, now)
-            if count:
-                self._rest()
+                self._read(socket, curve)
+            if self._intake:
+                self._serve()
         finally:
-            if self._loop is not None and any(_readable(socket) for socket in self._sockets):
+            if self._loop is not None and (self._intake or any(_readable(socket) for socket in self._sockets)):
                 self._pump_soon()
+
+    def _read(self, socket: zmq.Socket[bytes], curve: bool) -> None:
+        now = self._monotonic()
+        for _ in range(BATCH):
+            parts = [] if self._intake.full else _next_message(socket)
+            if not parts:
+                return
+            self._receive(socket, curve, parts, now)
+            if self._admit is not None and self._monotonic() > now + TURN_S:
+                return
+
+    def _serve(self) -> None:
+        until = inf if self._admit is None else self._monotonic() + TURN_S
+        for _ in range(min(BATCH, len(self._intake))):
+            self._take(*self._intake.take())
+            if self._monotonic() > until:
+                break
+        self._rest()
 
     def _pump_soon(self) -> None:
         if self._loop is not None and not self._pumping:
@@ -296,6 +332,8 @@ class Transport:
     def _receive(self, socket: zmq.Socket[bytes], curve: bool, parts: Sequence[zmq.Frame], now: float) -> None:
         # Names that peers give themselves are refused: who took the name of one who just left would get their frames.
         identity = parts[0].bytes
+        if len(identity) != 5 or identity[0] != 0:
+            self.connections.end(_connection(parts[-1]))
         if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:
             return
         who = self._who(curve, parts[1])
@@ -335,7 +373,7 @@ class Transport:
         peer = self._meet(socket, identity, uid, user, frames[0])
         for frame in frames:
             self._hear(peer, frame, self._monotonic())
-        self._rest()
+        self._pump_soon()
 
     def _meet(self, socket: zmq.Socket[bytes], identity: bytes, who: int | str, user: str, frame: zmq.Frame) -> Peer:
         peer = Peer(socket, identity, user, who, _connection(frame))
@@ -346,8 +384,12 @@ class Transport:
         return peer
 
     def _hear(self, peer: Peer, frame: zmq.Frame, now: float) -> None:
+        if peer.hung_up:
+            return
         peer.heard_at = now
-        self._take(peer, frame.buffer)
+        said = frame.buffer
+        if self._admit is None or self._admit(peer, said):
+            self._intake.put(peer.user, (peer, said), len(said))
 
     @staticmethod
     def _who(curve: bool, frame: zmq.Frame) -> int | str | None:

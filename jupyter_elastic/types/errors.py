@@ -34,9 +34,15 @@ class NotAllowed(ElasticError):
 
 
 class TooMuch(ElasticError):
-    """A limit of the pool is reached; the message names it, and says when to come again or who can raise it."""
+    """A limit of the pool is reached; the message names it and who can raise it."""
 
     code = "too_much"
+
+
+class TooFast(ElasticError):
+    """More was asked in a short time than the pool allows; the message says when to ask again."""
+
+    code = "too_fast"
 
 
 class ProtocolError(ElasticError):

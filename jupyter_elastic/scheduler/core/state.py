@@ -172,6 +172,8 @@ class State(Struct, kw_only=True):
     order: list[tuple[float, JobId]] = field(default_factory=list)
     """Keys of the unfinished jobs, sorted."""
     active: set[JobId] = field(default_factory=set)
+    unfinished: dict[str, int] = field(default_factory=dict)
+    """How many unfinished jobs an owner has; those who have none are left out."""
     keys: dict[str, JobId] = field(default_factory=dict)
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
@@ -268,6 +270,7 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     )
     state.jobs[data.job] = job
     insort(state.order, job.key)
+    state.unfinished[job.owner] = state.unfinished.get(job.owner, 0) + 1
     state.keys[event.cause] = data.job
     if data.uid is not None:
         state.ids[data.owner] = data.uid
@@ -395,6 +398,9 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     job.ended_at, job.reason, job.stop = at, data.reason, ""
     del state.jobs[job.job]
     state.ended[job.job] = job
+    state.unfinished[job.owner] -= 1
+    if not state.unfinished[job.owner]:
+        del state.unfinished[job.owner]
     state.active.discard(job.job)
     state.reasons.pop(job.job, None)
     del state.order[bisect_left(state.order, job.key)]

@@ -15,22 +15,27 @@ import pytest
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
-from jupyter_elastic.scheduler.connections import BY_USER
+from jupyter_elastic.scheduler.limits import SHARED
 
 FEW = ("prlimit", "--nofile=3000:3000")
 """Descriptors as a plain machine gives them."""
 
 NOBODY = 65534
+BY_USER = int(SHARED.connections)
 
 ONE_MORE = """
 import os, sys, zmq
 from jupyter_elastic.protocol import wire
 os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
-socket = zmq.Context().socket(zmq.DEALER)
-socket.linger, socket.rcvtimeo = 0, 30_000
-socket.connect(sys.argv[1])
-socket.send(wire.encode(wire.Request(id=1, ask=wire.Hello(version=wire.VERSION))))
-print(wire.decode_message(socket.recv()).answer)
+context, kept = zmq.Context(), []
+for number in range(int(sys.argv[3]) + 1):
+    socket = context.socket(zmq.DEALER)
+    socket.linger, socket.rcvtimeo = 0, 30_000
+    kept.append(socket)
+    socket.connect(sys.argv[1])
+    socket.send(wire.encode(wire.Request(id=1, ask=wire.Hello(version=wire.VERSION))))
+    print(wire.decode_message(socket.recv()).answer, flush=True)
+sys.stdin.read()
 """
 
 FLOOD = """
@@ -90,18 +95,19 @@ def test_the_connections_of_one_user_are_counted_and_nobody_else_notices(pool) -
         pool.start("--socket", str(path), before=FEW)
         client = pool.client(endpoint=f"ipc://{path}")
         assert isinstance(client.ask(wire.Ping()), wire.Done)
-        with silent(path, BY_USER, NOBODY) as flood:
+        speaking = subprocess.Popen(
+            [sys.executable, "-c", ONE_MORE, f"ipc://{path}", str(NOBODY), str(BY_USER)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        answers = [speaking.stdout.readline() for _ in range(BY_USER + 1)]
+        assert all("Welcome" in answer for answer in answers[:-1])
+        assert f"{user_name(NOBODY)} has {BY_USER} connections" in answers[-1]
+        assert "an administrator (root) can raise that" in answers[-1]
+        with silent(path, 5000, NOBODY) as flood:
             assert flood.stdout.readline() == b"open\n"
-            said = subprocess.run(
-                [sys.executable, "-c", ONE_MORE, f"ipc://{path}", str(NOBODY)],
-                check=False, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            assert f"{user_name(NOBODY)} has {BY_USER} connections" in said.stdout, said
-            assert "ask an administrator (root)" in said.stdout
-            with silent(path, 5000, NOBODY) as more:
-                assert more.stdout.readline() == b"open\n"
-                assert isinstance(pool.client(endpoint=f"ipc://{path}").ask(wire.Ping()), wire.Done)
-                assert descriptors(pool.process.pid) < 2 * BY_USER + 100
+            assert isinstance(pool.client(endpoint=f"ipc://{path}").ask(wire.Ping()), wire.Done)
+            assert descriptors(pool.process.pid) < 2 * BY_USER + 100
+        speaking.communicate()
         assert isinstance(client.ask(wire.Ping()), wire.Done)
 
 

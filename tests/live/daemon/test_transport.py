@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -157,3 +159,60 @@ def test_an_id_under_another_name_loses_its_connection_and_an_unreachable_direct
         transport.close()
 
     asyncio.run(story())
+
+
+FLOOD_AND_GO = """
+import asyncio, socket, struct, sys, threading, time
+from jupyter_elastic.scheduler.transport import Transport
+
+path, flooded, frames = sys.argv[1], threading.Event(), 0
+ping = b"\\x04\\x07\\x04PING\\0\\0"
+
+def flood():
+    raw = socket.socket(socket.AF_UNIX)
+    raw.connect(path)
+    raw.sendall(b"\\xff" + b"\\0" * 8 + b"\\x7f\\x03\\x01" + b"NULL".ljust(20, b"\\0") + b"\\0" * 32)
+    got = b""
+    while len(got) < 64:
+        got += raw.recv(200)
+    ready = b"\\x05READY"
+    for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", b"")):
+        ready += bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+    raw.sendall(b"\\x04" + bytes([len(ready)]) + ready)
+    raw.settimeout(1.0)
+    try:
+        for _ in range(400):
+            raw.sendall(b"\\0\\x01x" * 50 + ping)
+    except TimeoutError:
+        pass
+    raw.close()
+    flooded.set()
+
+async def story():
+    done = asyncio.Event()
+    def take(peer, frame):
+        global frames
+        frames += 1
+        if frames == 1:
+            flooded.wait(60)
+        elif frames == 1000:
+            done.set()
+    transport = Transport(take, lambda: None, time.monotonic)
+    transport.listen_unix(path)
+    transport.start()
+    threading.Thread(target=flood).start()
+    await asyncio.wait_for(done.wait(), 60)
+    transport.close()
+
+asyncio.run(story())
+print("lives")
+"""
+
+
+def test_who_floods_a_busy_daemon_and_hangs_up_does_not_end_it(tmp_path: Path) -> None:
+    """libzmq aborts where it holds frames back, among them a heartbeat, of a connection that is gone."""
+    done = subprocess.run(
+        [sys.executable, "-c", FLOOD_AND_GO, str(tmp_path / "socket")],
+        check=False, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stdout == "lives\n", done.stderr

@@ -1,0 +1,57 @@
+"""Frames that have come and wait for their turn: a queue for each user, who are served one frame each in turn.
+
+Knows users and queues; must not know what a frame means.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+MOST = 1024
+"""Frames that wait; nothing more is received then."""
+MOST_BYTES = 64 * 1024 * 1024
+
+_T = TypeVar("_T")
+
+
+class Intake(Generic[_T]):
+    """What waits, by user."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[tuple[_T, int]]] = {}
+        self._turns: deque[str] = deque()
+        """Users for whom something waits, the next one first."""
+        self._frames = self._bytes = 0
+
+    def __len__(self) -> int:
+        return self._frames
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is to be received now."""
+        return self._frames >= MOST or self._bytes >= MOST_BYTES
+
+    def put(self, user: str, frame: _T, length: int) -> None:
+        """Let a frame of so many bytes wait for its turn."""
+        queue = self._queues.get(user)
+        if queue is None:
+            queue = self._queues[user] = deque()
+            self._turns.append(user)
+        queue.append((frame, length))
+        self._frames += 1
+        self._bytes += length
+
+    def take(self) -> _T:
+        """The next frame; IndexError when nothing waits."""
+        user = self._turns[0]
+        queue = self._queues[user]
+        frame, length = queue.popleft()
+        if queue:
+            self._turns.rotate(-1)
+        else:
+            self._turns.popleft()
+            del self._queues[user]
+        self._frames -= 1
+        self._bytes -= length
+        return frame

@@ -1,0 +1,103 @@
+"""How much a user may ask of a pool that is shared: rates that recover with time, and the words of a refusal.
+
+Two rates hold for every ask: the user's, and half of it for one connection, so that a script that submits without end
+leaves room for the same user's notebooks. An ask costs 1, and more when it is long or took long to answer.
+
+Knows numbers and names; must not know sockets or what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+
+from msgspec import Struct
+
+BURST_S = 10.0
+"""An allowance is full after so many seconds."""
+UNIT_BYTES = 4096
+UNIT_S = 0.001
+"""Bytes of an ask, and seconds of the daemon, that cost as much as an ask."""
+REFUSAL = 0.25
+"""What a refusal costs the user: who goes on without a pause owes more and more, and is hung up on."""
+KEPT = 10_000
+"""Users whose allowance is known; those whose allowance is full need not be."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one user may have; the default is that of a personal pool."""
+
+    connections: float = inf
+    asks_per_s: float = inf
+    unfinished: float = inf
+    """Jobs that have not ended."""
+    streams: float = inf
+    """Streams of events, of all connections together."""
+
+
+SHARED = Limits(connections=200, asks_per_s=200.0, unfinished=5_000, streams=2_000)
+"""What one user may have of a pool with several, where nothing else is said."""
+
+
+class Allowance(Struct):
+    """What may still be asked, as of a moment; it may be overdrawn by an ask that took long."""
+
+    left: float
+    at: float
+
+
+class Allowances:
+    """The allowances of users and connections."""
+
+    def __init__(self, per_s: float, monotonic: Callable[[], float]) -> None:
+        self.per_s = per_s
+        self._monotonic = monotonic
+        self._most_owed = per_s * BURST_S / 4
+        self._users: dict[str, Allowance] = {}
+
+    def new(self) -> Allowance:
+        """That of a new connection."""
+        return Allowance(left=self.per_s / 2 * BURST_S, at=self._monotonic())
+
+    def ask(self, user: str, connection: Allowance, length: int) -> float:
+        """Take an ask of so many bytes from both: 0, or the seconds after which it may come again."""
+        now = self._monotonic()
+        mine = self._of(user, now)
+        _fill(mine, self.per_s, now)
+        _fill(connection, self.per_s / 2, now)
+        if mine.left < 1 or connection.left < 1:
+            mine.left = max(mine.left - REFUSAL, -self._most_owed - 1)
+            return max((1 - mine.left) / self.per_s, (1 - connection.left) / (self.per_s / 2))
+        self.spend(user, connection, 1 + length // UNIT_BYTES)
+        return 0.0
+
+    def overdrawn(self, user: str) -> bool:
+        """Whether the user has been refused so often without a pause that nothing is to be heard from them now."""
+        found = self._users.get(user)
+        if found is None:
+            return False
+        _fill(found, self.per_s, self._monotonic())
+        return found.left < -self._most_owed
+
+    def spend(self, user: str, connection: Allowance, cost: float) -> None:
+        """Take from both what an ask has cost beyond 1."""
+        self._of(user, self._monotonic()).left -= cost
+        connection.left -= cost
+
+    def _of(self, user: str, now: float) -> Allowance:
+        found = self._users.get(user)
+        if found is None:
+            if len(self._users) >= KEPT:
+                self._users = {name: one for name, one in self._users.items() if one.at > now - BURST_S}
+            found = self._users[user] = Allowance(left=self.per_s * BURST_S, at=now)
+        return found
+
+
+def ask_admins(admins: Iterable[str]) -> str:
+    """Who can raise a limit."""
+    return f"an administrator ({', '.join(sorted(admins))}) can raise that"
+
+
+def _fill(allowance: Allowance, per_s: float, now: float) -> None:
+    allowance.left = min(allowance.left + per_s * (now - allowance.at), per_s * BURST_S)
+    allowance.at = now

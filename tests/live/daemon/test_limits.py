@@ -1,0 +1,166 @@
+"""What one user may have of a shared pool, and what the others notice when that user wants more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from msgspec.structs import replace
+
+from jupyter_elastic.client import AsyncClient, Client
+from jupyter_elastic.platform import endpoints, paths, private_files
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobSpec
+from jupyter_elastic.types.errors import BadRequest, TooFast, TooMuch
+
+
+class Users:
+    """Users of a pool over TCP, each known by a key: any number of them, without being root."""
+
+    def __init__(self, pool, folder: Path, *names: str) -> None:
+        self.pool, self.folder = pool, folder
+        keys = {}
+        for name in names:
+            public, secret = zmq.curve_keypair()
+            private_files.write_private(folder / f"{name}.key", public + b" " + secret)
+            keys[name] = public.decode()
+        self.table = folder / "keys.txt"
+        self.table.write_text("".join(f"{key} {name}\n" for name, key in keys.items()))
+
+    def start(self, *arguments: str) -> None:
+        self.pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(self.table), *arguments)
+        self.remote = private_files.read_json(paths.state_dir() / "remote.json", endpoints.Endpoint)
+
+    def endpoint(self, name: str) -> str:
+        """The file that a client of this user is given."""
+        path = self.folder / f"{name}.json"
+        private_files.write_json(path, replace(self.remote, secret_file=str(self.folder / f"{name}.key")))
+        return str(path)
+
+    def client(self, name: str, **options: float) -> Client:
+        return self.pool.client(endpoint=self.endpoint(name), **options)
+
+    @contextlib.contextmanager
+    def dealer(self, name: str) -> Iterator[zmq.Socket[bytes]]:
+        """A bare socket of this user."""
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.linger, socket.rcvtimeo, socket.sndhwm, socket.rcvhwm = 0, 60_000, 0, 0
+            public, secret = (self.folder / f"{name}.key").read_bytes().split()
+            socket.curve_serverkey = self.remote.server_key.encode()
+            socket.curve_publickey, socket.curve_secretkey = public, secret
+            socket.connect(self.remote.endpoint)
+            yield socket
+
+
+@pytest.fixture
+def users(pool, tmp_path: Path) -> Users:
+    """Two of them, of a pool that is not started yet."""
+    return Users(pool, tmp_path, "ann", "bob")
+
+
+def test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_it(users, pool, spec) -> None:
+    users.start("--max-jobs", "3", "--admin", "bob")
+    ann, spec = users.client("ann"), replace(spec, min_slots=4, max_slots=4)
+    jobs = [ann.submit(spec, f"key {number}") for number in range(3)]
+    with pytest.raises(TooMuch, match=r"ann has 3 unfinished jobs.*--max-jobs.*administrator \(bob, root\)"):
+        ann.submit(spec)
+    assert ann.submit(spec, "key 0") == jobs[0], "a repeated submit is no new job"
+    assert [users.client("bob").submit(spec) for _ in range(5)], "an administrator's are not counted"
+    ann.ask(wire.CancelJob(job=jobs[2]))
+    assert ann.submit(spec) > jobs[2]
+    pool.kill()
+    users.start("--max-jobs", "3")
+    with pytest.raises(TooMuch):
+        users.client("ann").submit(spec)
+
+
+def test_a_spec_has_so_many_bytes_and_no_more(users, spec) -> None:
+    users.start()
+    long = "/" + "x" * 4095
+    assert users.client("ann").submit(replace(spec, folder=long, notebook=long, python=long))
+    with pytest.raises(BadRequest, match=r"16,384 are allowed"):
+        users.client("ann").submit(replace(spec, folder="/" + "\u20ac" * 4095, notebook="\u20ac" * 4096))
+
+
+def test_a_users_streams_are_limited_over_all_connections(users) -> None:
+    users.start()
+    clients = [users.client("ann") for _ in range(3)]
+    for number in range(2000):
+        clients[number // 1000].ask(wire.Follow(stream=number % 1000, since=10**15))
+    with pytest.raises(TooMuch, match="follows 2,000 streams"):
+        clients[2].ask(wire.Follow(since=10**15))
+    clients[1].close()
+    while True:
+        with contextlib.suppress(TooMuch):
+            clients[2].ask(wire.Follow(since=10**15))
+            break
+
+
+def submit_frames(spec: JobSpec, count: int) -> list[bytes]:
+    return [
+        wire.encode(wire.Request(id=number, ask=wire.SubmitJob(spec=spec, key=f"{spec.name} {number}")))
+        for number in range(1, count + 1)
+    ]
+
+
+def test_who_asks_too_fast_is_told_when_to_come_again_and_others_are_answered(users, spec) -> None:
+    users.start("--max-asks", "10")
+    bob = users.client("bob")
+    with users.dealer("ann") as flood:
+        for frame in submit_frames(spec, 60):
+            flood.send(frame)
+        answers = [wire.decode_message(flood.recv()) for _ in range(60)]
+        assert sorted(message.id for message in answers) == list(range(1, 61)), "nobody is left without an answer"
+        refused = [message.answer for message in answers if isinstance(message.answer, wire.Refused)]
+        assert refused
+        assert all(answer.code == TooFast.code for answer in refused)
+        assert "ask again after" in refused[0].message
+        assert "administrator (root)" in refused[0].message
+        assert isinstance(bob.ask(wire.Ping()), wire.Done)
+
+
+def test_who_goes_on_all_the_same_is_hung_up_on(users, spec) -> None:
+    users.start("--max-asks", "10")
+    bob = users.client("bob")
+    with users.dealer("ann") as flood:
+        monitor = flood.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        frames = submit_frames(spec, 100)
+        while not monitor.poll(0):
+            for frame in frames:
+                flood.send(frame)
+        flood.disable_monitor()
+        monitor.close(linger=0)
+    assert isinstance(bob.ask(wire.Ping()), wire.Done)
+    assert "ann floods the pool" in users.pool.log.read_text()
+
+
+def test_a_client_that_is_told_so_waits_and_asks_again(users, spec) -> None:
+    users.start("--max-asks", "100")
+
+    async def story() -> list[int]:
+        async with AsyncClient(users.endpoint("ann")) as client:
+            return await asyncio.gather(*(client.submit(spec) for _ in range(550)))
+
+    assert len(set(asyncio.run(story()))) == 550
+    impatient = users.client("ann", timeout_s=0.01)
+    with users.dealer("ann") as flood:
+        for frame in submit_frames(spec, 1000):
+            flood.send(frame)
+        with pytest.raises(Exception, match=r"ask again after|did not answer|does not answer"):
+            impatient.ask(wire.Ping())
+
+
+def test_a_personal_pool_has_no_such_limits(pool, spec) -> None:
+    client = pool.start().client()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger, socket.rcvtimeo, socket.sndhwm, socket.rcvhwm = 0, 60_000, 0, 0
+        socket.connect(endpoints.find().endpoint)
+        for frame in submit_frames(spec, 6000):
+            socket.send(frame)
+        answers = [wire.decode_message(socket.recv()).answer for _ in range(6000)]
+    assert all(isinstance(answer, wire.Submitted) for answer in answers)
+    assert isinstance(client.ask(wire.Ping()), wire.Done)
