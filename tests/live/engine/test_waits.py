@@ -120,6 +120,31 @@ async def test_a_worker_that_a_signal_has_stopped_is_said_and_then_the_others_go
         check_training(bench)
 
 
+RESUMABLE = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+enough = torch.zeros(1)
+while not enough.item():
+    note(size=world_size, restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+    time.sleep(.01)
+    enough += float(stopped())
+    dist.all_reduce(enough)
+"""
+
+
+@asynchronous
+async def test_a_resumable_cell_is_started_anew_without_a_stopped_worker(folder: Path) -> None:
+    async with Bench(Torch, folder, NOTE + "import torch\n" + RESUMABLE, resumable=True) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.step_at(2)
+        send(bench, 1, signal.SIGSTOP)
+        await bench.until(lambda: any(step["restarts"] == 1 for step in bench.steps()))
+        (death,) = bench.of("DeathReported")
+        assert death.cause.startswith("was stopped by a signal")
+        bench.finish()
+        assert (await bench.ended()).outcome == "completed", bench.story()
+
+
 @asynchronous
 async def test_a_stopped_worker_without_which_the_job_would_end_is_said_and_may_go_on(folder: Path) -> None:
     source = NOTE + GLOO + SLEEPS.replace("together()\n", "note(begins=rank)\n", 1).replace("note(rank=rank)\n", "")
