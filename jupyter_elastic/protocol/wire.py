@@ -148,6 +148,12 @@ class RenewLeases(Ask, frozen=True, kw_only=True):
     attempts: tuple[tuple[JobId, int], ...] = ()
 
 
+class ReadUsage(Ask, frozen=True, kw_only=True):
+    """Who used how much from the day of `since` on; administrators see everybody's, others theirs. Answer: `Used`."""
+
+    since: float = 0.0
+
+
 class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
@@ -171,6 +177,7 @@ AnyAsk: TypeAlias = (
     | Unfollow
     | ReportArrived
     | RenewLeases
+    | ReadUsage
     | Ping
     | Shutdown
 )
@@ -274,6 +281,24 @@ class LeasesRenewed(Answer, frozen=True, kw_only=True):
     """So many warm parents may a user keep on this pool; 0: as many as the user likes."""
 
 
+class UsageRow(_Struct, frozen=True, kw_only=True):
+    """What a user has used on a day."""
+
+    day: str
+    """UTC, as 2026-11-23."""
+    user: str
+    group: str = ""
+    slot_s: float
+    """Slots that were leased to the user's jobs, times seconds."""
+
+
+class Used(Answer, frozen=True, kw_only=True):
+    """By day, user and group; what is still held counts until `until` (seconds since the epoch)."""
+
+    rows: tuple[UsageRow, ...]
+    until: float
+
+
 class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of one of `errors`."""
 
@@ -282,7 +307,18 @@ class Refused(Answer, frozen=True, kw_only=True):
 
 
 AnyAnswer: TypeAlias = (
-    Welcome | Done | Submitted | Jobs | Hosts | Policies | PoolView | Explanation | Following | LeasesRenewed | Refused
+    Welcome
+    | Done
+    | Submitted
+    | Jobs
+    | Hosts
+    | Policies
+    | PoolView
+    | Explanation
+    | Following
+    | LeasesRenewed
+    | Used
+    | Refused
 )
 
 

@@ -25,6 +25,7 @@ from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
 from jupyter_elastic.scheduler.transport import Peer, Transport
+from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
@@ -66,6 +67,7 @@ class Daemon:
             admit=None if settings.limits.asks_per_s == inf else self._admit,
             users=users,
         )
+        self._usage = UsageBook(self.store.journal)
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.visibility, self.rights, settings.limits)
         self._runner = PolicyRunner(settings.deadline_s)
@@ -167,6 +169,23 @@ class Daemon:
         )
         self._reply(Context(peer, wire.request_id(frame)), wire.Refused(code=TooFast.code, message=text))
         return False
+
+    def read_usage(self, since: float, user: str | None, context: Context) -> None:
+        """Answer with what a user has used, or with `None` all of them."""
+        self._tasks.create_task(self._read_usage(since, user, context))
+
+    async def _read_usage(self, since: float, user: str | None, context: Context) -> None:
+        now = self.store.now()
+        answer: wire.AnyAnswer
+        try:
+            rows = await self._usage.rows(since, now)
+            answer = wire.Used(rows=tuple(row for row in rows if user in {None, row.user}), until=now)
+        except ElasticError as problem:
+            answer = wire.Refused(code=problem.code, message=str(problem))
+        except Exception:
+            log.exception("the usage could not be counted")
+            answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
+        self._reply(context, answer)
 
     def _take(self, peer: Peer, frame: memoryview) -> None:
         """Answer a frame; the answer goes out with `_commit`."""

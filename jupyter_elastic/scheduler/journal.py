@@ -111,6 +111,19 @@ class Journal:
             raise JournalError(_damaged(self.path, f"after event {after}: {problem}")) from problem
         return [self._event(row) for row in rows]
 
+    def of_kinds(self, after: int, kinds: tuple[str, ...]) -> Iterator[Event]:
+        """The events of these kinds after `after`, in order, by a connection of their own: for another thread.
+
+        JournalError where the file is damaged.
+        """
+        columns, marks = "seq, at, by, cause, kind, body, crc", ", ".join("?" * len(kinds))
+        query = f"select {columns} from events where seq > ? and kind in ({marks}) order by seq"  # noqa: S608
+        try:
+            with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+                yield from map(self._event, reader.execute(query, (after, *kinds)))
+        except sqlite3.Error as problem:
+            raise JournalError(_damaged(self.path, f"after event {after}: {problem}")) from problem
+
     def replay(self, after: int = 0) -> Iterator[Event]:
         """All events after `after`, checked to be without gap."""
         while page := self.events(after):

@@ -71,6 +71,10 @@ class DaemonApi(Protocol):
         """Switch the policy if it can be made, and answer then."""
         ...
 
+    def read_usage(self, since: float, user: str | None, context: Context) -> None:
+        """Answer with what a user has used, or with `None` all of them."""
+        ...
+
     def stop(self) -> None:
         """End the daemon after this answer."""
         ...
@@ -287,6 +291,13 @@ def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer
 def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> Answer:
     held = api.agents.renew(context.peer, ask.attempts)
     return wire.LeasesRenewed(held=held, lease_s=api.settings.lease_s, warm=api.settings.warm)
+
+
+@answer.register
+def _read_usage(ask: wire.ReadUsage, api: DaemonApi, context: Context) -> Answer:
+    user = context.peer.user
+    api.read_usage(ask.since, None if api.rights.is_admin(user) else user, context)
+    return None
 
 
 @answer.register

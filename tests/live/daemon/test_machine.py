@@ -6,9 +6,20 @@ import json
 import os
 import stat
 import subprocess
+import sys
 
 from jupyter_elastic.platform import endpoints
+from jupyter_elastic.protocol import wire
 from tests.support.other_user import UID, needs_root, other_user
+
+NOBODYS_USAGE = """
+import os, sys
+from jupyter_elastic.client import Client
+from jupyter_elastic.protocol import wire
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+with Client(sys.argv[1]) as client:
+    print(client.ask(wire.ReadUsage()).rows)
+"""
 
 
 @needs_root
@@ -30,11 +41,20 @@ def test_who_says_nothing_uses_the_machines_pool_and_runs_his_jobs_himself(pool,
         doctor = "from jupyter_elastic.cli import doctor; print(doctor.check_daemon().found)"
         said, _ = user.start("-c", doctor, stdout=subprocess.PIPE).communicate(timeout=60)
         assert f"({config} names it)" in said
+        _, said, errors = user.elastic("usage", "--by", "day,user", "--json")
+        (own,) = json.loads(said)["rows"]
+        assert own["slot_hours"] > 0, errors
+        asked = wire.ReadUsage()
+        assert {row.user for row in pool.client().ask(asked).rows} == {own["user"]}, "its administrator sees it"
+        nobody = subprocess.run(
+            [sys.executable, "-c", NOBODYS_USAGE, f"ipc://{open_folder}/s"], capture_output=True, text=True, check=False
+        )
+        assert nobody.stdout == "()\n", nobody.stderr
         code, _, errors = user.elastic("daemon")
         assert code == 2
         assert "there is a pool already" in errors
-        own = {"JUPYTER_ELASTIC_DIR": str(user.home / "own")}
-        _, said, errors = user.elastic("status", "--json", more=own)
+        own_pool = {"JUPYTER_ELASTIC_DIR": str(user.home / "own")}
+        _, said, errors = user.elastic("status", "--json", more=own_pool)
         assert json.loads(said)["welcome"]["pool"] == str(user.home / "own"), errors
 
 
