@@ -214,7 +214,7 @@ class Agent:
         if self._monotonic() - self._used < self._idle_s or not self._clients.acquire(attempts=1):
             return
         try:
-            answer = await self.client.ask(ListJobs(mine=True, limit=1), timeout_s=NEEDED_S)
+            answer = await self.client.ask(ListJobs(owner=self.owner, limit=1), timeout_s=NEEDED_S)
             needed = bool(self._attempts or expect(answer, Jobs).jobs)
         except ElasticError:
             needed = True  # nobody knows
@@ -225,7 +225,7 @@ class Agent:
     async def _remove_captures(self) -> None:
         """Remove captures of jobs that have long ended."""
         try:
-            answer = await self.client.ask(ListJobs(mine=True, limit=MOST_UNFINISHED))
+            answer = await self.client.ask(ListJobs(owner=self.owner, limit=MOST_UNFINISHED))
             if not isinstance(answer, Jobs) or len(answer.jobs) >= MOST_UNFINISHED:
                 return
             unfinished = [info.spec.folder for info in answer.jobs]

@@ -14,8 +14,10 @@ from rich.markup import escape
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job, Tail, find
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobInfo
-from jupyter_elastic.types.errors import BadRequest, JobFailed
+from jupyter_elastic.types.errors import BadRequest, JobFailed, NotFound
 from jupyter_elastic.types.texts import visible
 
 TAIL_S = 0.2
@@ -96,13 +98,30 @@ def _logs(given: argparse.Namespace, connect: Connect, console: Console) -> None
 
 def _cancel(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
-    jobs = [find(client, name, one=True)[0] for name in given.job]
-    for job in jobs:
+    jobs = _cancel_all(client, given.user, given.reason) if given.user else []
+    for job in [find(client, name, one=True)[0] for name in given.job]:
         job.cancel(given.reason)
+        jobs.append(job)
     if given.json:
         print_json({"cancelled": [job.id for job in jobs]})
     else:
-        console.print(f"cancelling: {', '.join(str(job.id) for job in jobs)}")
+        console.print(f"cancelling: {', '.join(str(job.id) for job in jobs) or 'no job'}")
+
+
+def _cancel_all(client: Client, user: str, reason: str) -> list[Job]:
+    """Cancel every job of a user that is not over; those."""
+    cancelled: dict[int, Job] = {}
+    while True:  # a list has only so many
+        found = expect(client.ask(wire.ListJobs(owner=user, limit=3000)), wire.Jobs).jobs
+        listed = [info for info in found if info.job not in cancelled]
+        if not listed:
+            return list(cancelled.values())
+        for info in listed:
+            cancelled[info.job] = Job(client, info.job)
+            try:
+                cancelled[info.job].cancel(reason)
+            except NotFound:  # forgotten meanwhile
+                continue
 
 
 def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -163,7 +182,9 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", nargs="+", help=_JOB)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("job", nargs="*", default=[], help=_JOB)
+    which.add_argument("--user", help="all jobs of this user; others' is for administrators")
     parser.add_argument("--reason", default="")
 
 

@@ -81,10 +81,10 @@ class ResizeJob(Ask, frozen=True, kw_only=True):
 
 
 class ListJobs(Ask, frozen=True, kw_only=True):
-    """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`); `mine`: only the asker's."""
+    """Answer: `Jobs`, newest last. `all` includes the ended ones (the newest `limit`); `owner`: only that user's."""
 
     all: bool = False
-    mine: bool = False
+    owner: str = ""
     job: JobId | None = None
     limit: int = 1000
 

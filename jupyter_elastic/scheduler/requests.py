@@ -204,7 +204,7 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
 @answer.register
 def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
-    infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit, owner=context.peer.user if ask.mine else None)
+    infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit, owner=ask.owner)
     if len(infos) > limit:  # those with slots are always shown, then the newest
         active = [info for info in infos if info.phase in ACTIVE][:limit]
         others = [info for info in infos if info.phase not in ACTIVE]

@@ -31,7 +31,9 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(command in said for command in COMMANDS)
 
 
-@pytest.mark.parametrize("words", [[], ["frobnicate"], ["logs"], ["cancel"], ["explain"]])
+@pytest.mark.parametrize(
+    "words", [[], ["frobnicate"], ["logs"], ["cancel"], ["cancel", "3", "--user", "ada"], ["explain"]]
+)
 def test_what_cannot_be_understood_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(words)

@@ -127,7 +127,7 @@ class Core:
         all: bool = False,  # noqa: A002
         job: JobId | None = None,
         limit: int = 1000,
-        owner: str | None = None,
+        owner: str = "",
     ) -> list[JobInfo]:
         """The unfinished jobs, with `all` also the `limit` that ended last, oldest first; or the one `job`.
 
@@ -137,7 +137,7 @@ class Core:
             return [job_info(self.state, found(self.state, job))]
         ended = list(self.state.ended.values()) if all else []
         shown = [*ended[max(len(ended) - limit, 0) :], *self.state.jobs.values()]
-        if owner is not None:
+        if owner:
             shown = [one for one in shown if one.owner == owner]
         return [job_info(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -208,6 +209,8 @@ def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
 class Idle(Daemon):
     """A daemon for an agent whose clock goes on with its pauses; `jobs` of the user wait."""
 
+    welcome = SimpleNamespace(user="me")
+
     def __init__(self):
         super().__init__()
         self.now, self.jobs = 0.0, ()
@@ -218,7 +221,7 @@ class Idle(Daemon):
 
     async def ask(self, ask, timeout_s=None):
         if isinstance(ask, ListJobs):
-            assert ask.mine
+            assert ask.owner == "me"
             return Jobs(jobs=self.jobs, seq=0)
         return await super().ask(ask)
 

@@ -76,6 +76,15 @@ def test_cancel(shared_pool: Pool) -> None:
     assert shared_pool.ended(job).outcome == "cancelled"
 
 
+def test_cancel_all_of_a_user(shared_pool: Pool) -> None:
+    jobs = [shared_pool.submit("import time\ntime.sleep(600)") for _ in range(4)]
+    assert ask(shared_pool, "cancel", "--user", "somebody").stdout == "cancelling: no job\n"
+    me = shared_pool.info(jobs[0]).owner
+    said = ask(shared_pool, "cancel", "--user", me, "--json").stdout
+    assert json.loads(said) == {"cancelled": jobs}
+    assert {shared_pool.ended(job).outcome for job in jobs} == {"cancelled"}
+
+
 def test_top_shows_one_picture(shared_pool: Pool) -> None:
     job = shared_pool.submit(
         "import time\nprint('up', flush=True)\ntime.sleep(600)", slots=2, name="[red]long[/] <one>"

@@ -69,7 +69,7 @@ def elastic() -> list[str]:
 def _usage(action: argparse.Action) -> str:
     value = str(action.metavar or action.dest.upper())
     if not action.option_strings:
-        return {"?": f"[{value}]", "+": f"{value}..."}.get(str(action.nargs), value)
+        return {"?": f"[{value}]", "+": f"{value}...", "*": f"[{value}...]"}.get(str(action.nargs), value)
     return f"[{action.option_strings[0]}]" if action.nargs == 0 else f"[{action.option_strings[0]} {value}]"
 
 
