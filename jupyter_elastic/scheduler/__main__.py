@@ -29,7 +29,7 @@ from jupyter_elastic.scheduler.connections import raise_descriptor_limit
 from jupyter_elastic.scheduler.daemon import Daemon
 from jupyter_elastic.scheduler.limits import SHARED, Limits
 from jupyter_elastic.scheduler.settings import LEASE_S, WARM, Settings
-from jupyter_elastic.scheduler.shares import EQUAL, read_shares
+from jupyter_elastic.scheduler.shares import SharesFile
 from jupyter_elastic.scheduler.transport import Curve
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tcp", metavar="ENDPOINT", help="listen there too, encrypted: tcp://0.0.0.0:7000")
     parser.add_argument("--keys", metavar="FILE", help="who may connect by TCP: a line `public-key user` each")
     parser.add_argument("--admin", action="append", metavar="USER", help="a further administrator")
-    parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights and quotas, for the policy fair")
+    parser.add_argument("--shares", metavar="FILE", help="TOML file of groups, weights, quotas and limits")
     parser.add_argument("--hide-names", action="store_true", help="show others' jobs by their number")
     parser.add_argument(
         "--warm", type=int, metavar="N", help="so many warm parents may each user keep (3 with --socket or --tcp)"
@@ -152,7 +152,7 @@ def _settings(options: Options) -> Settings:
         deadline_s=options.deadline,
         warm=(WARM if options.socket or options.tcp else 0) if options.warm is None else options.warm,
         lease_s=(LEASE_S if options.socket or options.tcp else 0.0) if options.lease is None else options.lease,
-        shares=read_shares(Path(options.shares)) if options.shares else EQUAL,
+        shares=SharesFile(Path(options.shares)) if options.shares else None,
         limits=_limits(options),
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,

@@ -11,7 +11,7 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jupyter_elastic.scheduler.shares import Terms
@@ -72,6 +72,16 @@ class Rights:
             f"on this pool {user} may not have {what}: leave that out, or ask an administrator ({self._admins()}) "
             "for `priority` in the file of shares"
         )
+
+    def hold(self, least: int, limits: Mapping[tuple[str, str], int]) -> None:
+        """May a job need `least` slots that counts for these limits of its owner and group? NotAllowed."""
+        for (_, name), limit in limits.items():
+            if least > limit:
+                slots = "1 slot" if limit == 1 else f"{limit} slots"
+                raise NotAllowed(
+                    f"{name} may hold {slots} at most, and this job needs {least}: ask for fewer, or ask administrator "
+                    f"({self._admins()}) for more `max_slots` in the file of shares"
+                )
 
     def run_for(self, user: str, max_time_s: float | None, terms: Terms) -> float | None:
         """The time limit of a job of `user` that asks for this one; NotAllowed where it may not run so long."""

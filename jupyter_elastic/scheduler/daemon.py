@@ -21,6 +21,7 @@ from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, ask_admins
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.settings import Settings
+from jupyter_elastic.scheduler.shares import EQUAL
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.timers import Timers
@@ -30,6 +31,9 @@ from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
 from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooFast, TooMuch
+
+SHARES_S = 1.0
+"""So often it is looked whether the file of shares has changed."""
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +50,7 @@ class Daemon:
         clock = clock or Clock()
         self.settings = settings
         self.rights = settings.rights
-        self.shares = settings.shares
+        self.shares = settings.shares.shares if settings.shares else EQUAL
         self.visibility = Visibility(self.rights, hide_names=settings.hide_names)
         self.limits = settings.limits
         self._allowances = Allowances(settings.limits.asks_per_s, clock.monotonic)
@@ -54,7 +58,7 @@ class Daemon:
         self.pool = str(settings.state_dir)
         self.started_at = clock.now()
         self.endpoints: list[str] = []
-        self.store = StateStore(Journal(settings.state_dir / "journal.sqlite"), settings.shares, clock)
+        self.store = StateStore(Journal(settings.state_dir / "journal.sqlite"), self.shares, clock)
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
         users = Users({uid: name for name, uid in self.rights.ids.items()}, bound=self._id_of)
         self.transport = Transport(
@@ -101,10 +105,26 @@ class Daemon:
         timers = self._timers
         try:
             async with self._tasks:
-                for work in (timers.housekeeping, timers.watch_hosts, self._planner.run, self._until_stopped):
+                for work in (
+                    timers.housekeeping,
+                    timers.watch_hosts,
+                    self._watch_shares,
+                    self._planner.run,
+                    self._until_stopped,
+                ):
                     self._tasks.create_task(work())
         except* _Stopped:
             pass
+
+    async def _watch_shares(self) -> None:
+        """Use the file of shares anew whenever it has changed."""
+        while (file := self.settings.shares) is not None:
+            await asyncio.sleep(SHARES_S)
+            if file.changed():
+                log.info("the shares have changed")
+                self.shares = file.shares
+                self.store.use_shares(file.shares)
+                self._planner.news(0)
 
     async def _until_stopped(self) -> None:
         await self._stopping.wait()

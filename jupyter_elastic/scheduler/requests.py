@@ -22,6 +22,7 @@ from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import policy_reason
+from jupyter_elastic.scheduler.core.state import needs
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import Shares
@@ -124,8 +125,9 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
         _check_number_of_jobs(api, user)
         terms = api.shares.terms_of(user)
         api.rights.ask_for(user, ask.spec, terms)
-        limit = api.rights.run_for(user, ask.spec.max_time_s, terms)
         group = api.shares.group_of(user)  # nobody says himself which one is his
+        api.rights.hold(needs(ask.spec), api.shares.most.of(user, group))
+        limit = api.rights.run_for(user, ask.spec.max_time_s, terms)
         spec = replace(ask.spec, group=group, max_time_s=limit)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)
@@ -197,6 +199,9 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
         numbers += ask.sizes
     if any(not 1 <= number <= 100_000 for number in numbers):
         raise BadRequest("a job can hold 1 to 100000 slots; write min:max with 1 <= min <= max")
+    least = 0 if ask.min_slots is UNSET else ask.min_slots
+    smallest = 0 if ask.sizes is UNSET else min(ask.sizes, default=0)
+    api.rights.hold(max(least, smallest), api.shares.most.of(job.owner, job.spec.group))
     api.store.command(Resize(**api.store.stamp(context.peer.user), **asdict(ask)))
     return wire.Done()
 

@@ -28,7 +28,7 @@ def restore(journal: Journal, shares: Shares = EQUAL) -> tuple[Core, int]:
 
     JournalError where the journal is damaged. A snapshot that this version did not write is passed over.
     """
-    core = Core(_from_snapshot(journal), weights=shares.weights, quotas=shares.quotas)
+    core = Core(_from_snapshot(journal), weights=shares.weights, quotas=shares.quotas, most=shares.most)
     read = 0
     for event in journal.replay(core.state.seq):
         core.fold(event)

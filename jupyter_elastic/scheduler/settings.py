@@ -10,7 +10,7 @@ from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.hosts import Source
 from jupyter_elastic.scheduler.limits import Limits
 from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
-from jupyter_elastic.scheduler.shares import EQUAL, Shares
+from jupyter_elastic.scheduler.shares import SharesFile
 from jupyter_elastic.scheduler.transport import Curve
 
 KEEP_S = 30 * 86_400.0
@@ -43,7 +43,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The term of the leases; 0: they don't run out."""
     warm: int = 0
     """Warm parents of a user at most; 0: as many as the user likes."""
-    shares: Shares = EQUAL
+    shares: SharesFile | None = None
+    """None: everybody alike."""
     limits: Limits = Limits()
     """Of each user who is no administrator."""
     keep_s: float = KEEP_S

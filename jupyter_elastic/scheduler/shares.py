@@ -21,6 +21,7 @@ Knows the file's form; must not know policies.
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from pathlib import Path
 from typing import Annotated
@@ -28,16 +29,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from jupyter_elastic.scheduler.core.most import Most
 from jupyter_elastic.types.errors import BadRequest
+
+log = logging.getLogger(__name__)
 
 
 class Terms(Struct, frozen=True, forbid_unknown_fields=True):
-    """What each job of a user may ask for; None: nothing is said here."""
+    """What the jobs of a user may have; None: nothing is said here."""
 
     priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """The highest priority; from 1 on jobs may also refuse to be paused. Nobody said anything: 0."""
     max_time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """The longest running time; a job that names none has this one. Nobody said anything: any."""
+
+    max_slots: Annotated[int, Meta(ge=1)] | None = None
+    """The most slots that its jobs hold together, of a group those of all members. Nobody said anything: all."""
 
 
 class Share(Terms, frozen=True, forbid_unknown_fields=True):
@@ -71,23 +78,63 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
         """By name of user or group; those that have one."""
         return {name: share.quota for name, share in [*self.users.items(), *self.groups.items()] if share.quota}
 
+    @property
+    def most(self) -> Most:
+        """Who may hold how many slots at most."""
+        users, groups = (
+            {name: share.max_slots for name, share in shares.items() if share.max_slots is not None}
+            for shares in (self.users, self.groups)
+        )
+        return Most(users, groups, self.default.max_slots)
+
     def group_of(self, user: str) -> str:
         """The user's group; empty for one that stands alone."""
         return next((name for name, group in self.groups.items() if user in group.members), "")
 
     def terms_of(self, user: str) -> Terms:
-        """What the user's jobs may ask for."""
+        """What each job of the user may ask for."""
         said = (self.users.get(user), self.groups.get(self.group_of(user)), self.default)
         return Terms(
             **{
                 name: next((value for terms in said if (value := getattr(terms, name, None)) is not None), None)
-                for name in Terms.__struct_fields__
+                for name in ("priority", "max_time_s")
             }
         )
 
 
 EQUAL = Shares()
 """Everybody alike, without groups."""
+
+
+class SharesFile:
+    """The file, read again when it changes. One that is wrong does not count: the last one that was right does."""
+
+    def __init__(self, path: Path) -> None:
+        """BadRequest as `read_shares` says."""
+        self._path = path
+        self._stamp = self._now()
+        self.shares = read_shares(path)
+
+    def changed(self) -> bool:
+        """Whether other shares count from now on; what is wrong with the file is logged once."""
+        stamp = self._now()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            shares = read_shares(self._path)
+        except BadRequest as problem:
+            log.warning("%s; the shares stay what they were", problem)
+            return False
+        changed, self.shares = shares != self.shares, shares
+        return changed
+
+    def _now(self) -> tuple[int, int, int] | None:
+        try:
+            info = self._path.stat()
+        except OSError:
+            return None
+        return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 def read_shares(path: Path) -> Shares:

@@ -74,6 +74,11 @@ class StateStore:
         self._ids += 1
         return {"at": self.now(), "by": by, "id": f"{self._prefix}.{self._ids}"}
 
+    def use_shares(self, shares: Shares) -> None:
+        """Let these count from now on."""
+        self._shares = shares
+        self.core.share(shares.weights, shares.quotas, shares.most)
+
     def command(self, stimulus: Stimulus) -> None:
         """Step a command. Raises what the core raises, and JournalError while nothing can be written."""
         if self.failing is not None:

@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.decide import decide, found, limit_at
 from jupyter_elastic.scheduler.core.explain import explain, until
+from jupyter_elastic.scheduler.core.most import Most, exceeded
+from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
 from jupyter_elastic.scheduler.core.state import FALLBACK, State, evolve
-from jupyter_elastic.scheduler.core.view import Views, job_info, slot_infos
+from jupyter_elastic.scheduler.core.view import Views, job_info, job_view, slot_infos
 from jupyter_elastic.types import (
     AgentChanged,
     AnyEffect,
@@ -39,7 +41,7 @@ from jupyter_elastic.types import (
     View,
 )
 
-__all__ = ["Core", "State"]
+__all__ = ["Core", "Most", "State"]
 
 _NEWS = (
     JobSubmitted,
@@ -64,11 +66,20 @@ class Core:
         *,
         weights: Mapping[str, float] | None = None,
         quotas: Mapping[str, int] | None = None,
+        most: Most | None = None,
         seed: int = 0,
     ) -> None:
-        """Begin with an empty state, or with that of a snapshot. Weights, quotas and seed only go into views."""
+        """Begin with an empty state, or with that of a snapshot. What else is given is no history and goes into views.
+
+        No plan may exceed `most`.
+        """
         self.state = state if state is not None else State()
-        self._views = Views(weights=weights or {}, quotas=quotas or {}, seed=seed)
+        self._views = Views(weights=weights or {}, quotas=quotas or {}, most=most or Most(), seed=seed)
+        self._wants_plan = True
+
+    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
+        """Use these from now on."""
+        self._views.share(weights, quotas, most)
         self._wants_plan = True
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -79,6 +90,8 @@ class Core:
         BadRequest or NotFound for a command that can't be granted, which then changes nothing. A report never
         raises; a stale one yields nothing.
         """
+        if isinstance(stimulus, Propose) and self._views.most:
+            stimulus = self._limited(stimulus)
         at = max(stimulus.at, self.state.at) if isfinite(stimulus.at) else self.state.at
         decided = decide(self.state, stimulus if at == stimulus.at else replace(stimulus, at=at))
         policy = self.state.policy
@@ -91,6 +104,17 @@ class Core:
         if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
             self._wants_plan = _again(policy, events)
         return events, tuple(react(self.state, decided))
+
+    def _limited(self, proposal: Propose) -> Propose | PolicyFailed:
+        """The proposal with what is said of jobs that it could not see; its refusal where it exceeds a limit."""
+        state, plan = self.state, proposal.plan
+        if proposal.policy != state.policy or judge(state, plan) is not None:
+            return proposal  # which is said later
+        problem = exceeded([job_view(job) for job in state.jobs.values()], plan, self._views.most)
+        if problem is not None:
+            stamp = {name: getattr(proposal, name) for name in ("at", "by", "id", "policy")}
+            return PolicyFailed(**stamp, reason=f"illegal plan: {problem}")
+        return replace(proposal, plan=replace(plan, reasons=self._views.held_back | plan.reasons))
 
     def fold(self, event: Event) -> None:
         """Fold an event into the state: what a replay does with each line of the journal."""

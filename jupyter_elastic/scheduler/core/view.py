@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import convert
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State
 from jupyter_elastic.types import (
     AnyEventData,
@@ -35,13 +36,20 @@ _MOVES_SLOTS = (HostsChanged, JobStarted, RescaleRequested, SlotsReleased, StopR
 class Views:
     """The drafts of one state's views."""
 
-    def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], seed: int) -> None:
-        """Fair-share weights and quotas of users and groups are the pool's configuration, not history."""
-        self._weights, self._quotas, self._seed = dict(weights), dict(quotas), seed
+    def __init__(self, *, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most, seed: int) -> None:
+        """Fair-share weights, quotas and limits of users and groups are the pool's configuration, not history."""
+        self._seed = seed
+        self.share(weights, quotas, most)
         self._jobs: dict[JobId, JobView] = {}
         self._stale: set[JobId] | None = None
         """Jobs to draw again; None before the first look: all."""
         self._hosts: tuple[HostView, ...] | None = None
+        self.held_back: dict[JobId, str] = {}
+        """Jobs that the last view left out because of their owner's limit, and what is said of them."""
+
+    def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
+        """Use these from the next view on."""
+        self._weights, self._quotas, self.most = dict(weights), dict(quotas), most
 
     def touch(self, data: AnyEventData) -> None:
         """An event was written: what it changed must be drawn again."""
@@ -61,6 +69,8 @@ class Views:
         absent = {user for user, connected in state.agents.items() if not connected}
         if absent:
             jobs = [job for job in jobs if job.phase != "queued" or job.owner not in absent]
+        if self.most:
+            jobs, self.held_back = within(jobs, self.most)
         return View(
             now=now,
             seed=self._seed,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import getpass
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import policies
+from jupyter_elastic.types.errors import NotAllowed
 
 if TYPE_CHECKING:
     from tests.live.daemon.conftest import Pool
@@ -43,3 +46,8 @@ def test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen(pool
     view = client.ask(wire.ReadView()).view
     assert (view.weights, view.quotas) == ({"lab": 2.0}, {"lab": 3})
     assert [found.group for found in view.jobs if found.job == job] == ["lab"]
+    shares.write_text(f'[groups.lab]\nmembers = ["{me}"]\nmax_slots = 1\n')
+    while client.ask(wire.ReadView()).view.quotas:  # it is read again
+        time.sleep(0.05)
+    with pytest.raises(NotAllowed, match="lab may hold 1 slot at most, and this job needs 2"):
+        client.submit(msgspec.structs.replace(spec, min_slots=2))

@@ -74,6 +74,14 @@ def test_the_longest_job() -> None:
         rights.run_for("bob", 3601.0, hour)
 
 
+def test_a_job_that_needs_more_than_its_owner_may_hold_is_refused() -> None:
+    rights = Rights(owner="pool")
+    limits = {("user", "bob"): 4, ("group", "lab"): 2}
+    rights.hold(2, limits)
+    with pytest.raises(NotAllowed, match=r"lab may hold 2 slots at most, and this job needs 3: .* \(pool, root\)"):
+        rights.hold(3, limits)
+
+
 def test_the_owner_of_a_personal_pool_may_do_all() -> None:
     me = user_name(os.getuid())
     rights = Rights()

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.scheduler.shares import read_shares
+from jupyter_elastic.scheduler.core import Most
+from jupyter_elastic.scheduler.shares import SharesFile, read_shares
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -55,3 +56,20 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="can't be read"):
         read_shares(tmp_path / "none.toml")
+
+
+def test_a_changed_file_counts_once_it_is_right(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "shares.toml"
+    path.write_text("[users.ada]\nmax_slots = 2\n[groups.lab]\nmax_slots = 5\n[default]\nmax_slots = 1\n")
+    file = SharesFile(path)
+    assert not file.changed()
+    assert file.shares.most == Most({"ada": 2}, {"lab": 5}, 1)
+    path.write_text("[users.ada]\nmax_slots = 0\n")
+    assert [file.changed() for _ in range(3)] == [False, False, False]
+    assert [">= 1" in record.getMessage() for record in caplog.records] == [True], "said once"
+    path.unlink()
+    assert not file.changed()
+    assert file.shares.most.users == {"ada": 2}
+    path.write_text("[users.ada]\nmax_slots = 30\n")
+    assert file.changed()
+    assert file.shares.most.users == {"ada": 30}

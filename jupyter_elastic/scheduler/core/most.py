@@ -1,0 +1,131 @@
+"""The most slots that users and groups may hold, whatever the policy.
+
+What a policy sees of their jobs is such that no plan can exceed it: of jobs that would together be too many the first
+are shown, with ranges that fit, the others wait unseen. Who runs goes on at its least.
+
+Knows the views of jobs; must not know policies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from jupyter_elastic.types import JobId, JobView, Plan
+
+Party: TypeAlias = tuple[str, str]
+"""`user` or `group`, and the name."""
+
+
+class Most(Struct, frozen=True):
+    """The administrator's limits."""
+
+    users: Mapping[str, int] = {}
+    groups: Mapping[str, int] = {}
+    """For their members together."""
+    default: int | None = None
+    """Of each user who is not named; None: no limit."""
+
+    def __bool__(self) -> bool:
+        return self.default is not None or bool(self.users or self.groups)
+
+    def of(self, owner: str, group: str) -> dict[Party, int]:
+        """The limits that a job of this owner and group counts for."""
+        user, group_limit = self.users.get(owner, self.default), self.groups.get(group) if group else None
+        limits: dict[Party, int] = {}
+        if user is not None:
+            limits["user", owner] = user
+        if group_limit is not None:
+            limits["group", group] = group_limit
+        return limits
+
+
+def within(jobs: Sequence[JobView], most: Most) -> tuple[list[JobView], dict[JobId, str]]:
+    """The jobs as a policy may see them, and why others are left out: of each user or group the first of them."""
+    room: dict[Party, int] = {}
+    parties: dict[JobId, list[Party]] = {}
+    most_workers: dict[JobId, int] = {}
+    unseen: set[JobId] = set()
+    blocked: set[Party] = set()
+    """Those of whom a job waits: none of theirs overtakes it."""
+    reasons: dict[JobId, str] = {}
+    limited: list[JobView] = []
+    for job in sorted(jobs, key=lambda job: (not job.size.workers, -job.priority)):
+        limits = most.of(job.owner, job.group)
+        if not limits:
+            continue
+        for party, limit in limits.items():
+            room.setdefault(party, limit)
+        need = _least(job) + job.min_servers
+        full = [party for party in limits if room[party] < need or party in blocked]
+        if full and not job.size.workers:
+            unseen.add(job.job)
+            if blocked.isdisjoint(full):
+                reasons[job.job] = f"{full[0][1]} may hold {_slots(limits[full[0]])} at most"
+            blocked.update(full)
+            continue
+        parties[job.job], most_workers[job.job] = list(limits), _least(job)
+        limited.append(job)
+        _take(room, parties[job.job], need)
+    _fill(limited, parties, most_workers, room)
+    seen = [_clamped(job, most_workers.get(job.job)) for job in jobs if job.job not in unseen]
+    return seen, reasons
+
+
+def _least(job: JobView) -> int:
+    return min((size for size in job.sizes if size >= job.min_slots), default=job.min_slots)
+
+
+def _take(room: dict[Party, int], parties: Sequence[Party], slots: int) -> None:
+    for party in parties:
+        room[party] -= slots
+
+
+def _fill(
+    jobs: Sequence[JobView], parties: Mapping[JobId, list[Party]], workers: dict[JobId, int], room: dict[Party, int]
+) -> None:
+    """What is left of each limit: first what the running hold, then to all in turn."""
+    for job in jobs:
+        more = min(max(job.size.workers - workers[job.job], 0), *(max(room[party], 0) for party in parties[job.job]))
+        workers[job.job] += more
+        _take(room, parties[job.job], more)
+    turn = deque(job for job in jobs if workers[job.job] < job.max_slots)
+    while turn:
+        job = turn.popleft()
+        if workers[job.job] < job.max_slots and all(room[party] > 0 for party in parties[job.job]):
+            workers[job.job] += 1
+            _take(room, parties[job.job], 1)
+            turn.append(job)
+
+
+def _clamped(job: JobView, workers: int | None) -> JobView:
+    if workers is None or workers >= job.max_slots:
+        return job
+    return replace(job, max_slots=workers, max_servers=job.min_servers)
+
+
+def exceeded(jobs: Sequence[JobView], plan: Plan, most: Most) -> str | None:
+    """Whose limit a legal plan exceeds; None when nobody's. What the running need at least is not counted as excess."""
+    asked: defaultdict[Party, int] = defaultdict(int)
+    least: defaultdict[Party, int] = defaultdict(int)
+    limits: dict[Party, int] = {}
+    for job in jobs:
+        size = plan.sizes.get(job.job)
+        if size is None or not size.workers:
+            continue
+        for party, limit in most.of(job.owner, job.group).items():
+            limits[party] = limit
+            asked[party] += size.slots
+            least[party] += _least(job) + job.min_servers if job.size.workers else 0
+    for party, slots in asked.items():
+        if slots > max(limits[party], least[party]):
+            return f"it gives {party[1]} {_slots(slots)}, and {party[1]} may hold {limits[party]}"
+    return None
+
+
+def _slots(number: int) -> str:
+    return f"{number} slot{'' if number == 1 else 's'}"
