@@ -72,9 +72,7 @@ class GroupWorker:
 
     def save(self) -> None:
         """Bring the newest commit to disk: everybody leaves. Called outside of any group."""
-        blob = self.session.load()
-        if blob is not None:
-            self.session.save(blob, durable=True)
+        self.session.to_disk()
 
     def sever(self) -> None:
         """Close the connections of a broken group, so that no member waits for this one; from any thread."""
@@ -89,6 +87,7 @@ class WorkerGroup:
     """
 
     elastic = True
+    shards = False
 
     def __init__(self, worker: GroupWorker) -> None:
         self._worker = worker

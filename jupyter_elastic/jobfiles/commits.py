@@ -3,6 +3,9 @@
 It lies in shared memory (`/dev/shm/jupyter-elastic-<uid>/<job folder's hash>/commit`), so that saving costs a copy, and
 is brought to disk (`<job folder>/commit/commit`) when it must survive the machine. Every write is a new file and a
 rename, so a reader never sees half of one. Knows files only.
+
+A commit may have a folder of shards beside it, which several processes write: `shards.<number>`, with the blob as its
+`commit`. It counts from the moment that this file is there; until then the one before it does.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import mmap
 import os
 import shutil
+import tempfile
 import threading
 from pathlib import Path
 
@@ -68,6 +72,8 @@ class Commits:
         with self._lock:
             if not self._is_ours():
                 return False
+            if self._shards_to_disk():
+                return True
             try:
                 with self.shared.open("rb") as file:
                     status = os.fstat(file.fileno())
@@ -80,6 +86,70 @@ class Commits:
             self._write_to_disk(blob)
             self._on_disk = version
             return True
+
+    # --- commits with a folder of shards -----------------------------------------------------------------------------
+
+    def new_shards(self, *, disk: bool = False) -> Path:
+        """An empty folder for the shards of the next commit; `disk`: or where there is no shared memory, on disk."""
+        number = 1 + max(map(_number, (*_shards(self.shared.parent), *_shards(self.disk.parent))), default=0)
+        name = f"shards.{number}"
+        if not disk:
+            with contextlib.suppress(OSError, ElasticError):
+                private_files.private_dir(self._root)
+                private_files.private_dir(self.shared.parent)
+                return private_files.private_dir(self.shared.parent / name)
+        private_files.private_dir(self.disk.parent)
+        return private_files.private_dir(self.disk.parent / name)
+
+    def save_shards(self, folder: Path, *content: bytes | memoryview, durable: bool = False) -> None:
+        """Make `folder`, into which all have written, the newest commit; `durable`: it is on disk on return."""
+        for file in folder.iterdir():
+            with file.open("rb") as written:
+                os.fchmod(written.fileno(), 0o600)
+                os.fsync(written.fileno())  # nothing in shared memory; `durable` is about the copy on disk
+        private_files.write_private(folder / self.shared.name, *content, sync=True)
+        for older in _shards(folder.parent):
+            if older != folder:
+                shutil.rmtree(older, ignore_errors=True)
+        if folder.parent != self.shared.parent:
+            self.drop_from_memory()
+        elif durable:
+            self.to_disk()
+
+    def load_shards(self) -> tuple[bytes, Path] | None:
+        """The newest commit that has a folder of shards, and that; None before the first."""
+        folder = self._complete(*([self.shared.parent] if self._is_ours() else []), self.disk.parent)
+        return None if folder is None else ((folder / self.shared.name).read_bytes(), folder)
+
+    def _complete(self, *parents: Path) -> Path | None:
+        """The newest folder of shards whose commit is there."""
+        found = [folder for parent in parents for folder in _shards(parent) if (folder / self.shared.name).exists()]
+        return max(found, key=_number, default=None)
+
+    def _shards_to_disk(self) -> bool:
+        while (folder := self._complete(self.shared.parent)) is not None:
+            if folder.name in {on_disk.name for on_disk in _shards(self.disk.parent)}:
+                return False
+            try:
+                self._copy_to_disk(folder)
+            except FileNotFoundError:
+                continue  # a newer one has taken its place
+            return True
+        return False
+
+    def _copy_to_disk(self, folder: Path) -> None:
+        private_files.private_dir(self.disk.parent)
+        with tempfile.TemporaryDirectory(prefix=".copy-", dir=self.disk.parent) as name:
+            copy = Path(name) / folder.name
+            copy.mkdir(mode=0o700)
+            for file in folder.iterdir():
+                shutil.copy(file, copy)
+                with (copy / file.name).open("rb") as copied:
+                    os.fsync(copied.fileno())
+            copy.rename(self.disk.parent / folder.name)
+        for older in _shards(self.disk.parent):
+            if _number(older) < _number(folder):
+                shutil.rmtree(older, ignore_errors=True)
 
     def release(self, *, keep: bool) -> None:
         """Free the shared memory at the end of an attempt; with `keep` only once the commit is on disk."""
@@ -97,3 +167,11 @@ class Commits:
     def _write_to_disk(self, *content: bytes | memoryview) -> None:
         self.disk.parent.mkdir(mode=0o700, exist_ok=True)
         private_files.write_private(self.disk, *content, sync=True)
+
+
+def _shards(parent: Path) -> list[Path]:
+    return list(parent.glob("shards.*"))
+
+
+def _number(folder: Path) -> int:
+    return int(folder.suffix[1:])

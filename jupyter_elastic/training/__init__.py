@@ -227,7 +227,8 @@ def wrap(model: Any, **options: Any) -> Any:
 
     For large models, on engine `torch`; call it within the function under `@training.run`, which begins anew with each
     group. Train the wrapped model, and keep the plain one in the state. Elsewhere, and with logical workers, the model
-    comes back as it is, and gradients are added up before the optimizer's step.
+    comes back as it is, and gradients are added up before the optimizer's step; so does one that is sharded, whose
+    gradients FSDP adds up.
 
     Args:
         model: A `torch.nn.Module`.
@@ -236,8 +237,10 @@ def wrap(model: Any, **options: Any) -> Any:
     Returns:
         A module that is called like `model`; its gradients are those of the global batch's mean loss.
     """
-    group = _context.group
-    return model if group is None or _context.logical_workers else group.wrap(model, **options)
+    group, state = _context.group, _context.state
+    if group is None or state is None or state.logical_workers or state.sharded:
+        return model
+    return group.wrap(model, **options)
 
 
 def commit(*, durable: bool = False) -> None:

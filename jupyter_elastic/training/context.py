@@ -41,6 +41,11 @@ class ElasticState(Protocol):
         """How many logical workers share each batch, whatever the size of the group; None: the group's own."""
         ...
 
+    @property
+    def sharded(self) -> bool:
+        """Whether its objects are sharded over the group."""
+        ...
+
     def wanted(self) -> bool:
         """Whether this worker knows of a change."""
         ...

@@ -31,6 +31,11 @@ class Group(Protocol):
         ...
 
     @property
+    def shards(self) -> bool:
+        """Whether it is torch.distributed's own group, over which a model can be sharded."""
+        ...
+
+    @property
     def provisional(self) -> bool:
         """Whether this worker is a newcomer in a world of its own still; rank and size are those it is promised."""
         ...
@@ -108,6 +113,7 @@ class SingleProcess:
     """A group of one: no engine, or an engine whose workers don't know each other."""
 
     elastic = False
+    shards = False
     provisional = False
 
     def join(self) -> None:

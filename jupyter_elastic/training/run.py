@@ -74,7 +74,7 @@ def _run_elastic(
     translated(group.join)
     if group.provisional and uses_batches(function.__code__):
         warm_up_step(function, group, state, args, kwargs)
-    if state.framework is not None and not (context.reducers or context.averaging):
+    if state.framework is not None and not (state.sharded or context.reducers or context.averaging):
         warnings.warn(
             "no optimizer is in training.State or was given to training.prepare: the workers' gradients are not added "
             "up, unless this cell does it itself (hvd.DistributedOptimizer, hvd.DistributedGradientTape)",
@@ -93,12 +93,13 @@ def _run_elastic(
         state.begin()
         translated(group.enter)
         while True:
+            lost = False
             try:
                 result = translated(attempt)
             except PeerLost:
                 reporter.forget()  # it goes back to the last commit: what was reported since will be again
                 group.lost()
-                state.restore()
+                lost = True
             except MembershipChanged:
                 state.on_leave()
             else:
@@ -106,6 +107,9 @@ def _run_elastic(
                     session.current.leave()
                 return result
             reporter.new_group()
+            state.drop()
+            if lost:
+                state.restore()
             group.leave()
             translated(group.join)
             state.on_reset()
@@ -138,12 +142,14 @@ def warm_up_step(
     try:
         with context.training(state, group, warming_up=True), contextlib.redirect_stdout(io.StringIO()):
             warm_up()
+            state.build()
             function(state, *args, **kwargs)
     except StepWarmedUp:
         pass
     except Exception as problem:
         sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
     finally:
+        state.drop()
         state.on_reset()
         state.decode(before)
         for put_back, drawn in generators:

@@ -5,6 +5,7 @@ Knows no framework. The worker puts a `Session` here before it runs the cell.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from jupyter_elastic.training.group import Groups
@@ -25,6 +26,18 @@ class Session(Protocol):
 
     def save(self, *commit: bytes | memoryview, durable: bool = False) -> None:
         """Keep a commit (opaque, in pieces) so that it outlives this process; by rank 0 only. `durable`: on disk."""
+        ...
+
+    def save_shards(self, folder: Path, *commit: bytes | memoryview, durable: bool = False) -> None:
+        """Keep a commit that has shards in `folder`, which `new_shards` gave; before this call it is no commit."""
+        ...
+
+    def new_shards(self, *, disk: bool = False) -> Path:
+        """An empty folder into which all members write their shards of the next commit, in shared memory or on disk."""
+        ...
+
+    def load_shards(self) -> tuple[bytes, Path] | None:
+        """The last commit of this job that has a folder of shards, and that; None before the first."""
         ...
 
     def load(self) -> memoryview | None:

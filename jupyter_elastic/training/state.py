@@ -7,6 +7,7 @@ date. Frameworks' objects are `Tracked`, which their own files make.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -42,16 +43,26 @@ class State:
             by them, their gradients are added up in one fixed order, and each draws random numbers of its own (Python,
             NumPy, PyTorch). For PyTorch; at least as many as the job ever has processes. Default: what `--logical`
             says, else None: as many as there are.
+        factory: Makes the objects that are sharded over the group (PyTorch's FSDP2) and returns them by name. It is
+            called anew in each group, with a mesh of its workers, within the function under `training.run`; there they
+            are the state's attributes.
         values: Any number of models, optimizers and schedulers (PyTorch or Keras, one framework), and plain values that
             can be pickled. The same names on every worker.
 
     Raises:
         BadRequest: A name is one of the state's own, a Keras model has no weights yet, objects of two frameworks are
-            in one state, or the job may have more processes than `logical_workers`.
+            in one state, some are given beside a factory, or the job may have more processes than `logical_workers`.
     """
 
-    def __init__(self, *, logical_workers: int | None = None, **values: Any) -> None:
+    def __init__(
+        self,
+        *,
+        factory: Callable[[Any], dict[str, Any]] | None = None,
+        logical_workers: int | None = None,
+        **values: Any,
+    ) -> None:
         object.__setattr__(self, "_logical", _checked(logical_workers))
+        object.__setattr__(self, "_factory", None if factory is None else _made_anew(factory, self._logical))
         object.__setattr__(self, "_values", {"epoch": 0, "history": []})
         object.__setattr__(self, "_parts", {})
         self._pass = self._done = self._step = self._samples = self._in_epoch = 0
@@ -82,6 +93,11 @@ class State:
         if hasattr(type(self), name):
             raise BadRequest(f"`{name}` is a word of training.State itself; give the attribute another name.")
         part = _tracked(value)
+        if self._factory is not None and (part is not None or name in self._parts):
+            raise BadRequest(
+                f"state.{name} can't be set: with training.State(factory=...) models, optimizers and schedulers are "
+                "those that the factory returns, all of them."
+            )
         self._values[name] = value
         if part is None:
             self._parts.pop(name, None)
@@ -90,8 +106,12 @@ class State:
             _complete(self._parts)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._values:
+        if name.startswith("_"):
             raise AttributeError(f"the training state has no attribute {name!r}")
+        if name not in self._values:
+            missing = self._factory is not None and not self._parts
+            made = "; what its factory makes is there within the function under @training.run" if missing else ""
+            raise AttributeError(f"the training state has no attribute {name!r}{made}")
         return self._values[name]
 
     def __delattr__(self, name: str) -> None:
@@ -122,6 +142,8 @@ class State:
     @property
     def framework(self) -> str | None:
         """`torch`, `tensorflow`, or None for plain values only."""
+        if self._factory is not None:
+            return "torch"
         names = {part.framework for part in self._parts.values()} - {None}
         if len(names) > 1:
             both = " and ".join(sorted(map(str, names)))
@@ -130,6 +152,11 @@ class State:
                 "objects of the other one out of the state."
             )
         return next(iter(names), None)
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a factory makes its objects, sharded over the group."""
+        return self._factory is not None
 
     # --- the place in the data ----------------------------------------------------------------------------------------
 
@@ -270,14 +297,17 @@ class State:
             self._saved = b"".join(pieces)
             return
         try:
-            session.current.save(*pieces, durable=durable)
+            if self._factory is not None:
+                session.current.save_shards(self._factory.folder, *pieces, durable=durable)
+            else:
+                session.current.save(*pieces, durable=durable)
         except OSError as problem:
             size = sum(map(len, pieces)) / 1e6
             raise EngineError(
                 f"There is no room for a commit of {size:.1f} MB, neither in shared memory (/dev/shm) nor in the job's "
                 f"folder: {problem}. The commit before is kept. Free some space and submit the cell again."
             ) from problem
-        kept = session.current.load()
+        kept = session.current.load() if self._factory is None else None
         self._saved = b"".join(pieces) if kept is None else kept
 
     def begin(self) -> None:
@@ -303,6 +333,8 @@ class State:
     def on_leave(self) -> None:
         """Called before a planned change: if all die in it, the job goes on from here."""
         self._in_epochs = self._iteration = None
+        if self._factory is not None:
+            return  # all members have kept their shards together
         self._saved, self._left = None, True
         if _owns_commits():
             self._save(durable=False)
@@ -313,7 +345,13 @@ class State:
         In a planned change, members keep their models and optimizers, and only newcomers take rank 0's. If one member
         went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
         """
-        group = context.group
+        if self._factory is None:
+            self._send(context.group)
+        else:
+            self._build_and_load()
+        self._fresh = self._restored = self._left = False
+
+    def _send(self, group: Group | None) -> None:
         if group is None or group.rank() == 0:
             if self._fresh:
                 self._load_first()
@@ -321,7 +359,6 @@ class State:
                 self._save(durable=False)  # a job that must begin again begins with the same weights
         if group is not None and group.size() > 1:
             self._share(group)
-        self._fresh = self._restored = self._left = False
 
     def _share(self, group: Group) -> None:
         first = group.rank() == 0
@@ -341,6 +378,39 @@ class State:
             if self._saved is None:
                 kept = _kept(plain)
                 self._saved = self.encoded() if kept is None else kept
+
+    def _build_and_load(self) -> None:
+        """Have the factory make this group's objects, and all members load their shards of the last commit."""
+        group, job = _sharded().required(context.group)
+        mine = b""
+        if group.rank() == 0:
+            kept, folder = job.load_shards() or (self._saved, None)
+            mine = pickle.dumps((kept, folder, _sharded().seed()))
+        self._saved, self._factory.folder, seed = pickle.loads(collective(lambda: group.broadcast(mine)))  # noqa: S301
+        self.build(seed)
+        self.decode(self._saved)
+        if self._factory.folder is None:
+            self._save(durable=False)
+
+    def build(self, seed: int = 0) -> None:
+        """Have the factory, if there is one, make the objects for the present group."""
+        if self._factory is not None:
+            parts = self._factory.build(seed)
+            for name in parts:
+                if name in self._values or hasattr(type(self), name):
+                    raise BadRequest(f"The factory returns {name!r}, and the state has that already: rename it.")
+            self._parts = parts
+            self._values.update((name, part.value) for name, part in parts.items())
+
+    def drop(self) -> None:
+        """Let go of what the factory has made for a group that is over."""
+        if self._factory is not None:
+            context.begin_step()
+            for name in self._parts:
+                del self._values[name]
+            self._parts.clear()
+            self._factory.drop()
+            gc.collect()
 
     def require_logical(self) -> None:
         """Refuse what can't be the same for every number of processes."""
@@ -388,7 +458,10 @@ class State:
                 f"state.{name} can't be committed ({problem}). Keep such an object outside of training.State, or hold "
                 "in the state the values from which it can be made again."
             ) from problem
-        return commit_blob.pack(pickled, {name: part.capture() for name, part in self._parts.items()})
+        parts = {name: part.capture() for name, part in self._parts.items()}
+        if self._factory is not None and parts:
+            parts = self._factory.save(parts)
+        return commit_blob.pack(pickled, parts)
 
     def decode(self, blob: commit_blob.Bytes) -> None:
         """Make everything what it was when `blob` was encoded."""
@@ -402,6 +475,8 @@ class State:
             )
         if threads is not None:
             _torch().set_threads(threads)
+        if self._factory is not None:  # its objects may not be there yet, or no more
+            parts = self._factory.load(parts) if self._parts else {}
         missing = sorted(set(parts) - set(self._parts))
         if missing:
             raise BadRequest(
@@ -455,6 +530,8 @@ class State:
             self._regroup()
 
     def _regroup(self) -> NoReturn:
+        if self._factory is not None:
+            self._save(durable=False)
         epoch, passes, done = self._position()
         self._step, self._samples, self._in_epoch = self.step, self.samples, self.seen
         context.micro_batch = None
@@ -556,6 +633,22 @@ def _checked(logical_workers: int | None) -> int | None:
 
 def _torch() -> Any:
     return importlib.import_module("jupyter_elastic.training.torch")
+
+
+def _sharded() -> Any:
+    try:
+        return importlib.import_module("jupyter_elastic.training.sharded")
+    except ImportError as problem:
+        raise BadRequest(f"training.State(factory=...) needs PyTorch with FSDP2, from 2.6 on: {problem}.") from problem
+
+
+def _made_anew(factory: Callable[[Any], dict[str, Any]], logical_workers: int | None) -> Any:
+    if logical_workers:
+        raise BadRequest(
+            "training.State(factory=...) adds gradients up while they are sharded, in an order that depends on the "
+            "number of processes: leave logical_workers (`--logical`) out, or give the model whole."
+        )
+    return _sharded().Factory(factory)
 
 
 def _owns_commits() -> bool:

@@ -1,7 +1,7 @@
 """PyTorch's end of `training`: gradients of the global batch, parts of a state.
 
-The only file of `training` that imports torch. Gradients are added up in a hook before the optimizer's own `step`, so
-optimizers, schedulers and scalers stay what they are.
+Gradients are added up in a hook before the optimizer's own `step`, so optimizers, schedulers and scalers stay what they
+are.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Reducer:
     def _require_same(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse parameters that were added since the last step if the members have different ones."""
         everything = _parameters(optimizer)
-        new, self.known = everything[self.known :], len(everything)
+        new, self.known = [p for p in everything[self.known :] if not is_sharded(p)], len(everything)
         if not new or context.group is None or context.group.size() == 1:
             return
         first = context.group.rank() == 0
@@ -162,7 +162,7 @@ class Reducer:
     def _keep(self, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
             if parameter.grad is not None:
-                weighted = parameter.grad.detach() * context.weight
+                weighted = parameter.grad.detach() * _weight(parameter)
                 before = self.kept.get(parameter)
                 self.kept[parameter] = weighted if before is None else before.add_(weighted)
                 parameter.grad = None
@@ -173,12 +173,13 @@ class Reducer:
             if parameter.grad is None:
                 parameter.grad = kept
             elif kept is not None:
-                parameter.grad = kept.add_(parameter.grad.detach(), alpha=context.weight)
-            elif context.weight != 1.0:
-                parameter.grad = parameter.grad.detach().mul_(context.weight)
+                parameter.grad = kept.add_(parameter.grad.detach(), alpha=_weight(parameter))
+            elif _weight(parameter) != 1.0:
+                parameter.grad = parameter.grad.detach().mul_(_weight(parameter))
 
     def _add_up(self, parameters: list[torch.Tensor], *, change: bool) -> bool:
         """Sum over the group; flags that travel along say what was used and who wants a change."""
+        parameters = [p for p in parameters if not is_sharded(p)]
         gradients = [dense(p.grad) if p.grad is not None else torch.zeros_like(p) for p in parameters]
         flags, *gradients = self._allreduce([_flags(parameters, change=change), *gradients])
         self._put(parameters, gradients, flags)
@@ -194,6 +195,16 @@ def _flags(parameters: list[torch.Tensor], *, change: bool) -> torch.Tensor:
     used = [float(p.grad is not None) for p in parameters]
     sparse = [float(p.grad is not None and p.grad.is_sparse) for p in parameters]
     return torch.tensor([*used, *sparse, float(change)])
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether it is a shard of a tensor (DTensor), which FSDP makes of parameters."""
+    return hasattr(tensor, "device_mesh")
+
+
+def _weight(parameter: torch.Tensor) -> float:
+    """By what its gradient is still to be multiplied; that of a shard was when it was added up over the group."""
+    return 1.0 if is_sharded(parameter) and context.group is not None and context.group.size() > 1 else context.weight
 
 
 def prepare(optimizer: torch.optim.Optimizer) -> Reducer | None:
@@ -323,26 +334,26 @@ class Packed:
 
 def pack(tree: Any) -> Any:
     """Tensors in nested dicts, lists and tuples -> `Packed`, on the host; may share memory."""
-    return _mapped(_packed, tree)
+    return mapped(_packed, tree)
 
 
 def unpack(tree: Any) -> Any:
     """The inverse of `pack`."""
-    return _mapped(_unpacked, tree)
+    return mapped(_unpacked, tree)
 
 
-def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
     """The tree with each leaf changed."""
     if isinstance(tree, dict):
-        return {key: _mapped(change, value) for key, value in tree.items()}
+        return {key: mapped(change, value) for key, value in tree.items()}
     if isinstance(tree, list) or type(tree) is tuple:
-        mapped = [_mapped(change, value) for value in tree]
-        return mapped if isinstance(tree, list) else tuple(mapped)
+        changed = [mapped(change, value) for value in tree]
+        return changed if isinstance(tree, list) else tuple(changed)
     return change(tree)
 
 
 def _packed(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided:
+    if not isinstance(leaf, torch.Tensor) or leaf.layout != torch.strided or is_sharded(leaf):
         return leaf
     host = leaf.detach().cpu()
     name = str(host.dtype).removeprefix("torch.")
@@ -358,7 +369,7 @@ def _unpacked(leaf: Any) -> Any:
     return (tensor if dtype in _NUMPY else tensor.view(dtype)).reshape(leaf.shape)
 
 
-class _Stateful:
+class Stateful:
     """Anything with `state_dict` and `load_state_dict`: modules, optimizers, schedulers, scalers."""
 
     framework: str | None = "torch"
@@ -390,13 +401,19 @@ class _Stateful:
 def tracked(value: Any) -> Tracked | None:
     """The part of a state that a PyTorch object is, or None."""
     known = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+    given = value.parameters() if isinstance(value, torch.nn.Module) else _parameters(value) if known else ()
+    if any(map(is_sharded, given)):
+        raise BadRequest(
+            f"This {type(value).__name__} is sharded over a group, and another group shards it anew. Let a function "
+            "make model and optimizer, and give it to the state: training.State(factory=make)."
+        )
     if isinstance(value, torch.nn.Module) and any(map(torch.nn.parameter.is_lazy, value.parameters())):
         raise BadRequest(
             "This model has lazy layers, whose parameters don't exist yet, so the workers could not start from the "
             "same ones. Call it once with a sample before training.State(model=model)."
         )
     if known or (type(value).__module__.startswith("torch.") and hasattr(value, "load_state_dict")):
-        return _Stateful(value)
+        return Stateful(value)
     return None
 
 

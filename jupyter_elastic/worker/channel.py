@@ -145,6 +145,24 @@ class WorkerSession:
         """The last commit of this job."""
         return self._commits.load()
 
+    def save_shards(self, folder: Path, *commit: bytes | memoryview, durable: bool = False) -> None:
+        """Keep a commit that has shards in `folder`, which `new_shards` gave."""
+        self._commits.save_shards(folder, *commit, durable=durable)
+        self._channel.send(messages.Committed(durable=durable))
+
+    def new_shards(self, *, disk: bool = False) -> Path:
+        """An empty folder for the shards of the next commit."""
+        return self._commits.new_shards(disk=disk)
+
+    def load_shards(self) -> tuple[bytes, Path] | None:
+        """The last commit of this job that has a folder of shards, and that."""
+        return self._commits.load_shards()
+
+    def to_disk(self) -> None:
+        """Bring the newest commit to disk: everybody leaves."""
+        if self._commits.to_disk():
+            self._channel.send(messages.Committed(durable=True))
+
     def change_wanted(self) -> bool:
         """Whether this worker is waited for at the rendezvous."""
         return self._channel.update_requested.is_set()

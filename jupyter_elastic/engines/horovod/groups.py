@@ -43,6 +43,7 @@ class HorovodGroup:
     """
 
     elastic = True
+    shards = False
 
     def __init__(self, hvd: Any, worker: GroupMember | None) -> None:
         self.hvd = hvd

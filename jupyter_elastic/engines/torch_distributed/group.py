@@ -34,6 +34,8 @@ JOINS = 3
 class TorchGroup(WorkerGroup):
     """The default process group of `torch.distributed`, formed anew for each generation."""
 
+    shards = True
+
     def __init__(self, worker: GroupWorker) -> None:
         super().__init__(worker)
         self._store: dist.Store | None = None  # kept: C++ holds only the base of a store made in Python

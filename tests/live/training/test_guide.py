@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.types import ProgressReported, RunningReported
 from tests.live.engine.bench import Bench
 from tests.live.training.test_accuracy import digits  # noqa: F401  a fixture
@@ -35,15 +36,17 @@ DIGEST = """
 _parts = model.get_weights() if hasattr(model, "get_weights") else [p.detach().numpy() for p in model.parameters()]
 digest = [float(abs(part).sum()) for part in _parts]
 """
+DIGEST_SHARDED = "digest = [float(p.full_tensor().abs().sum()) for p in state.model.parameters()]"
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
 often = pytest.mark.skipif(not EVERYTHING, reason="minutes long: set JUPYTER_ELASTIC_TEST_EVERYTHING")
 
 
 def job(tmp_path, name, digits, epochs=6):  # noqa: F811
-    pytest.importorskip("torch" if name == "digits" else "keras")
+    pytest.importorskip("torch" if name in {"digits", "sharded"} else "keras")
     names = {key: values[:400] for key, values in digits.items()}  # a part, for speed
     source = re.sub(r"(EPOCHS = |epochs=|epochs\()30", rf"\g<1>{epochs}", CELLS[name])
-    return Bench(Horovod, tmp_path / "job", GATE + source + DIGEST, names=names, out=("history", "digest"))
+    engine, digest = (Torch, DIGEST_SHARDED) if name == "sharded" else (Horovod, DIGEST)
+    return Bench(engine, tmp_path / "job", GATE + source + digest, names=names, out=("history", "digest"))
 
 
 def sizes(bench, after=0):
@@ -52,11 +55,11 @@ def sizes(bench, after=0):
 
 
 def test_these_are_all_cells_of_the_page():
-    assert set(CELLS) == {"digits", "fit", "fit-elastic", "keras"}
+    assert set(CELLS) == {"digits", "fit", "fit-elastic", "keras", "sharded"}
     assert PAGE.count("\n%%distribute --") == len(CELLS)
 
 
-@pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras"])
+@pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras", "sharded"])
 def test_an_elastic_cell_of_the_page_goes_through_a_growth_and_a_death(warm_workers, tmp_path, digits, name):  # noqa: F811
     async def live():
         async with job(tmp_path, name, digits) as bench:
@@ -75,7 +78,7 @@ def test_an_elastic_cell_of_the_page_goes_through_a_growth_and_a_death(warm_work
             first, last = one[0], one[-1]
             assert last.get("validation", last.get("val_loss", 0.5)) < first.get("validation", first.get("val_loss", 1))
             assert last.get("accuracy", 1) > 0.6
-            assert list(bench.folder.glob("best.*"))
+            assert name == "sharded" or list(bench.folder.glob("best.*"))
 
     asyncio.run(live())
 
@@ -95,7 +98,7 @@ def test_the_cell_with_fit_trains_one_model(warm_workers, tmp_path, digits):  # 
 
 @often
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras"])
+@pytest.mark.parametrize("name", ["digits", "fit-elastic", "keras", "sharded"])
 def test_an_elastic_cell_of_the_page_goes_through_random_changes(warm_workers, tmp_path, digits, name, seed):  # noqa: F811
     chance = random.Random(seed)
 

@@ -138,3 +138,89 @@ def test_a_commit_that_somebody_else_has_laid_there_is_not_read(
     commits.save(b"ours", durable=True)
     assert commits.load() == b"ours"
     assert commits.disk.read_bytes() == b"ours"
+
+
+def shards(commits: Commits, *, disk: bool = False) -> Path:
+    folder = commits.new_shards(disk=disk)
+    (folder / "__0_0.distcp").write_bytes(folder.name.encode())
+    return folder
+
+
+def test_shards_count_when_their_commit_is_there(folder: Path) -> None:
+    commits = Commits(folder)
+    try:
+        assert commits.load_shards() is None
+        first = shards(commits)
+        assert commits.load_shards() is None
+        commits.save_shards(first, b"one")
+        assert commits.load_shards() == (b"one", first)
+        assert {file.stat().st_mode & 0o777 for file in first.iterdir()} == {0o600}
+        unfinished = shards(commits)
+        assert Commits(folder).load_shards() == (b"one", first)
+        second = shards(commits)  # never a folder in which a member that is gone has written
+        commits.save_shards(second, b"two")
+        assert commits.load_shards() == (b"two", second)
+        assert not first.exists()
+        assert not unfinished.exists()
+    finally:
+        commits.drop_from_memory()
+    assert commits.load_shards() is None
+
+
+def test_shards_come_to_disk_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = Commits(folder)
+    try:
+        commits.save_shards(shards(commits), b"one")
+        assert commits.to_disk()
+        assert not commits.to_disk()
+        commits.save_shards(shards(commits), b"two")
+        with monkeypatch.context() as broken:
+            broken.setattr(commits_module.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "I/O error")))
+            with pytest.raises(OSError, match="I/O error"):
+                commits.to_disk()
+        assert [file.name for file in commits.disk.parent.iterdir()] == ["shards.1"]
+        commits.release(keep=True)
+        assert not commits.shared.parent.exists()
+    finally:
+        commits.drop_from_memory()
+    kept = commits.load_shards()
+    assert kept == (b"two", commits.disk.parent / "shards.2")
+    assert (kept[1] / "__0_0.distcp").read_bytes() == b"shards.2"
+    assert [file.name for file in commits.disk.parent.iterdir()] == ["shards.2"]
+
+
+def test_a_newer_commit_takes_the_place_of_one_that_comes_to_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, worker = Commits(folder), Commits(folder)
+    copy = commits_module.shutil.copy
+    try:
+        commits.save_shards(shards(commits), b"one")
+
+        def late(source: Path, target: Path) -> None:
+            monkeypatch.undo()
+            worker.save_shards(shards(worker), b"two")
+            copy(source, target)
+
+        monkeypatch.setattr(commits_module.shutil, "copy", late)
+        assert commits.to_disk()
+    finally:
+        commits.drop_from_memory()
+    assert commits.load_shards() == (b"two", commits.disk.parent / "shards.2")
+
+
+def test_shards_on_disk_where_shared_memory_is_full(folder: Path) -> None:
+    commits = Commits(folder)
+    try:
+        commits.save_shards(shards(commits), b"one")
+        shards(commits)  # in vain
+        on_disk = shards(commits, disk=True)
+        commits.save_shards(on_disk, b"two")
+        assert commits.load_shards() == (b"two", on_disk)
+        assert not commits.shared.parent.exists()
+        third = shards(commits)
+        commits.save_shards(third, b"three", durable=True)
+        assert commits.load_shards() == (b"three", third)
+    finally:
+        commits.drop_from_memory()
+    assert commits.load_shards() == (b"three", commits.disk.parent / third.name)
