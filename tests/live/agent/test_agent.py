@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from jupyter_elastic.agent import agent
 from jupyter_elastic.client import AsyncClient
-from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.parents import WARM_VARIABLE
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints, paths, private_files, processes
@@ -278,21 +277,6 @@ def test_an_agent_stays_as_long_as_a_job_of_its_user_waits(pool_dir):
     left, clients = daemon.run(lambda: daemon.now > 3 * agent.IDLE_S)
     assert not left
     assert Lock(clients.path).share(0.0), "nobody waits for an agent that stays"
-
-
-def test_an_agent_keeps_no_more_warm_parents_than_the_pool_allows(pool_dir, monkeypatch):
-    sent_away = []
-    monkeypatch.setattr(agent.parents, "send_away", sent_away.extend)
-    kept = [parents.Parent((pid, 0.0), 1, float(pid), paths.runtime_dir() / f"{pid}.sock") for pid in range(1, 5)]
-    monkeypatch.setattr(agent.parents, "found", lambda _runtime, kinds=(): kept if kinds else [])
-
-    class Strict(Idle):
-        async def ask(self, ask, timeout_s=None):
-            answer = await super().ask(ask)
-            return replace(answer, warm=2) if isinstance(answer, LeasesRenewed) else answer
-
-    Strict().run(lambda: bool(sent_away))
-    assert [parent.known[0] for parent in sent_away] == [1, 2], "the least recently used ones go"
 
 
 def test_an_agent_whose_pool_was_removed_leaves_without_waiting(pool_dir):
