@@ -56,6 +56,7 @@ def test_a_kernel_keeps_its_agent_and_gets_another_for_one_that_has_left(tmp_pat
     try:
         assert kernel.stdout.readline() == "ready\n"
         until_it_is_there.release()
+        assert not until_it_is_there.acquire(), "the kernel's own share keeps the agent from leaving"
         kept = pool.agent.pid
         for _ in range(2):
             assert pool.ended(pool.submit("import time; time.sleep(0.5)")).outcome == "completed"
