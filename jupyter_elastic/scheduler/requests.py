@@ -137,10 +137,12 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
 
 
 def _check_number_of_jobs(api: DaemonApi, user: str) -> None:
-    has, most = api.store.core.state.unfinished.get(user, 0), api.limits.unfinished
+    said = api.shares.terms_of(user).max_jobs
+    has, most = api.store.core.state.unfinished.get(user, 0), api.limits.unfinished if said is None else said
     if has >= most and not api.rights.is_admin(user):
+        by = "--max-jobs" if said is None else "`max_jobs` in the file of shares"
         raise TooMuch(
-            f"{user} has {has:,} unfinished jobs, and no user of this pool may have more (--max-jobs); "
+            f"{user} has {has:,} unfinished jobs, and may have no more on this pool ({by}); "
             f"submit again when some have ended, or cancel some; {ask_admins(api.rights.admins)}"
         )
 

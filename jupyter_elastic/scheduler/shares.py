@@ -43,6 +43,8 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True):
     max_time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """The longest running time; a job that names none has this one. Nobody said anything: any."""
 
+    max_jobs: Annotated[int, Meta(ge=0)] | None = None
+    """Unfinished jobs. Nobody said anything: `--max-jobs`."""
     max_slots: Annotated[int, Meta(ge=1)] | None = None
     """The most slots that its jobs hold together, of a group those of all members. Nobody said anything: all."""
 
@@ -97,7 +99,7 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
         return Terms(
             **{
                 name: next((value for terms in said if (value := getattr(terms, name, None)) is not None), None)
-                for name in ("priority", "max_time_s")
+                for name in ("priority", "max_time_s", "max_jobs")
             }
         )
 

@@ -62,7 +62,7 @@ def users(pool, tmp_path: Path) -> Users:
     return Users(pool, tmp_path, "ann", "bob")
 
 
-def test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_it(users, pool, spec) -> None:
+def test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_it(users, pool, spec, tmp_path) -> None:
     users.start("--max-jobs", "3", "--admin", "bob")
     ann, spec = users.client("ann"), replace(spec, min_slots=4, max_slots=4)
     jobs = [ann.submit(spec, f"key {number}") for number in range(3)]
@@ -73,8 +73,11 @@ def test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_
     ann.ask(wire.CancelJob(job=jobs[2]))
     assert ann.submit(spec) > jobs[2]
     pool.kill()
-    users.start("--max-jobs", "3")
-    with pytest.raises(TooMuch):
+    shares = tmp_path / "shares.toml"
+    shares.write_text("[users.ann]\nmax_jobs = 4\n[default]\nmax_jobs = 0\n")
+    users.start("--max-jobs", "3", "--shares", str(shares))
+    assert users.client("ann").submit(spec), "what the file of shares says of a user goes before"
+    with pytest.raises(TooMuch, match="ann has 4 unfinished jobs"):
         users.client("ann").submit(spec)
 
 
