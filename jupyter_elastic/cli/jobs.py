@@ -1,4 +1,4 @@
-"""The commands about jobs: list, logs, cancel, resize, explain, attach."""
+"""The commands about jobs: list, logs, cancel, release, resize, explain, attach."""
 
 from __future__ import annotations
 
@@ -124,6 +124,16 @@ def _cancel_all(client: Client, user: str, reason: str) -> list[Job]:
                 continue
 
 
+def _release(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    job = find(client, given.job, one=True)[0]
+    client.ask(wire.ReleaseJob(job=job.id, reason=given.reason))
+    if given.json:
+        print_json({"released": job.id})
+    else:
+        console.print(f"job {job.id} holds no slots any more; it waits for its owner's agent")
+
+
 def _resize(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     from jupyter_elastic.kernel.options import deadline_from, sizes_from  # lazily: it takes IPython
 
@@ -188,6 +198,11 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", default="")
 
 
+def _release_arguments(parser: argparse.ArgumentParser) -> None:
+    _job_argument(parser)
+    parser.add_argument("--reason", default="", help="what the record says")
+
+
 def _resize_arguments(parser: argparse.ArgumentParser) -> None:
     _job_argument(parser)
     parser.add_argument("slots", nargs="?", metavar="N | MIN:MAX")
@@ -203,6 +218,10 @@ def _resize_arguments(parser: argparse.ArgumentParser) -> None:
 JOBS = Command("list the jobs of the pool", _jobs, _jobs_arguments)
 LOGS = Command("what a rank of a job printed", _logs, _logs_arguments)
 CANCEL = Command("end jobs", _cancel, _cancel_arguments)
+RELEASE = Command(
+    "free the slots of a job whose owner's agent is gone, by an administrator", _release, _release_arguments,
+    notebook=False,
+)  # fmt: skip
 RESIZE = Command("change how many slots a job may hold, or what else it asked for", _resize, _resize_arguments)
 EXPLAIN = Command("why a job waits, or holds what it holds", _explain, _job_argument)
 ATTACH = Command("the live view of a job, in this notebook", _attach, _job_argument, terminal=False)

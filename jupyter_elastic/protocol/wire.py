@@ -69,6 +69,13 @@ class CancelJob(Ask, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ReleaseJob(Ask, frozen=True, kw_only=True):
+    """Free the slots of a job whose owner's agent is gone, and queue it again. Administrators only. Answer: `Done`."""
+
+    job: JobId
+    reason: str = ""
+
+
 class ResizeJob(Ask, frozen=True, kw_only=True):
     """Change a job's range, or what else it asked for; what is not set stays (`Resize`). Answer: `Done`."""
 
@@ -166,6 +173,7 @@ AnyAsk: TypeAlias = (
     Hello
     | SubmitJob
     | CancelJob
+    | ReleaseJob
     | ResizeJob
     | ListJobs
     | ListHosts

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from math import inf
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.core.react import outstanding
+from jupyter_elastic.scheduler.core.state import Job
 from jupyter_elastic.scheduler.leases import AttemptId, Leases
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
-from jupyter_elastic.types import AgentReported, AnyEffect, ExitReported
-from jupyter_elastic.types.errors import NotAllowed, ProtocolError
+from jupyter_elastic.types import ACTIVE, AgentReported, AnyEffect, ExitReported
+from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError
 
 SILENCE_S = 12.0
 """An agent that has said nothing for so long is gone (it says something every 3 s)."""
@@ -74,10 +76,30 @@ class Agents:
             log.warning("job %d attempt %d: its lease has run out", job.job, job.attempt)
             if (peer := self._peers.pop(job.owner, None)) is not None:
                 self._transport.forget(peer)
-            self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
             reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
-            end = ExitReported(**self._store.stamp(), job=job.job, attempt=job.attempt, outcome="lost", reason=reason)
-            self._store.report(end)
+            self._lose(job, "daemon", reason)
+
+    def release(self, job: Job, by: str, reason: str) -> None:
+        """Take a job's attempt for lost because an administrator says so; BadRequest while somebody else can say it."""
+        if job.phase not in ACTIVE:
+            raise BadRequest(f"job {job.job} is {job.phase} and holds no slots")
+        if job.owner in self._peers or job.owner in self._awaited:
+            raise BadRequest(
+                f"the agent of {job.owner} is there, and ends the job with `jupyter elastic cancel {job.job}`; "
+                f"that an agent is gone is noticed after {SILENCE_S:g} s"
+            )
+        left_s = self.leases.left_s(job)
+        if left_s < inf:
+            raise BadRequest(f"the slots of job {job.job} are free in {left_s:.0f} s, when its lease has run out: wait")
+        if self._store.failing is not None:
+            raise self._store.failing
+        self._lose(job, by, f"released by {by}{': ' + reason if reason else ''}")
+
+    def _lose(self, job: Job, by: str, reason: str) -> None:
+        """Take the attempt of an agent that is gone for lost."""
+        self._report(job.owner, None)  # also of one that never came: its jobs wait for it now
+        end = ExitReported(**self._store.stamp(by), job=job.job, attempt=job.attempt, outcome="lost", reason=reason)
+        self._store.report(end)
 
     def greet_again(self) -> None:
         """Send all of them what is open with the next commit: orders may have been lost."""

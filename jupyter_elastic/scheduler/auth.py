@@ -43,6 +43,11 @@ class Rights:
         if user != owner and not self.is_admin(user):
             raise NotAllowed(f"job {job} belongs to {owner}; ask {owner} or an administrator ({self._admins()})")
 
+    def release_job(self, user: str, job: JobId) -> None:
+        """May `user` say that nothing of a job runs any more? NotAllowed."""
+        if not self.is_admin(user):
+            raise NotAllowed(f"only an administrator ({self._admins()}) may release the slots of job {job}")
+
     def report(self, user: str, owner: str, job: JobId) -> None:
         """May an agent of `user` report on a job of `owner`? Only the owner's: nobody else can see its processes."""
         if user != owner:

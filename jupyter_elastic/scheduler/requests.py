@@ -189,6 +189,13 @@ def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
 
 
 @answer.register
+def _release(ask: wire.ReleaseJob, api: DaemonApi, context: Context) -> Answer:
+    api.rights.release_job(context.peer.user, ask.job)
+    api.agents.release(found(api.store.core.state, ask.job), context.peer.user, ask.reason[:REASON_CHARS])
+    return wire.Done()
+
+
+@answer.register
 def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
     job = found(api.store.core.state, ask.job)
     api.rights.change_job(context.peer.user, job.owner, ask.job)

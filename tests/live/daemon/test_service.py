@@ -23,6 +23,7 @@ from jupyter_elastic.types import (
     ExitReported,
     JobEnded,
     JobInfo,
+    JobRequeued,
     JobRunning,
     JobSpec,
     JobStarted,
@@ -293,3 +294,42 @@ def test_an_agent_gets_its_orders_again_and_its_reports_are_heard(pool, spec) ->
     assert client.jobs(job=job)[0].progress == Progress(step=3, metrics={"loss": 0.5})
     with pytest.raises(Exception, match="role agent"):
         client.ask(wire.ReportArrived(report=ExitReported(at=0, by="", id="", job=job, attempt=1, outcome="failed")))
+
+
+def test_an_administrator_releases_what_nobody_speaks_for(pool, spec) -> None:
+    client = pool.start().client()
+    job = client.submit(spec)  # of a user whose agent never comes
+    until(client, job, JobStarted)
+    client.ask(wire.ReleaseJob(job=job, reason="the box has burnt"))
+    event = until(client, job, JobRequeued)
+    assert (event.by, event.data.reason) == (ME, f"released by {ME}: the box has burnt")
+    with pytest.raises(BadRequest, match="is queued and holds no slots"):
+        client.ask(wire.ReleaseJob(job=job))
+    with pytest.raises(NotFound):
+        client.ask(wire.ReleaseJob(job=77))
+
+    async def agents() -> None:
+        async with AsyncClient(role="agent") as mine:  # the job waited for it
+            order = await asyncio.wait_for(anext(mine.orders()), 60)
+            assert (order.job, order.attempt) == (job, 2)
+            with pytest.raises(BadRequest, match=f"the agent of {ME} is there.* elastic cancel {job}"):
+                await mine.ask(wire.ReleaseJob(job=job))
+
+    asyncio.run(agents())
+
+
+def test_what_has_a_lease_is_not_released_before_its_end(pool, spec) -> None:
+    client = pool.start("--lease", "500").client()
+    job = client.submit(spec)
+    assert until(client, job, JobStarted).data.lease_s == 500
+    with pytest.raises(BadRequest, match=r"free in 5\d\d s, when its lease has run out"):
+        client.ask(wire.ReleaseJob(job=job))
+
+
+@pytest.mark.parametrize("lease", ["1", "-5", "nan", "1e9"])
+def test_a_term_that_is_none_is_refused(pool_dir: Path, lease: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "1", f"--lease={lease}"],
+        check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, "expected seconds from 2 to 86400, or 0" in done.stderr) == (2, True), done.stderr

@@ -37,6 +37,10 @@ def test_rights_of_a_shared_pool() -> None:
         rights.change_job(user, "bob", 1)
     with pytest.raises(NotAllowed, match=r"belongs to bob; ask bob or an administrator \(ann, pool, root\)"):
         rights.change_job("carl", "bob", 1)
+    for user in ("bob", "carl"):
+        with pytest.raises(NotAllowed, match=r"only an administrator \(ann, pool, root\) may release"):
+            rights.release_job(user, 1)
+    rights.release_job("ann", 1)
     rights.report("bob", "bob", 1)
     for user in ("root", "pool", "carl"):
         with pytest.raises(NotAllowed):
