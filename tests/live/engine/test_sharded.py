@@ -185,6 +185,9 @@ at(checkpoint.FileSystemWriter, "write_data")
 at(checkpoint.FileSystemWriter, "finish")
 at(Commits, "save_shards")
 """
+POINTS = ["after finish 0", "after save_shards 0"]
+if EVERYTHING:
+    POINTS += ["before write_data 2", "after write_data 1", "before save_shards 0"]
 
 
 @asynchronous
@@ -192,7 +195,7 @@ async def test_a_death_in_a_commit_leaves_the_one_before_or_the_new_one(folder: 
     """A member dies with its shards half written, rank 0 before and after the new commit counts."""
     async with make(folder, before=DYING) as bench:
         await bench.launch("h:0", "h:1", "h:2")
-        for point in ("after write_data 1", "after finish 0", "after save_shards 0"):
+        for point in POINTS:
             await bench.step_at(3, time.time())
             (folder / "now.new").write_text(point)
             (folder / "now.new").rename(folder / "now")
