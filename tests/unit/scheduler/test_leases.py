@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from jupyter_elastic.scheduler.core.agents import objection
 from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.scheduler.leases import MARGIN_S, Leases
 from jupyter_elastic.types import (
+    AgentPlace,
     AgentReported,
     Cancel,
     ExitReported,
@@ -115,3 +117,17 @@ def test_a_cancelled_job_is_over_with_its_lease() -> None:
     pool.step(Cancel, by="root", job=pool.job, reason="space is needed")
     _, ended = pool.end()
     assert ended == JobEnded(job=pool.job, outcome="cancelled", reason="space is needed")
+
+
+def test_an_agent_elsewhere_waits_for_the_term_of_the_first_and_no_longer() -> None:
+    pool = Pool()
+    pool.step(AgentReported, connected=True, place=AgentPlace(place="here", description="host lab"))
+    pool.step(AgentReported, connected=False)
+    elsewhere = AgentPlace(place="another container")
+    refusal = objection(pool.core.state, "ann", elsewhere, alone=False, take_over=False)
+    assert "only it can see what runs of job 1" in refusal
+    pool.end()
+    assert objection(pool.core.state, "ann", elsewhere, alone=False, take_over=False) == ""
+    pool.step(AgentReported, connected=True, place=elsewhere)
+    pool.start()
+    assert [data.attempt for data in pool.started if isinstance(data, JobStarted)] == [2]
