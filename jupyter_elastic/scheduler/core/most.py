@@ -54,12 +54,16 @@ def within(jobs: Sequence[JobView], most: Most) -> tuple[list[JobView], dict[Job
     """Those of whom a job waits: none of theirs overtakes it."""
     reasons: dict[JobId, str] = {}
     limited: list[JobView] = []
+    known: dict[tuple[str, str], dict[Party, int]] = {}
     for job in sorted(jobs, key=lambda job: (not job.size.workers, -job.priority)):
-        limits = most.of(job.owner, job.group)
+        whose = job.owner, job.group
+        limits = known.get(whose)
+        if limits is None:
+            limits = known[whose] = most.of(*whose)
+            for party, limit in limits.items():
+                room.setdefault(party, limit)
         if not limits:
             continue
-        for party, limit in limits.items():
-            room.setdefault(party, limit)
         need = _least(job) + job.min_servers
         full = [party for party in limits if room[party] < need or party in blocked]
         if full and not job.size.workers:
@@ -77,6 +81,8 @@ def within(jobs: Sequence[JobView], most: Most) -> tuple[list[JobView], dict[Job
 
 
 def _least(job: JobView) -> int:
+    if not job.sizes:
+        return job.min_slots
     return min((size for size in job.sizes if size >= job.min_slots), default=job.min_slots)
 
 
