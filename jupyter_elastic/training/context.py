@@ -117,7 +117,10 @@ class TrainingContext:
     def interrupt(self, error: BaseException) -> NoReturn:
         """The group breaks or regroups. If the cell catches this, it is raised again when its turn of the loop ends."""
         self.interrupted = error
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # else it and this frame hold each other, and with them the broken group
 
     def require_group(self) -> None:
         """Raise what the cell has caught."""

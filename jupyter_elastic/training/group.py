@@ -166,6 +166,9 @@ def translated(call: Callable[[], _Result], peer_lost: Callable[[BaseException],
         return call()
     except Exception as error:
         lost = peer_lost(error)
-        if lost is None or lost is error:
-            raise
-        raise lost from error
+        try:
+            if lost is None or lost is error:
+                raise
+            raise lost from error
+        finally:
+            del lost  # else it and this frame hold each other, and the frames of `error` hold the broken group

@@ -177,35 +177,6 @@ async def test_rank_0_dies_or_stands_still_in_a_join(
 
 
 @asynchronous
-async def test_generation_after_generation_leaves_nothing_open(folder: Path) -> None:
-    """Descriptors and threads of rank 0, which stays; 200 generations with JUPYTER_ELASTIC_TEST_EVERYTHING."""
-    more = (
-        '{"open": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task")),'
-        ' "memory": int(open("/proc/self/statm").read().split()[1]) * 4096}'
-    )
-
-    def held(bench: Bench, after: float) -> tuple[int, int] | None:
-        alone = [s for s in bench.steps() if s["size"] == 1 and s["at"] > after]
-        return (alone[-1]["open"], alone[-1]["threads"]) if alone else None
-
-    async with make(folder, more=more) as bench:
-        await bench.launch("h:0")
-        first, memory = None, 0
-        for _ in range(100 if EVERYTHING else 8):
-            begun = time.time()
-            await bench.rescale("h:0", "h:1")
-            await bench.step_at(2, begun)
-            begun = time.time()
-            await bench.rescale("h:0")
-            await bench.step_at(1, begun)
-            first = first or await bench.until(lambda begun=begun: held(bench, begun))
-            memory = memory or bench.steps()[-1]["memory"]
-        await bench.until(lambda: (now := held(bench, begun)) and now[0] <= first[0] and now[1] <= first[1])
-        assert bench.steps()[-1]["memory"] - memory < 16 * 1024 * 1024
-        await complete(bench)
-
-
-@asynchronous
 async def test_the_error_of_a_cell_ends_the_job_with_that_error(folder: Path) -> None:
     begin = "if training.rank() == 1: raise RuntimeError('my own words')"
     assert "my own words" in await failed(folder, begin=begin)
