@@ -98,12 +98,18 @@ $(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel
 	  apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium >/dev/null; }
 	@touch $@
 
-$(DONE)/peers:
+# Peers that a benchmark leaves out where they can't be installed: torchft (BSD-3-Clause) and NVIDIA's resiliency
+# extension (Apache 2.0; newer ones need glibc 2.39).
+PEERS_IF_THERE ?= torchft==0.2.0 nvidia-resiliency-ext==0.4.1
+
+$(DONE)/peers: Makefile
 	@echo "Making .venv-peers with the peers that the benchmarks measure against: about 1 minute."
-	@rm -rf .venv-peers
-	$(PYTHON) -m venv .venv-peers
+	@[ -e $@ ] || rm -rf .venv-peers
+	[ -e $@ ] || $(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/python -m pip install -q "$(TORCH)" numpy ipyparallel ipykernel
 	.venv-peers/bin/python -c "import torch, ipyparallel, ipykernel"
+	@for p in $(PEERS_IF_THERE); do .venv-peers/bin/python -m pip install -q "$(TORCH)" $$p || \
+	  echo "$$p can't be installed here; the benchmarks go without it."; done
 	@mkdir -p $(DONE) && touch $@
 
 # The site is made from text: neither the package nor a framework is installed for it.

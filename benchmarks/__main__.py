@@ -6,6 +6,8 @@ import argparse
 import importlib
 import json
 import sys
+import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,23 @@ def main() -> int:
     if unknown:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     kept = {entry["name"]: entry for entry in json.loads(RESULTS.read_text())} if RESULTS.exists() else {}
+    failed = []
     for part in options.parts or PARTS:
         print(f"== {part}", flush=True)
-        found = importlib.import_module(f"benchmarks.{part}").measure(options.rounds)
-        show(found)
-        kept.update({entry["name"]: entry for entry in found})
-        RESULTS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
-    return 0
+        begun = time.monotonic()
+        try:
+            found = importlib.import_module(f"benchmarks.{part}").measure(options.rounds)
+        except Exception:  # the other parts are measured all the same
+            traceback.print_exc()
+            failed.append(part)
+        else:
+            show(found)
+            kept.update({entry["name"]: entry for entry in found})
+            RESULTS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
+        print(f"== {part}: {time.monotonic() - begun:.0f} s", flush=True)
+    if failed:
+        print(f"Not measured, for the reason above: {', '.join(failed)}", file=sys.stderr)
+    return len(failed)
 
 
 def show(found: list[dict[str, Any]]) -> None:
