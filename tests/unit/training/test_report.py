@@ -4,7 +4,6 @@ import math
 import threading
 
 import pytest
-import torch
 
 from jupyter_elastic import training
 from jupyter_elastic.training.context import context
@@ -62,6 +61,7 @@ def test_the_first_report_of_a_new_group_goes_out_at_once(memory, group, monkeyp
 
 def test_a_report_that_came_too_soon_is_sent_when_none_follows(memory, group):
     """As before a long evaluation. It is sent as it was reported, whatever the training does meanwhile."""
+    torch = pytest.importorskip("torch")
     sent = threading.Event()
     memory.report = lambda progress: (memory.reports.append(progress), sent.set())
     training.report(step=1, loss=4.0)
