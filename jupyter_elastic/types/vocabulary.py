@@ -69,7 +69,7 @@ class Size(Record, frozen=True, gc=False):
         return self.workers + self.servers
 
 
-class JobRequest(Record, frozen=True, kw_only=True):
+class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     """How many slots a person asked for, and on what terms."""
 
     min_slots: Annotated[int, Meta(ge=1, le=100_000)]
@@ -98,7 +98,7 @@ class JobRequest(Record, frozen=True, kw_only=True):
         return max((size for size in self.sizes if size <= self.max_slots), default=self.max_slots)
 
 
-class JobSpec(JobRequest, frozen=True, kw_only=True):
+class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     """What a person asked for. The daemon never opens `folder`; only the owner's agent does."""
 
     name: Name

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from sys import intern
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.core.transitions import HOLDING, after
@@ -72,6 +74,11 @@ class SlotState(Struct):
         return self.job is None and not self.out
 
 
+_NOTHING_LEARNED = Learned()
+_NOBODY_DIED: dict[SlotId, int] = {}
+"""Of a job that has not started; all share them, because a queue is long. `_started` gives it its own."""
+
+
 class Job(Struct, kw_only=True):
     """One job through all its attempts."""
 
@@ -115,10 +122,10 @@ class Job(Struct, kw_only=True):
     reason: str = ""
     """Why it is where it is: of the last start, rescale, stop, requeue or end."""
     progress: Progress | None = None
-    learned: Learned = field(default_factory=Learned)
+    learned: Learned = field(default_factory=lambda: _NOTHING_LEARNED)
     deaths: int = 0
     """Workers that died unasked in the present attempt, as far as they were reported."""
-    died: dict[SlotId, int] = field(default_factory=dict)
+    died: dict[SlotId, int] = field(default_factory=lambda: _NOBODY_DIED)
     """Slots whose worker died and has no successor yet, and the number of that death."""
     mishap: str = ""
     """The last death, for people, and what came of it."""
@@ -263,7 +270,7 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     job = Job(
         job=data.job,
         owner=data.owner,
-        spec=data.spec,
+        spec=_shared(data.spec),
         submitted_at=state.at,
         submitted_seq=event.seq,
         queued_at=state.at,
@@ -277,6 +284,11 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     state.next_job = max(state.next_job, data.job + 1)
 
 
+def _shared(spec: JobSpec) -> JobSpec:
+    """The spec with the texts that many jobs have alike kept once."""
+    return replace(spec, **{name: intern(getattr(spec, name)) for name in ("name", "python", "notebook", "cell")})
+
+
 def _started(state: State, job: Job, at: float, data: JobStarted) -> None:
     job.phase = after(job.phase, data)
     job.attempt, job.generation, job.settled = data.attempt, data.generation, 0
@@ -285,6 +297,8 @@ def _started(state: State, job: Job, at: float, data: JobStarted) -> None:
     job.deaths, job.died, job.mishap = 0, {}, ""
     job.started_at = at if job.started_at is None else job.started_at
     job.accounted_at = at
+    if job.learned is _NOTHING_LEARNED:
+        job.learned = Learned()
     job.learned.cold()
     state.active.add(job.job)
     _hold(state, job, at, data)
