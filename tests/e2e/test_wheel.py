@@ -110,6 +110,7 @@ def test_a_cell_runs_in_a_clean_environment(built: Path, pool: Path, tmp_path: P
 
 
 def test_an_elastic_training_needs_the_extra_torch_and_no_compiler(built: Path, pool: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
     uv = (sys.executable, "-m", "uv")

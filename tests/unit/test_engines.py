@@ -93,6 +93,7 @@ def test_a_cell_that_imports_horovod_is_refused_where_it_is_not_built(monkeypatc
 
 
 def test_what_the_cells_own_modules_import_counts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours" / "__init__.py").write_text("")
     (tmp_path / "ours" / "deep.py").write_text("import helper_of_ours\n")
