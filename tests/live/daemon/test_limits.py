@@ -149,12 +149,6 @@ def test_a_client_that_is_told_so_waits_and_asks_again(users, spec) -> None:
             return await asyncio.gather(*(client.submit(spec) for _ in range(550)))
 
     assert len(set(asyncio.run(story()))) == 550
-    impatient = users.client("ann", timeout_s=0.01)
-    with users.dealer("ann") as flood:
-        for frame in submit_frames(spec, 1000):
-            flood.send(frame)
-        with pytest.raises(Exception, match=r"ask again after|did not answer|does not answer"):
-            impatient.ask(wire.Ping())
 
 
 def test_a_personal_pool_has_no_such_limits(pool, spec) -> None:
