@@ -164,13 +164,14 @@ def _ours(pool: Pool, source: str, folder: Path, found: Found, *, kill: bool, en
     def resize(slots: int) -> tuple[float, list[float]]:
         time.sleep(1.0)
         begun = time.time()
+        members = {step[3] for step in steps.all()}  # a newcomer takes a private first step before it joins
         pool.client.ask(wire.ResizeJob(job=job, min_slots=slots, max_slots=slots))
-        return begun, steps.first(lambda step: step[0] > begun and step[2] == slots)
+        return begun, steps.first(lambda step: step[0] > begun and step[2] == slots and step[3] in members)
 
     for what, slots in (("grow", 2), ("shrink", 1), ("grow", 2)):
         begun, step = resize(slots)
         found.setdefault(what, []).append(step[0] - begun)
-        found.setdefault(f"{what} pause", []).append(steps.pause(step[0]))
+        found.setdefault(f"{what} pause", []).append(steps.pause(step[0], step[3]))
     if kill:
         pool.client.ask(wire.ResizeJob(job=job, min_slots=1, max_slots=2))
         steps.kill(found)

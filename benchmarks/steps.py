@@ -39,10 +39,9 @@ class Steps:
             time.sleep(0.01)
         raise TimeoutError(f"no such step in {LIMIT_S} s")
 
-    def pause(self, at: float) -> float:
-        """How long nobody stepped around the first step at or after `at`."""
-        before = [step[0] for step in self.all() if step[0] < at]
-        return at - max(before)
+    def pause(self, at: float, pid: float | None = None) -> float:
+        """How long nobody stepped, or this process did not, around the first step at or after `at`."""
+        return at - max(step[0] for step in self.all() if step[0] < at and pid in {None, step[3]})
 
     def pids(self) -> set[float]:
         """The processes that have stepped so far."""
@@ -60,9 +59,10 @@ class Steps:
         """Measure until the next step, and until two step again; `old` are the processes that stepped before.
 
         A step that the two had nearly taken when one was killed does not count: the next one is taken alone or with
-        somebody new.
+        somebody new. Two step when both have: a newcomer of ours takes a private step before it joins.
         """
         after = self.first(lambda step: step[0] > begun and (step[2] == 1 or step[3] not in old))
-        whole = self.first(lambda step: step[0] > begun and step[2] == 2 and step[3] not in old)
+        one = self.first(lambda step: step[0] >= after[0] and step[2] == 2)
+        whole = self.first(lambda step: step[0] > one[0] and step[2] == 2 and step[3] != one[3])
         found.setdefault("kill", []).append(after[0] - begun)
         found.setdefault("whole", []).append(whole[0] - begun)
