@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Mapping
@@ -50,6 +51,9 @@ INTERRUPTED = 130
 _OURS = str(PACKAGE) + os.sep
 VALUE = "__elastic_value__"
 """The name under which the value of the cell's last line is kept until it is shown."""
+DEATH_TOLD_S = 0.1
+"""How long a cell's SIGCHLD handler has to say which death broke a read: its pipe ends a moment before its parent is
+told."""
 MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
 END_S = 10.0
@@ -129,7 +133,7 @@ class Worker:
             )
             _leave(INTERRUPTED)
         except BaseException as problem:
-            self._failed(problem)
+            self._failed(_with_deaths_of_children(problem))
         self._output.follow(self._rank)
         self._channel.send(messages.Done())
 
@@ -285,6 +289,24 @@ class Worker:
             _leave(BROKEN_GROUP)
         threading.Event().wait(END_S)
         _leave(FAILED)
+
+
+def _with_deaths_of_children(problem: BaseException) -> BaseException:
+    """What ended the cell: what its SIGCHLD handler raises, if it does, else `problem`.
+
+    torch's DataLoader raises in that handler that a child of its was killed, at whatever line runs then: as often as
+    not just after the read that this death broke. After this no such handler runs, so that it breaks no report.
+    """
+    if not callable(signal.getsignal(signal.SIGCHLD)):
+        return problem
+    try:
+        if isinstance(problem, OSError | EOFError):
+            time.sleep(DEATH_TOLD_S)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except BaseException as told:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return told
+    return problem
 
 
 def _is_echo(problem: BaseException) -> bool:

@@ -301,3 +301,37 @@ async def test_a_worker_sees_its_own_gpu(folder: Path) -> None:
         await bench.engine.launch(1, ("h:0", "h:1"), {"h:0": "GPU-a", "h:1": "GPU-b"})
         assert (await bench.ended()).outcome == "completed"
         assert bench.results() == {0: {"mine": ("cuda:0", "GPU-a")}, 1: {"mine": ("cuda:0", "GPU-b")}}
+
+
+_TELLS = """
+import os, signal, time
+def child_died(*_):
+    raise RuntimeError("a child was killed")
+signal.signal(signal.SIGCHLD, child_died)
+"""
+
+
+@asynchronous
+async def test_the_death_of_a_child_that_broke_a_read_is_told_although_its_signal_comes_after(folder: Path) -> None:
+    source = _TELLS + (
+        "time.sleep = lambda seconds: os.kill(os.getpid(), signal.SIGCHLD)\n"
+        "raise ConnectionResetError('its pipe ended')\n"
+    )
+    async with Bench(Process, folder, source) as bench:
+        seen = await through(bench, "h:0")
+        assert seen.reason == "rank 0: RuntimeError: a child was killed", bench.story()
+        assert "its pipe ended" in error(folder)["traceback"]
+
+
+@asynchronous
+async def test_a_childs_signal_does_not_break_the_report_of_an_error(folder: Path) -> None:
+    source = _TELLS + (
+        "class Odd(Exception):\n"
+        "    def __str__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGCHLD)\n"
+        "        return 'odd'\n"
+        "raise Odd\n"
+    )
+    async with Bench(Process, folder, source) as bench:
+        seen = await through(bench, "h:0")
+        assert seen.reason == "rank 0: Odd: odd", bench.story()
