@@ -1,4 +1,4 @@
-"""`jupyter elastic daemon` and `jupyter elastic agent`: the pool's two services in the foreground."""
+"""`jupyter elastic daemon`, `agent` and `hub`: the pool's services in the foreground."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def daemon(argv: Sequence[str]) -> NoReturn:
 def agent(argv: Sequence[str]) -> NoReturn:
     """Run this user's agent in the foreground."""
     _become("jupyter_elastic.agent", argv)
+
+
+def hub(argv: Sequence[str]) -> NoReturn:
+    """Let the users of a JupyterHub into a pool: the service beside its daemon."""
+    _become("jupyter_elastic.hub", argv)
 
 
 def _become(module: str, argv: Sequence[str]) -> NoReturn:

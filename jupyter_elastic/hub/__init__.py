@@ -1,0 +1,1 @@
+"""The process beside the daemon that speaks HTTP and lets the users of a JupyterHub in: `jupyter elastic hub`."""
