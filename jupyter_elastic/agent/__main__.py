@@ -1,4 +1,7 @@
-"""`python -m jupyter_elastic.agent [--endpoint E] [--take-over] [--idle S] [--foreground]`: this user's agent."""
+"""`python -m jupyter_elastic.agent [--endpoint E] [--take-over] [--idle S] [--foreground] [--log-format F]`.
+
+This user's agent.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from jupyter_elastic.agent import agent
-from jupyter_elastic.platform import paths, private_files
+from jupyter_elastic.platform import logs, paths, private_files
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types.errors import ElasticError
 
@@ -37,21 +40,24 @@ def main(arguments: list[str] | None = None) -> int:
         help="leave when nothing ran for so long and no notebook, server or command of this user is there (900)",
     )
     parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="text", help="lines for people (text), or JSON objects (text)"
+    )
     options = parser.parse_args(arguments)
     if not options.idle > 0:
         parser.error(f"--idle {options.idle}: expected a number of seconds")
     try:
         lock, clients = Lock(paths.agent_lock()), Lock(paths.clients_lock())
         if not lock.acquire():
-            sys.stderr.write("this user's agent runs already\n")
+            logs.say("this user's agent runs already", options.log_format)
             return 0
-        _log(foreground=options.foreground)
+        _log(options.log_format, foreground=options.foreground)
         asyncio.run(
             _until_signal(agent.serve(options.endpoint, clients, take_over=options.take_over, idle_s=options.idle))
         )
         lock.release()  # before `clients`, for which whoever needs an agent waits before it looks for one
     except ElasticError as problem:
-        sys.stderr.write(f"{problem}\n")
+        logs.say(str(problem), options.log_format)
         return 1
     return 0
 
@@ -64,14 +70,12 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
         return super()._open()
 
 
-def _log(*, foreground: bool) -> None:
+def _log(log_format: logs.Format, *, foreground: bool) -> None:
     path = paths.state_dir() / "agent.log"
     handlers: list[logging.Handler] = [_PrivateLog(path, maxBytes=LOG_BYTES, backupCount=1)]
     if foreground:
         handlers.append(logging.StreamHandler())
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers, force=True
-    )
+    logs.set_up(log_format, handlers)
 
 
 async def _until_signal(agent_runs: Coroutine[None, None, None]) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jupyter_elastic.agent import place
 from jupyter_elastic.agent.attempt import Attempt
@@ -88,6 +88,10 @@ class Agent:
         """This user, as the daemon names it; a UNIX id need not have a name here."""
         return self.client.welcome.user if self.client.welcome is not None else ""
 
+    def _about(self, job: int | None = None, attempt: int | None = None) -> dict[str, Any]:
+        """What a line of the log is about."""
+        return {"user": self.owner, "job": job, "attempt": attempt}
+
     async def run(self) -> None:
         """Adopt what runs, then handle orders until the daemon is gone for good and nothing runs."""
         try:
@@ -96,7 +100,7 @@ class Agent:
                 self._tasks.create_task(self._warm())
                 await self._watch_daemon()
         except* _Leave as why:
-            log.info("leaving: %s", why.exceptions[0])
+            log.info("leaving: %s", why.exceptions[0], extra=self._about())
         finally:
             parents.send_away(parents.found(paths.runtime_dir()))
 
@@ -104,8 +108,9 @@ class Agent:
         """Take over every attempt whose driver was started and whose end is not written."""
         for folder in attempts(paths.jobs_dir()):
             if folder.exit() is None and (record := folder.record()) is not None:
-                log.info("adopting job %d attempt %d", record.job, record.attempt)
-                self._begin(record.job, record.attempt, folder)
+                key = (record.job, record.attempt)
+                log.info("adopting job %d attempt %d", *key, extra=self._about(*key))
+                self._begin(*key, folder)
 
     def handle(self, effect: AnyEffect) -> None:
         """Handle an order; every order may come more than once, also when the attempt is over: its end is repeated."""
@@ -130,7 +135,8 @@ class Agent:
         try:
             await attempt.run(folder, launch)
         except Exception:
-            log.exception("job %d attempt %d", *key)  # its order comes again when the daemon or we restart
+            # Its order comes again when the daemon or we restart.
+            log.exception("job %d attempt %d", *key, extra=self._about(*key))
         finally:
             self._attempts.pop(key, None)
 
@@ -149,7 +155,9 @@ class Agent:
             try:
                 await asyncio.to_thread(forkserver.warm_up)
             except (ElasticError, OSError) as problem:
-                log.warning("a forkserver of %s could not be started: %s", forkserver.kind, problem)
+                log.warning(
+                    "a forkserver of %s could not be started: %s", forkserver.kind, problem, extra=self._about()
+                )
 
     async def _handle_orders(self) -> None:
         await self.client.welcomed.wait()  # what another agent runs is not ours to see to
@@ -158,7 +166,7 @@ class Agent:
             try:
                 self.handle(effect)
             except Exception:
-                log.exception("order %s", effect)
+                log.exception("order %s", effect, extra=self._about(effect.job, effect.attempt))
 
     async def _watch_daemon(self) -> NoReturn:
         """Renew the leases again and again; raise `_Leave` when nobody needs this agent any more."""
@@ -230,9 +238,9 @@ class Agent:
                 return
             unfinished = [info.spec.folder for info in answer.jobs]
             if gone := await asyncio.to_thread(captures.sweep, paths.jobs_dir(), unfinished):
-                log.info("removed the captures of %d jobs that are over", gone)
+                log.info("removed the captures of %d jobs that are over", gone, extra=self._about())
         except (ElasticError, OSError) as problem:
-            log.warning("captures of jobs that are over could not be removed: %s", problem)
+            log.warning("captures of jobs that are over could not be removed: %s", problem, extra=self._about())
 
     def _ask_to_be_accepted(self) -> None:
         """While another agent is the user's: log that, and ask again, for that one may end."""
@@ -240,7 +248,7 @@ class Agent:
             return
         if self.client.refusal != self._refusal:
             self._refusal = self.client.refusal
-            log.warning("this agent waits: %s", self._refusal)
+            log.warning("this agent waits: %s", self._refusal, extra=self._about())
         self.client.hello = hello(take_over=self.client.hello.take_over)
         self.client.introduce()
 

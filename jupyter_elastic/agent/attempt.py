@@ -54,6 +54,7 @@ class Attempt:
         self._ask = ask
         self._lease_s = 0.0
         self._renewed_at = 0.0
+        self._log = logging.LoggerAdapter(log, {"user": owner, "job": job, "attempt": number})
 
     def order(self, effect: Rescale | Stop | Launch) -> None:
         """Pass an order on, now or as soon as the driver listens. Repeats are harmless."""
@@ -78,7 +79,7 @@ class Attempt:
     def forfeit(self) -> None:
         """The pool says that the attempt holds no slots any more: what runs of it ends, after a commit."""
         if self._stop is None:
-            log.warning("job %d attempt %d holds no slots any more and is ended", self.job, self.number)
+            self._log.warning("job %d attempt %d holds no slots any more and is ended", self.job, self.number)
             reason = "the pool had given its slots away"
             self.order(Stop(job=self.job, attempt=self.number, owner=self.owner, how="preempt", reason=reason))
 
@@ -91,7 +92,7 @@ class Attempt:
         sender = asyncio.create_task(self._outbox.run())
         try:
             end = await self._run_driver(folder, launch)
-            log.info("job %d attempt %d: %s %s", self.job, self.number, end.outcome, end.reason)
+            self._log.info("job %d attempt %d: %s %s", self.job, self.number, end.outcome, end.reason)
             self._outbox.put(end)
             await self._outbox.empty()
         finally:
@@ -136,7 +137,7 @@ class Attempt:
         try:
             answer = await self._ask(RenewLeases(attempts=((self.job, self.number),)))
         except ElasticError as problem:
-            log.warning("job %d attempt %d: its lease can't be renewed: %s", self.job, self.number, problem)
+            self._log.warning("job %d attempt %d: its lease can't be renewed: %s", self.job, self.number, problem)
             return False
         self._renewed_at = asked
         return isinstance(answer, LeasesRenewed) and bool(answer.held)
@@ -168,7 +169,7 @@ class Attempt:
                     unreachable_since = time.monotonic()
                 except (OSError, ElasticError) as problem:
                     if time.monotonic() - unreachable_since > UNREACHABLE_S and not gone.done():
-                        log.error("driver %d can't be reached and is ended: %s", driver[0], problem)  # noqa: TRY400
+                        self._log.error("driver %d can't be reached and is ended: %s", driver[0], problem)
                         await processes.end([driver], grace_s=5.0)
                 finally:
                     if self._driver is not None:
@@ -197,7 +198,7 @@ class Attempt:
         record = folder.record()
         left = list(record.workers) if record is not None else []
         if left:
-            log.warning("job %d: the driver is gone, ending its workers %s", self.job, [pid for pid, _ in left])
+            self._log.warning("job %d: the driver is gone, ending its workers %s", self.job, [pid for pid, _ in left])
             await processes.end(left)
         if driver is None:
             return self._ended("lost", "the attempt was not started")

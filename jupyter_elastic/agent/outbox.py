@@ -66,11 +66,16 @@ class Outbox:
             try:
                 await self._ask(ReportArrived(report=report))
             except (NotFound, BadRequest, NotAllowed) as problem:
-                log.warning("the daemon refuses %s: %s", report, problem)
+                log.warning("the daemon refuses %s: %s", report, problem, extra=_about(report))
                 return
             except ElasticError as problem:  # away, full disk, ...: the report stays true
-                log.info("not delivered yet, %s", problem)
+                log.info("not delivered yet, %s", problem, extra=_about(report))
                 await self._sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S[1])
             else:
                 return
+
+
+def _about(report: Report) -> dict[str, Any]:
+    """What a line of the log is about."""
+    return {"user": report.by, "job": report.job, "attempt": report.attempt}

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.hub.app import Listen, Route, application, serve
+from jupyter_elastic.platform import logs
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 DEFAULT = "http://127.0.0.1:10101"
@@ -25,12 +26,12 @@ ROUTES: list[Route] = []
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     given = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logs.set_up(given.log_format, [logging.StreamHandler()])
     try:
         listen = _listen(given.url)
         asyncio.run(_run(given, listen))
     except (ElasticError, OSError) as problem:
-        sys.stderr.write(f"the service can't run: {problem}\n")
+        logs.say(f"the service can't run: {problem}", given.log_format)
         return 2 if isinstance(problem, BadRequest) else 1
     return 0
 
@@ -71,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--endpoint", metavar="ADDRESS", default="", help="the daemon, if it is not the one that is found"
+    )
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="text", help="lines for people (text), or JSON objects (text)"
     )
     return parser
 

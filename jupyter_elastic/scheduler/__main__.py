@@ -19,7 +19,7 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 
-from jupyter_elastic.platform import endpoints, paths, private_files, processes
+from jupyter_elastic.platform import endpoints, logs, paths, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.scheduler import hosts, plugins, systemd
@@ -42,16 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM, SIGINT or a `Shutdown`; the exit code."""
     given = vars(_parser().parse_args(arguments))
     config = given.pop("config", "")
+    log_format: logs.Format = given.get("log_format", "text")
     lock = None
     try:
         options = read_options(config, given)
-        _log(foreground=options.foreground)
+        log_format = options.log_format
+        _log(log_format, foreground=options.foreground)
         _check_is_found(options)
         lock = Lock(paths.daemon_lock())
         if not lock.acquire():
-            sys.stderr.write(
+            logs.say(
                 f"a daemon (pid {lock.holder()}) already serves the pool {paths.state_dir()}; "
-                f"stop it first, or set {paths.DIR_VARIABLE} to another folder\n"
+                f"stop it first, or set {paths.DIR_VARIABLE} to another folder",
+                log_format,
             )
             return ALREADY
         raise_descriptor_limit()
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(_serve(_settings(options)))
     except (ElasticError, zmq.ZMQError, OSError) as problem:
         file = f" (with options of {config})" if config else ""
-        sys.stderr.write(f"the daemon can't run: {problem}{file}\n")
+        logs.say(f"the daemon can't run: {problem}{file}", log_format)
         return 2 if isinstance(problem, BadRequest) else 1
     finally:
         if lock is not None:
@@ -67,12 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _log(*, foreground: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if foreground else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+def _log(log_format: logs.Format, *, foreground: bool) -> None:
+    logs.set_up(log_format, [logging.StreamHandler()], logging.INFO if foreground else logging.WARNING)
     logging.getLogger("jupyter_elastic").setLevel(logging.INFO)
 
 
@@ -83,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config", metavar="FILE", help='a TOML file with these options: slots = 8, admin = ["ada"]')
     parser.add_argument("--foreground", action="store_true", help="log to the terminal what the libraries say too")
+    parser.add_argument("--log-format", choices=logs.FORMATS, help="lines for people (text), or JSON objects (text)")
     parser.add_argument("--slots", type=int, metavar="N", help="offer N CPU slots instead of this machine's GPUs")
     parser.add_argument("--policy", metavar="NAME", help="switch to this policy at the start")
     parser.add_argument(

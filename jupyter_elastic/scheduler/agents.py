@@ -46,7 +46,7 @@ class Agents:
         state = self._store.core.state
         problem = objection(state, peer.user, hello.place, alone=hello.alone, take_over=hello.take_over)
         if problem:
-            log.warning("an agent is refused: %s", problem)
+            log.warning("an agent is refused: %s", problem, extra={"user": peer.user})
             raise NotAllowed(problem)
         self._awaited.pop(peer.user, None)
         if peer.user in self._peers:
@@ -73,7 +73,8 @@ class Agents:
         heard = {user: limit - SILENCE_S for user, limit in self._awaited.items()}
         heard |= {user: peer.heard_at for user, peer in self._peers.items()}
         for job in self.leases.run_out(self._store.core.state, heard):
-            log.warning("job %d attempt %d: its lease has run out", job.job, job.attempt)
+            about = {"user": job.owner, "job": job.job, "attempt": job.attempt}
+            log.warning("job %d attempt %d: its lease has run out", job.job, job.attempt, extra=about)
             if (peer := self._peers.pop(job.owner, None)) is not None:
                 self._transport.forget(peer)
             reason = f"nothing was heard of the agent of {job.owner} for the {job.lease_s:g} s of its lease"
@@ -131,7 +132,7 @@ class Agents:
         for user in gone:
             self._transport.forget(self._peers.pop(user))
         for user in (*late, *gone):
-            log.info("the agent of %s is gone", user)
+            log.info("the agent of %s is gone", user, extra={"user": user})
             self._report(user, None)
 
     def _report(self, user: str, peer: Peer | None) -> None:

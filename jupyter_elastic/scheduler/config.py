@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jupyter_elastic.platform.logs import Format
 from jupyter_elastic.scheduler.limits import SHARED
 from jupyter_elastic.scheduler.policy_runner import DEADLINE_S
 from jupyter_elastic.scheduler.settings import KEEP_JOBS, KEEP_S
@@ -24,6 +25,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     """
 
     foreground: bool = False
+    log_format: Format = "text"
     slots: int | None = None
     policy: str = ""
     hosts: str = ""

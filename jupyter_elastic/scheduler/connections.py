@@ -176,7 +176,7 @@ class Connections:
             _cut(descriptor, connection)
         if connection.surplus and user not in self._full:
             self._full.add(user)
-            log.warning("%s has %d connections; more are refused", name, count - 1)
+            log.warning("%s has %d connections; more are refused", name, count - 1, extra={"user": name})
 
     def _gone(self, descriptor: int) -> None:
         connection = self._open.pop(descriptor, None)

@@ -179,7 +179,7 @@ class Daemon:
         if not after_s:
             return True
         if self._allowances.overdrawn(account):
-            log.warning("%s floods the pool with asks and is hung up on", peer.user)
+            log.warning("%s floods the pool with asks and is hung up on", peer.user, extra={"user": peer.user})
             self.transport.hang_up(peer)
             return False
         most = self.limits.asks_per_s
@@ -203,7 +203,7 @@ class Daemon:
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))
         except Exception:
-            log.exception("the usage could not be counted")
+            log.exception("the usage could not be counted", extra={"user": context.peer.user})
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         self._reply(context, answer)
 
@@ -231,7 +231,8 @@ class Daemon:
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))
         except Exception:
-            log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask)
+            about = {"user": peer.user, "job": getattr(request.ask, "job", None)}
+            log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask, extra=about)
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         if answer is not None:
             self._answers.append((context, answer))

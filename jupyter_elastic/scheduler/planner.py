@@ -54,7 +54,7 @@ class Planner:
         except ElasticError as problem:
             answer = wire.Refused(code=problem.code, message=str(problem))
         except Exception:
-            log.exception("policy %s could not be tried", stimulus.name)
+            log.exception("policy %s could not be tried", stimulus.name, extra={"user": stimulus.by})
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         self._store.commit([(context, answer)])
 

@@ -152,7 +152,8 @@ class StateStore:
             raise
         except Exception:
             # The state may be half written: keep what was whole, and read it again without this stimulus.
-            log.exception("the core failed on %.500r", stimulus)
+            about = {"user": stimulus.by, "job": getattr(stimulus, "job", None)}
+            log.exception("the core failed on %.500r", stimulus, extra=about)
             with contextlib.suppress(JournalError):
                 self.journal.append(self._events)
             self._read_again()

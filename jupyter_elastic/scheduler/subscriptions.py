@@ -175,7 +175,8 @@ class Subscriptions:
         try:
             page = self._events(stream.cursor)
         except JournalError:
-            log.exception("events after %d can't be read for a follower", stream.cursor)
+            about = {"user": stream.peer.user, "job": stream.job}
+            log.exception("events after %d can't be read for a follower", stream.cursor, extra=about)
             self.unfollow(stream.peer, stream.number)
             return False
         if page:
@@ -204,7 +205,8 @@ class Subscriptions:
         except ProtocolError:
             if len(events) > 1:  # the rest comes with the next page
                 return self._frame(stream, events[: len(events) // 2])
-            log.warning("event %d is too large to be sent to anybody; it is in the journal", last)
+            about = {"job": getattr(events[0].data, "job", None)}
+            log.warning("event %d is too large to be sent to anybody; it is in the journal", last, extra=about)
             return None, last
 
     def _message(self, stream: _Subscription, events: tuple[Event, ...], last: int) -> bytes:

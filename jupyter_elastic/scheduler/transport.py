@@ -250,7 +250,7 @@ class Transport:
             self._end(peer)
 
     def _end(self, peer: Peer) -> None:
-        log.warning("%s is no longer who was let in: the connection is ended", peer.user)
+        log.warning("%s is no longer who was let in: the connection is ended", peer.user, extra={"user": peer.user})
         self.hang_up(peer)
         self.forget(peer)
 

@@ -1,0 +1,68 @@
+"""How a service logs: lines for people, or one JSON object a line for what collects logs.
+
+A line about a job or a user names them in its `extra`: `log.info("...", extra={"job": 3, "user": "ada"})`. As JSON they
+are fields of their own, so that nobody has to find them in the message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, get_args
+
+Format: TypeAlias = Literal["text", "json"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+FIELDS = ("user", "job", "attempt")
+"""What a line may be about."""
+
+
+class JsonLine(logging.Formatter):
+    """`{"time": ..., "level": ..., "logger": ..., "message": ...}`, with those of `FIELDS` that the line is about.
+
+    `time` is UTC after ISO 8601; `exception` is a traceback. ASCII, so that no text of a user ends a line or commands
+    a terminal.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) not in {None, ""}}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def set_up(kind: Format, handlers: Sequence[logging.Handler], level: int = logging.INFO) -> None:
+    """Let this process log by these handlers.
+
+    As JSON also what would go to stderr past them: warnings, and exceptions that nobody catches.
+    """
+    formatter = JsonLine() if kind == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=handlers, force=True)
+    if kind == "json":
+        logging.captureWarnings(capture=True)
+        sys.excepthook = _uncaught
+        threading.excepthook = lambda problem: _uncaught(problem.exc_type, problem.exc_value, problem.exc_traceback)
+
+
+def say(text: str, kind: Format) -> None:
+    """Say on stderr why this process does not run, which it does before it logs, or instead."""
+    record = logging.LogRecord("jupyter_elastic", logging.ERROR, "", 0, text, None, None)
+    sys.stderr.write((JsonLine().format(record) if kind == "json" else text) + "\n")
+
+
+def _uncaught(kind: type[BaseException], problem: BaseException | None, trace: TracebackType | None) -> None:
+    said = (kind, problem if problem is not None else kind(), trace)
+    logging.getLogger("jupyter_elastic").critical("an error that nobody caught", exc_info=said)
