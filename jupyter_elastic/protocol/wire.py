@@ -6,10 +6,10 @@ errors; must not know sockets. Who is speaking comes from the socket (UNIX peer 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from jupyter_elastic.types import (
     AgentPlace,
@@ -18,8 +18,11 @@ from jupyter_elastic.types import (
     JobId,
     JobInfo,
     JobSpec,
+    Name,
     PolicyInfo,
+    PublicKey,
     Report,
+    Right,
     SlotInfo,
     View,
 )
@@ -161,6 +164,24 @@ class ReadUsage(Ask, frozen=True, kw_only=True):
     since: float = 0.0
 
 
+class RegisterKey(Ask, frozen=True, kw_only=True):
+    """Let this key connect as a Hub's user or service for a term; administrators only. Answer: `KeyAdmitted`."""
+
+    key: PublicKey
+    user: Name
+    kind: Literal["user", "service"] = "user"
+    rights: tuple[Right, ...] = ()
+    groups: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
+    term_s: float
+
+
+class RevokeKey(Ask, frozen=True, kw_only=True):
+    """Let this key connect no longer, and end its connections; administrators only. Answer: `Done`."""
+
+    key: PublicKey
+    reason: str = ""
+
+
 class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
@@ -186,6 +207,8 @@ AnyAsk: TypeAlias = (
     | ReportArrived
     | RenewLeases
     | ReadUsage
+    | RegisterKey
+    | RevokeKey
     | Ping
     | Shutdown
 )
@@ -307,6 +330,17 @@ class Used(Answer, frozen=True, kw_only=True):
     until: float
 
 
+class KeyAdmitted(Answer, frozen=True, kw_only=True):
+    """The key may connect to `endpoint`, where the daemon proves that it is it by `server_key`, until `expires_at`."""
+
+    user: str
+    """What the pool calls him."""
+    endpoint: str
+    """As the daemon listens; `0.0.0.0` where that is any address."""
+    server_key: str
+    expires_at: float
+
+
 class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of one of `errors`."""
 
@@ -326,6 +360,7 @@ AnyAnswer: TypeAlias = (
     | Following
     | LeasesRenewed
     | Used
+    | KeyAdmitted
     | Refused
 )
 

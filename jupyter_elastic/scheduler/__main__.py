@@ -133,7 +133,8 @@ def _settings(options: Options) -> Settings:
     if options.tcp:
         if not options.tcp.startswith("tcp://"):
             raise BadRequest(f"--tcp {options.tcp}: expected tcp://address:port, for example tcp://0.0.0.0:7000")
-        curve = _curve(Path(options.keys) if options.keys else paths.state_dir() / "keys.txt")
+        table = Path(options.keys) if options.keys else paths.state_dir() / "keys.txt"
+        curve = _curve(table, required=bool(options.keys))
     socket = Path(options.socket).absolute() if options.socket else paths.socket_path()
     if len(os.fsencode(socket)) > 100:
         raise BadRequest(f"--socket {socket}: a UNIX socket's path has 100 bytes at most; choose a shorter one")
@@ -192,14 +193,16 @@ def _group(name: str) -> int:
     return number
 
 
-def _curve(table: Path) -> Curve:
-    """The daemon's key pair, made once and kept, and the table of those who may connect."""
+def _curve(table: Path, *, required: bool) -> Curve:
+    """The daemon's key pair, made once and kept, and the table of those who may connect, which may be `required`."""
     try:
         table.read_bytes()
     except OSError as problem:
-        raise BadRequest(
-            f"--tcp needs a table of keys, and {table} can't be read ({problem}); write a line `public-key user` each"
-        ) from problem
+        if required or not isinstance(problem, FileNotFoundError):
+            raise BadRequest(
+                f"--keys: the table {table} can't be read ({problem}); write a line `public-key user` each"
+            ) from problem
+        log.info("there is no table of keys %s: only keys that are registered may connect", table)
     path = paths.state_dir() / "daemon.key"
     if not path.exists():
         public, secret = zmq.curve_keypair()
@@ -208,7 +211,7 @@ def _curve(table: Path) -> Curve:
         public, secret = path.read_bytes().split()
     except ValueError:
         raise BadRequest(f"{path} is not a key pair; move it away, and a new one is made") from None
-    return Curve(public=public, secret=secret, keys=Keys(table))
+    return Curve(public=public, secret=secret, keys=Keys(table, required=required))
 
 
 async def _serve(settings: Settings) -> None:

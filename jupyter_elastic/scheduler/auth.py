@@ -11,16 +11,35 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from jupyter_elastic.scheduler.shares import Terms
-from jupyter_elastic.types import JobId, JobRequest
+from jupyter_elastic.types import JobId, JobRequest, KeyRegistered, Right
 from jupyter_elastic.types.errors import NotAllowed
 
 log = logging.getLogger(__name__)
 
+SCOPE = "custom:jupyter-elastic:"
+"""What a Hub calls our rights begins with this."""
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
+
+
+class Guest(NamedTuple):
+    """Who came by a registered key: what the key may is what counts, not what the name may."""
+
+    user: str
+    rights: tuple[Right, ...]
+
+
+Caller: TypeAlias = str | Guest
+"""Who asks: a user by name, known by a UNIX id or from the table of keys, or a guest."""
+
+
+def name_of(caller: Caller) -> str:
+    """The user's name."""
+    return caller if isinstance(caller, str) else caller.user
 
 
 class Rights:
@@ -34,18 +53,41 @@ class Rights:
         self.ids = {name: uid for name, uid in ids.items() if uid is not None}
         """The UNIX ids of the administrators: whoever takes such a name later is none."""
 
-    def is_admin(self, user: str) -> bool:
+    def is_admin(self, caller: Caller) -> bool:
         """Whether this user administers the pool."""
-        return user in self.admins
+        return self._may(caller, "administer")
 
-    def change_job(self, user: str, owner: str, job: JobId) -> None:
-        """May `user` cancel or resize a job of `owner`? NotAllowed."""
-        if user != owner and not self.is_admin(user):
+    def sees_all(self, caller: Caller) -> bool:
+        """Whether this user sees all of others' jobs."""
+        return self._may(caller, "see-all")
+
+    def submit(self, caller: Caller) -> None:
+        """May the caller submit jobs, and change his own? NotAllowed."""
+        if isinstance(caller, Guest) and not self._may(caller, "submit"):
+            raise NotAllowed(
+                f"the token that {caller.user} came by has no scope {SCOPE}submit: it may look only; "
+                "ask whoever runs the Hub for a role that has it"
+            )
+
+    def register_keys(self, caller: Caller, user: str, rights: Iterable[Right]) -> None:
+        """May the caller let keys of `user` with these rights connect? NotAllowed."""
+        if isinstance(caller, Guest) or not self.is_admin(caller):
+            raise NotAllowed(f"only an administrator ({self._admins()}) on this machine may register keys of others")
+        if user in self.admins and "administer" not in rights:
+            raise NotAllowed(
+                f"{user} is an administrator of this pool: nobody else may be called so, and the Hub does not vouch "
+                f"for that one: its token has no scope {SCOPE}administer"
+            )
+
+    def change_job(self, caller: Caller, owner: str, job: JobId) -> None:
+        """May the caller cancel or resize a job of `owner`? NotAllowed."""
+        self.submit(caller)
+        if name_of(caller) != owner and not self.is_admin(caller):
             raise NotAllowed(f"job {job} belongs to {owner}; ask {owner} or an administrator ({self._admins()})")
 
-    def release_job(self, user: str, job: JobId) -> None:
-        """May `user` say that nothing of a job runs any more? NotAllowed."""
-        if not self.is_admin(user):
+    def release_job(self, caller: Caller, job: JobId) -> None:
+        """May the caller say that nothing of a job runs any more? NotAllowed."""
+        if not self.is_admin(caller):
             raise NotAllowed(f"only an administrator ({self._admins()}) may release the slots of job {job}")
 
     def report(self, user: str, owner: str, job: JobId) -> None:
@@ -53,29 +95,29 @@ class Rights:
         if user != owner:
             raise NotAllowed(f"job {job} belongs to {owner}: only an agent of {owner} may report on it")
 
-    def switch_policy(self, user: str, *, source: bool) -> None:
-        """May `user` switch the policy of the whole pool, or bring one as source text? NotAllowed."""
-        if not self.is_admin(user):
+    def switch_policy(self, caller: Caller, *, source: bool) -> None:
+        """May the caller switch the policy of the whole pool, or bring one as source text? NotAllowed."""
+        if not self._may(caller, "administer" if source else "policy"):
             what = "give it a policy as source text" if source else "switch its policy"
             raise NotAllowed(
                 f"this pool is {self.owner}'s: only an administrator ({self._admins()}) may {what}; "
                 "`%%policy --shadow` shows what a policy would do"
             )
 
-    def shut_down(self, user: str) -> None:
-        """May `user` end the daemon? Only the one it runs as, and root; else NotAllowed."""
-        if user not in {self.owner, user_name(0)}:
+    def shut_down(self, caller: Caller) -> None:
+        """May the caller end the daemon? Only the one it runs as, and root; else NotAllowed."""
+        if caller not in {self.owner, user_name(0)}:
             raise NotAllowed(f"this daemon runs as {self.owner}; only {self.owner} may end it")
 
-    def ask_for(self, user: str, spec: JobRequest, terms: Terms) -> None:
-        """May a job of `user` go before others' and refuse to be paused, as this one asks? NotAllowed."""
+    def ask_for(self, caller: Caller, spec: JobRequest, terms: Terms) -> None:
+        """May a job of the caller go before others' and refuse to be paused, as this one asks? NotAllowed."""
         highest = terms.priority or 0
-        if self.is_admin(user) or (spec.priority <= highest and (spec.preemptible or highest > 0)):
+        if self.is_admin(caller) or (spec.priority <= highest and (spec.preemptible or highest > 0)):
             return
         what = f"a priority above {highest}" if spec.priority > highest else "jobs that are never paused (--no-preempt)"
         raise NotAllowed(
-            f"on this pool {user} may not have {what}: leave that out, or ask an administrator ({self._admins()}) "
-            "for `priority` in the file of shares"
+            f"on this pool {name_of(caller)} may not have {what}: leave that out, or ask an administrator "
+            f"({self._admins()}) for `priority` in the file of shares"
         )
 
     def hold(self, least: int, limits: Mapping[tuple[str, str], int]) -> None:
@@ -88,17 +130,22 @@ class Rights:
                     f"({self._admins()}) for more `max_slots` in the file of shares"
                 )
 
-    def run_for(self, user: str, max_time_s: float | None, terms: Terms) -> float | None:
-        """The time limit of a job of `user` that asks for this one; NotAllowed where it may not run so long."""
+    def run_for(self, caller: Caller, max_time_s: float | None, terms: Terms) -> float | None:
+        """The time limit of a job of the caller that asks for this one; NotAllowed where it may not run so long."""
         longest = terms.max_time_s
-        if longest is None or self.is_admin(user):
+        if longest is None or self.is_admin(caller):
             return max_time_s
         if max_time_s is not None and max_time_s > longest:
             raise NotAllowed(
-                f"on this pool jobs of {user} may run for {longest:g} s at most, not {max_time_s:g}: lower --max-time, "
-                f"or ask an administrator ({self._admins()}) for `max_time_s` in the file of shares"
+                f"on this pool jobs of {name_of(caller)} may run for {longest:g} s at most, not {max_time_s:g}: lower "
+                f"--max-time, or ask an administrator ({self._admins()}) for `max_time_s` in the file of shares"
             )
         return longest if max_time_s is None else max_time_s
+
+    def _may(self, caller: Caller, right: Right) -> bool:
+        if isinstance(caller, str):
+            return caller in self.admins
+        return right in caller.rights or "administer" in caller.rights
 
     def _admins(self) -> str:
         return ", ".join(sorted(self.admins))
@@ -130,22 +177,34 @@ def uid_of(name: str) -> int | None:
 
 
 class Keys:
-    """The table of CURVE public keys that may connect over TCP, one `key user` a line; `# ` begins a comment.
+    """The CURVE public keys that may connect over TCP: those that are registered, and a table of an administrator.
 
-    It is read again when the file changes, so that a key can be added or struck off while the daemon runs. A line that
-    is no such pair costs itself and is logged.
+    The table has a line `key user` each, `# ` begins a comment. It goes before what is registered, and is read again
+    when the file changes, so that a key can be added or struck off while the daemon runs. A line that is no such pair
+    costs itself and is logged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, required: bool = True) -> None:
+        """`required`: a table that is not there is a fault, and logged."""
         self.path = path
+        self.registered: Callable[[str], KeyRegistered | None] = lambda _key: None
+        """What is registered of a key now."""
+        self._required = required
         self._stamp: tuple[int, int] | None = None
         self._users: dict[str, str] = {}
         self._problems: frozenset[str] = frozenset()
 
-    def user(self, key: str) -> str | None:
-        """The user whose Z85 key this is; None for an unknown key. Never raises: it is asked inside a handshake."""
+    def caller(self, key: str) -> Caller | None:
+        """Whose Z85 key this is; None for an unknown key. Never raises: it is asked inside a handshake."""
         self.read_again()
-        return self._users.get(key)
+        user = self._users.get(key)
+        found = self.registered(key) if user is None else None
+        return user if found is None else Guest(found.user, found.rights)
+
+    def groups(self, key: str) -> tuple[str, ...]:
+        """The groups that a registered key's user is in, as whoever vouches for him says."""
+        found = self.registered(key)
+        return () if found is None or key in self._users else found.groups
 
     def read_again(self) -> bool:
         """Read the file if it has changed; whether it was."""
@@ -156,6 +215,8 @@ class Keys:
                 return False
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError as problem:  # closed while it can't be read
+            if isinstance(problem, FileNotFoundError) and not self._required and self._stamp is None:
+                return False
             self._take({}, [f"{self.path} can't be read, and lets nobody in ({problem})"])
             changed, self._stamp = self._stamp is not None, None
             return changed

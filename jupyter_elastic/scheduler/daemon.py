@@ -29,9 +29,11 @@ from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
-from jupyter_elastic.types import AnyEffect, Event, JobProgressed, UsePolicy
+from jupyter_elastic.types import AnyEffect, Event, JobProgressed, KeyRegistered, KeyRevoked, UsePolicy
 from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooFast, TooMuch
 
+GUEST = -1
+"""No UNIX id: a name that belongs to a user of a Hub is nobody else's here."""
 SHARES_S = 1.0
 """So often it is looked whether the file of shares has changed."""
 
@@ -71,6 +73,8 @@ class Daemon:
             admit=None if settings.limits.asks_per_s == inf else self._admit,
             users=users,
         )
+        if settings.curve is not None:
+            settings.curve.keys.registered = self._registered
         self._usage = UsageBook(self.store.journal)
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.visibility, self.rights, settings.limits)
@@ -156,7 +160,15 @@ class Daemon:
 
     def _id_of(self, name: str) -> int | None:
         """The UNIX id that this name belongs to; None: to none yet."""
-        return self.rights.ids.get(name, self.store.core.state.ids.get(name))
+        state = self.store.core.state
+        if any(key.user == name for key in state.registered.values()):
+            return self.rights.ids.get(name, GUEST)
+        return self.rights.ids.get(name, state.ids.get(name))
+
+    def _registered(self, key: str) -> KeyRegistered | None:
+        """What is registered of a key, while its term lasts."""
+        found = self.store.core.state.registered.get(key)
+        return found if found is not None and found.expires_at > self.store.now() else None
 
     def _default(self) -> str:
         shared = self.settings.shared or bool(self.settings.tcp)
@@ -170,7 +182,7 @@ class Daemon:
 
     def _admit(self, peer: Peer, frame: memoryview) -> bool:
         """Whether the peer may ask this now; if not it is told when."""
-        if self.rights.is_admin(peer.user):
+        if self.rights.is_admin(peer.caller):
             return True
         if peer.allowance is None:
             peer.allowance = self._allowances.new()
@@ -219,7 +231,7 @@ class Daemon:
             request = wire.decode_request(frame)
         except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
             refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
-            self._answers.append((Context(peer, 0), refusal))
+            self._answers.append((Context(peer, wire.request_id(frame)), refusal))
             return
         context = Context(peer, request.id)
         if peer.surplus:
@@ -257,6 +269,8 @@ class Daemon:
 
     def _committed(self, events: Sequence[Event], effects: Sequence[AnyEffect]) -> None:
         self.subscriptions.publish(events)
+        if keys := {event.data.key for event in events if isinstance(event.data, KeyRegistered | KeyRevoked)}:
+            self.transport.judge_again(keys)
         self.agents.execute(effects)
         if events:
             self._timers.set_alarm()

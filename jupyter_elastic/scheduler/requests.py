@@ -25,21 +25,24 @@ from jupyter_elastic.scheduler.core.explain import policy_reason
 from jupyter_elastic.scheduler.core.state import needs
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.shares import Shares
+from jupyter_elastic.scheduler.shares import Shares, Terms
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
+from jupyter_elastic.scheduler.transport import Peer
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
     ACTIVE,
     Cancel,
     JobSpec,
     ProgressReported,
+    RegisterKey,
     Resize,
+    RevokeKey,
     Submit,
     UsePolicy,
 )
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError, TooMuch
-from jupyter_elastic.types.texts import has_control
+from jupyter_elastic.types.texts import has_control, visible
 
 KEY_CHARS = 200
 REASON_CHARS = 1_000
@@ -48,6 +51,8 @@ OPTION_BYTES = 16 * 1024
 SIZES = 1_000
 SPEC_BYTES = 16 * 1024
 METRICS = 100
+SERVICE = "service:"
+"""What the name of a Hub's service begins with in the pool: a user of the same name is somebody else."""
 
 
 Answer: TypeAlias = wire.AnyAnswer | None
@@ -66,6 +71,7 @@ class DaemonApi(Protocol):
     shares: Shares
     limits: Limits
     pool: str
+    endpoints: list[str]
     started_at: float
 
     def switch_policy(self, stimulus: UsePolicy, context: Context) -> None:
@@ -119,15 +125,16 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
         raise BadRequest(f"a submit key has 1 to {KEY_CHARS} characters; a fresh uuid is one")
     _check_spec(ask.spec)
     _check_texts("the job", ask.spec)
-    store, user = api.store, context.peer.user
+    store, peer, user = api.store, context.peer, context.peer.user
+    api.rights.submit(peer.caller)
     job = store.core.state.keys.get(ask.key)
     if job is None or store.core.state.owner_of(job) != user:  # the core says what is wrong with another's key
-        _check_number_of_jobs(api, user)
-        terms = api.shares.terms_of(user)
-        api.rights.ask_for(user, ask.spec, terms)
-        group = api.shares.group_of(user)  # nobody says himself which one is his
+        terms = api.shares.terms_of(user, peer.groups)
+        _check_number_of_jobs(api, peer, terms)
+        api.rights.ask_for(peer.caller, ask.spec, terms)
+        group = api.shares.group_of(user, peer.groups)  # nobody says himself which one is his
         api.rights.hold(needs(ask.spec), api.shares.most.of(user, group))
-        limit = api.rights.run_for(user, ask.spec.max_time_s, terms)
+        limit = api.rights.run_for(peer.caller, ask.spec.max_time_s, terms)
         spec = replace(ask.spec, group=group, max_time_s=limit)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)
@@ -136,10 +143,10 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
     return wire.Submitted(job=job)
 
 
-def _check_number_of_jobs(api: DaemonApi, user: str) -> None:
-    said = api.shares.terms_of(user).max_jobs
+def _check_number_of_jobs(api: DaemonApi, peer: Peer, terms: Terms) -> None:
+    user, said = peer.user, terms.max_jobs
     has, most = api.store.core.state.unfinished.get(user, 0), api.limits.unfinished if said is None else said
-    if has >= most and not api.rights.is_admin(user):
+    if has >= most and not api.rights.is_admin(peer.caller):
         by = "--max-jobs" if said is None else "`max_jobs` in the file of shares"
         raise TooMuch(
             f"{user} has {has:,} unfinished jobs, and may have no more on this pool ({by}); "
@@ -182,7 +189,7 @@ def _check_sizes(sizes: tuple[int, ...]) -> None:
 
 @answer.register
 def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
-    api.rights.change_job(context.peer.user, found(api.store.core.state, ask.job).owner, ask.job)
+    api.rights.change_job(context.peer.caller, found(api.store.core.state, ask.job).owner, ask.job)
     reason = ask.reason[:REASON_CHARS]
     api.store.command(Cancel(**api.store.stamp(context.peer.user), job=ask.job, reason=reason))
     return wire.Done()
@@ -190,7 +197,7 @@ def _cancel(ask: wire.CancelJob, api: DaemonApi, context: Context) -> Answer:
 
 @answer.register
 def _release(ask: wire.ReleaseJob, api: DaemonApi, context: Context) -> Answer:
-    api.rights.release_job(context.peer.user, ask.job)
+    api.rights.release_job(context.peer.caller, ask.job)
     api.agents.release(found(api.store.core.state, ask.job), context.peer.user, ask.reason[:REASON_CHARS])
     return wire.Done()
 
@@ -198,10 +205,11 @@ def _release(ask: wire.ReleaseJob, api: DaemonApi, context: Context) -> Answer:
 @answer.register
 def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
     job = found(api.store.core.state, ask.job)
-    api.rights.change_job(context.peer.user, job.owner, ask.job)
+    api.rights.change_job(context.peer.caller, job.owner, ask.job)
     if ask.preemptible is False:
         spec = replace(job.spec, preemptible=False)
-        api.rights.ask_for(context.peer.user, spec, api.shares.terms_of(context.peer.user))
+        terms = api.shares.terms_of(context.peer.user, context.peer.groups)
+        api.rights.ask_for(context.peer.caller, spec, terms)
     numbers = [number for number in (ask.min_slots, ask.max_slots) if number is not UNSET]
     if ask.sizes is not UNSET:
         _check_sizes(ask.sizes)
@@ -223,8 +231,8 @@ def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
         active = [info for info in infos if info.phase in ACTIVE][:limit]
         others = [info for info in infos if info.phase not in ACTIVE]
         infos = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
-    user, state = context.peer.user, api.store.core.state
-    shown = tuple(api.visibility.job(user, info, policy_reason(state, info.job)) for info in infos)
+    caller, state = context.peer.caller, api.store.core.state
+    shown = tuple(api.visibility.job(caller, info, policy_reason(state, info.job)) for info in infos)
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
     return wire.Jobs(jobs=shown, seq=state.seq)
@@ -241,7 +249,7 @@ def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, _context: Context) -> Answ
 def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) -> Answer:
     state, refusal = api.store.core.state, ""
     try:
-        api.rights.switch_policy(context.peer.user, source=False)
+        api.rights.switch_policy(context.peer.caller, source=False)
     except NotAllowed as problem:
         refusal = str(problem)
     return wire.Policies(policies=plugins.policy_infos(state.policy, state.policy_options), refusal=refusal)
@@ -251,13 +259,13 @@ def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) ->
 def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> Answer:
     """A what-if of more jobs than this is no longer read by anybody, and its view must fit into a frame."""
     state, view = api.store.core.state, api.store.core.view(api.store.now())
-    near = api.visibility.view(context.peer.user, replace(view, jobs=view.jobs[:VIEW_JOBS]))
+    near = api.visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
     return wire.PoolView(view=near, policy=state.policy, options=state.policy_options)
 
 
 @answer.register
 def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> Answer:
-    api.rights.switch_policy(context.peer.user, source=bool(ask.source))
+    api.rights.switch_policy(context.peer.caller, source=bool(ask.source))
     if not 1 <= len(ask.name) <= 200 or len(ask.source) > 100_000:
         raise BadRequest("a policy's name has 1 to 200 characters, its source at most 100,000")
     if any(map(has_control, _strings([ask.name, ask.options]))):
@@ -272,7 +280,7 @@ def _switch_policy(ask: wire.SwitchPolicy, api: DaemonApi, context: Context) -> 
 @answer.register
 def _explain(ask: wire.ExplainJob, api: DaemonApi, context: Context) -> Answer:
     now, core = api.store.now(), api.store.core
-    whole = api.visibility.whole(context.peer.user, found(core.state, ask.job).owner)
+    whole = api.visibility.whole(context.peer.caller, found(core.state, ask.job).owner)
     return wire.Explanation(text=core.explain(ask.job, now, whole=whole), until=core.until(ask.job, now))
 
 
@@ -309,9 +317,43 @@ def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> An
 
 @answer.register
 def _read_usage(ask: wire.ReadUsage, api: DaemonApi, context: Context) -> Answer:
-    user = context.peer.user
-    api.read_usage(ask.since, None if api.rights.is_admin(user) else user, context)
+    peer = context.peer
+    api.read_usage(ask.since, None if api.rights.sees_all(peer.caller) else peer.user, context)
     return None
+
+
+@answer.register
+def _register_key(ask: wire.RegisterKey, api: DaemonApi, context: Context) -> Answer:
+    curve = api.settings.curve
+    if curve is None:
+        raise BadRequest("this pool has no address for keys: start its daemon with --tcp tcp://0.0.0.0:7000")
+    user = _name_in_pool(ask.user, ask.kind)
+    api.rights.register_keys(context.peer.caller, user, ask.rights)
+    if any(map(has_control, ask.groups)):
+        raise BadRequest("the name of a group holds control characters; give it another one")
+    asked = {name: getattr(ask, name) for name in ("key", "rights", "groups", "term_s")}
+    api.store.command(RegisterKey(**api.store.stamp(context.peer.user), user=user, **asked))
+    expires_at = api.store.core.state.registered[ask.key].expires_at
+    server_key = curve.public.decode()
+    return wire.KeyAdmitted(user=user, endpoint=api.endpoints[-1], server_key=server_key, expires_at=expires_at)
+
+
+def _name_in_pool(name: str, kind: str) -> str:
+    """A name that no UNIX user and no user of another kind has; BadRequest for one that can't be told from these."""
+    if has_control(name) or any(char in " #/" for char in name) or name.startswith(SERVICE):
+        raise BadRequest(
+            f"{visible(name)[:200]!r} can't be a user of a pool: a name holds no space, no # and no /, "
+            f"and does not begin with {SERVICE}"
+        )
+    return name if kind == "user" else SERVICE + name
+
+
+@answer.register
+def _revoke_key(ask: wire.RevokeKey, api: DaemonApi, context: Context) -> Answer:
+    api.rights.register_keys(context.peer.caller, "", ())
+    stamp = api.store.stamp(context.peer.user)
+    api.store.command(RevokeKey(**stamp, key=ask.key, reason=ask.reason[:REASON_CHARS]))
+    return wire.Done()
 
 
 @answer.register
@@ -321,6 +363,6 @@ def _ping(_ask: wire.Ping, _api: DaemonApi, _context: Context) -> Answer:
 
 @answer.register
 def _shutdown(_ask: wire.Shutdown, api: DaemonApi, context: Context) -> Answer:
-    api.rights.shut_down(context.peer.user)
+    api.rights.shut_down(context.peer.caller)
     api.stop()
     return wire.Done()

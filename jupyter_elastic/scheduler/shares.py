@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -89,13 +90,17 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
         )
         return Most(users, groups, self.default.max_slots)
 
-    def group_of(self, user: str) -> str:
-        """The user's group; empty for one that stands alone."""
-        return next((name for name, group in self.groups.items() if user in group.members), "")
+    def group_of(self, user: str, vouched: Collection[str] = ()) -> str:
+        """The user's group: the one that names the user, else the first here among those that a Hub vouches for.
 
-    def terms_of(self, user: str) -> Terms:
-        """What each job of the user may ask for."""
-        said = (self.users.get(user), self.groups.get(self.group_of(user)), self.default)
+        Empty for one that stands alone.
+        """
+        named = (name for name, group in self.groups.items() if user in group.members)
+        return next(named, "") or next((name for name in self.groups if name in vouched), "")
+
+    def terms_of(self, user: str, vouched: Collection[str] = ()) -> Terms:
+        """What each job of the user may ask for; `vouched` as in `group_of`."""
+        said = (self.users.get(user), self.groups.get(self.group_of(user, vouched)), self.default)
         return Terms(
             **{
                 name: next((value for terms in said if (value := getattr(terms, name, None)) is not None), None)

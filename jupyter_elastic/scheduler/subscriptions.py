@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.auth import Caller, Rights
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Peer, Transport
@@ -77,7 +77,7 @@ class Subscriptions:
         if len(streams) >= STREAMS and ask.stream not in streams:
             raise BadRequest(f"a connection follows {STREAMS} streams of events at most; end one of them first")
         self.unfollow(peer, ask.stream)
-        if self._of_user[peer.user] >= self._limits.streams and not self._rights.is_admin(peer.user):
+        if self._of_user[peer.user] >= self._limits.streams and not self._rights.is_admin(peer.caller):
             text = f"{peer.user} follows {self._limits.streams:,} streams of events, and no user may follow more"
             raise TooMuch(f"{text}; close some views; {ask_admins(self._rights.admins)}")
         head = self._journal.last_seq
@@ -124,7 +124,7 @@ class Subscriptions:
         if self._recent and self._recent[-1].seq != events[0].seq - 1:
             self._recent.clear()  # some went to disk without being published; the journal has them
         self._recent.extend(events)
-        frames: dict[tuple[int, int, JobId | None, str], tuple[bytes | None, int]] = {}
+        frames: dict[tuple[int, int, JobId | None, Caller], tuple[bytes | None, int]] = {}
         for stream in [stream for streams in self._streams.values() for stream in streams.values()]:
             peer = stream.peer
             if peer.gone:
@@ -132,7 +132,7 @@ class Subscriptions:
             elif stream.cursor != events[0].seq - 1 or peer.outbox or len(events) > PAGE:
                 self._lag(stream)
             else:
-                key = (stream.number, stream.sent, stream.job, peer.user)
+                key = (stream.number, stream.sent, stream.job, peer.caller)
                 if key not in frames:
                     frames[key] = self._frame(stream, events)
                 self._send(stream, *frames[key])
@@ -229,4 +229,4 @@ class Subscriptions:
         if job is not None and stream.job is not None and job != stream.job:
             return None
         owner = None if job is None else self._store.core.state.owner_of(job)
-        return self._visibility.event(stream.peer.user, event, owner)
+        return self._visibility.event(stream.peer.caller, event, owner)

@@ -10,12 +10,13 @@ import logging
 
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.core.keys import expired
 from jupyter_elastic.scheduler.hosts import one_machine, without_own
 from jupyter_elastic.scheduler.restore import LONG
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Transport
-from jupyter_elastic.types import Forget, Host, HostsReported, Tick
+from jupyter_elastic.types import Forget, Host, HostsReported, RevokeKey, Tick
 
 HOUSEKEEPING_S = 1.0
 PEER_SILENCE_S = 3600.0
@@ -69,6 +70,7 @@ class Timers:
             self._transport.prune(PEER_SILENCE_S)
             if self._store.failing is None:
                 self._forget()
+                self._end_terms()
                 self._store.commit()
                 self._store.save_snapshot(4 * LONG)
 
@@ -78,6 +80,10 @@ class Timers:
         self._forget_at = self._clock.monotonic() + FORGET_S
         before = self._store.now() - self._settings.keep_s
         self._store.observe(Forget(**self._store.stamp(), before=before, keep=self._settings.keep_jobs))
+
+    def _end_terms(self) -> None:
+        for key in expired(self._store.core.state, self._store.now()):
+            self._store.observe(RevokeKey(**self._store.stamp(), key=key, reason="its term is over"))
 
     async def watch_hosts(self) -> None:
         """Look at the hosts again and again, for ever."""

@@ -16,7 +16,7 @@ import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
-from jupyter_elastic.scheduler.auth import Keys, uid_of_peer
+from jupyter_elastic.scheduler.auth import Caller, Guest, Keys, name_of, uid_of_peer
 from jupyter_elastic.scheduler.connections import Connections
 from jupyter_elastic.scheduler.intake import Intake
 from jupyter_elastic.scheduler.limits import Allowance
@@ -67,6 +67,10 @@ class Peer(Struct, eq=False):
     user: str
     who: int | str = ""
     """The UNIX id, or the public key, that stands for the user."""
+    guest: Guest | None = None
+    """What its key may, if that is a registered one."""
+    groups: tuple[str, ...] = ()
+    """Of the user, as whoever vouches for him says."""
     descriptor: int = -1
     role: str = "client"
     place: AgentPlace | None = None
@@ -83,6 +87,11 @@ class Peer(Struct, eq=False):
     """What may still be asked on it; None: anything."""
     waiting_bytes: int = 0
     """Of its outbox."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks on it."""
+        return self.user if self.guest is None else self.guest
 
     @property
     def uid(self) -> int | None:
@@ -235,13 +244,26 @@ class Transport:
     def end_changed(self) -> None:
         """End the connections of whoever is no longer who he was: a key that was struck off, an id under a new name."""
         if self._keys is not None and self._keys.read_again():
-            for peer in list(self._peers.values()):
-                if isinstance(peer.who, str) and self._keys.user(peer.who) != peer.user:
-                    self._end(peer)
+            self.judge_again({peer.who for peer in self._peers.values() if isinstance(peer.who, str)})
         if self._monotonic() >= self._names_at:
             self._names_at = self._monotonic() + NAMES_S
             for uid in {peer.who for peer in self._peers.values() if isinstance(peer.who, int)}:
                 self._users.ask(uid, functools.partial(self._end_renamed, uid))
+
+    def judge_again(self, keys: Collection[str]) -> None:
+        """What these keys may has changed: end the connections of those that may no longer connect."""
+        for peer in [peer for peer in self._peers.values() if peer.who in keys]:
+            caller = self._keys.caller(str(peer.who)) if self._keys is not None else None
+            if caller is None or name_of(caller) != peer.user:
+                self._end(peer)
+            else:
+                self._allow(peer, caller)
+
+    def _allow(self, peer: Peer, caller: Caller) -> None:
+        if self._keys is not None and isinstance(caller, Guest):
+            peer.guest, peer.groups = caller, self._keys.groups(str(peer.who))
+        else:
+            peer.guest, peer.groups = None, ()
 
     def _end_renamed(self, uid: int, user: str) -> None:
         if user == f"#{uid}":
@@ -345,11 +367,12 @@ class Transport:
             if isinstance(who, int):
                 self._hold(socket, identity, who, parts[1])
                 return
-            user = self._keys.user(who) if self._keys is not None else None
-            if user is None:
+            caller = self._keys.caller(who) if self._keys is not None else None
+            if caller is None:
                 self.connections.end(_connection(parts[1]))
                 return
-            peer = self._meet(socket, identity, who, user, parts[1])
+            peer = self._meet(socket, identity, who, name_of(caller), parts[1])
+            self._allow(peer, caller)
         self._hear(peer, parts[1], now)
 
     def _hold(self, socket: zmq.Socket[bytes], identity: bytes, uid: int, frame: zmq.Frame) -> None:
@@ -376,7 +399,7 @@ class Transport:
         self._pump_soon()
 
     def _meet(self, socket: zmq.Socket[bytes], identity: bytes, who: int | str, user: str, frame: zmq.Frame) -> Peer:
-        peer = Peer(socket, identity, user, who, _connection(frame))
+        peer = Peer(socket, identity, user, who, descriptor=_connection(frame))
         self._peers[id(socket), identity] = peer
         connection = self.connections.find(peer.descriptor, user)
         if connection is not None:
@@ -421,14 +444,14 @@ class Transport:
         """Judge handshakes (ZeroMQ RFC 27). Nothing may escape, or every later client would hang."""
         while self._zap is not None and _readable(self._zap):
             parts = self._zap.recv_multipart()
-            version, request, key, user = parts[0], parts[1] if len(parts) > 1 else b"", b"", None
+            version, request, key, caller = parts[0], parts[1] if len(parts) > 1 else b"", b"", None
             try:
                 if len(parts) == 7 and parts[5] == b"CURVE" and self._keys is not None:
                     key = z85.encode(parts[6])
-                    user = self._keys.user(key.decode("ascii"))
+                    caller = self._keys.caller(key.decode("ascii"))
             except Exception:
                 log.exception("a CURVE handshake could not be judged")
-            if user is None:
+            if caller is None:
                 reply = [version, request, b"400", b"this key is not in the table", b"", b""]
             else:
                 reply = [version, request, b"200", b"welcome", key, b""]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.auth import Rights
+from jupyter_elastic.scheduler.auth import Caller, Rights, name_of
 from jupyter_elastic.scheduler.policies.speed import work_left
 from jupyter_elastic.types import (
     AgentChanged,
@@ -78,11 +78,11 @@ class Visibility:
         self._rights = rights
         self._hide_names = hide_names
 
-    def whole(self, user: str, owner: str | None) -> bool:
+    def whole(self, user: Caller, owner: str | None) -> bool:
         """Whether `user` sees all of what is `owner`'s."""
-        return user == owner or self._rights.is_admin(user)
+        return name_of(user) == owner or self._rights.sees_all(user)
 
-    def job(self, user: str, record: _R, policys_reason: str = "") -> _R:
+    def job(self, user: Caller, record: _R, policys_reason: str = "") -> _R:
         """What `user` sees of a job; to others its reason is the policy's."""
         if self.whole(user, record.owner):
             return record
@@ -93,11 +93,11 @@ class Visibility:
         seen: _R = self._public(known, record.job)
         return seen
 
-    def view(self, user: str, view: View) -> View:
+    def view(self, user: Caller, view: View) -> View:
         """What `user` sees of a policy's view."""
         return replace(view, jobs=tuple(self.job(user, job) for job in view.jobs), memo=None)
 
-    def event(self, user: str, event: Event, owner: str | None) -> Event | None:
+    def event(self, user: Caller, event: Event, owner: str | None) -> Event | None:
         """What `user` sees of an event; None: nothing. `owner` is that of the job it is about, None: not known."""
         data = event.data
         if isinstance(data, JobSubmitted):

@@ -15,7 +15,9 @@ from jupyter_elastic.types.vocabulary import (
     JobSpec,
     Name,
     Progress,
+    PublicKey,
     Record,
+    Right,
     SlotId,
     Step,
     Text,
@@ -204,6 +206,25 @@ class AgentChanged(EventData, frozen=True, kw_only=True):
     """Where it is; None: where it was."""
 
 
+class KeyRegistered(EventData, frozen=True, kw_only=True):
+    """A key may connect until its term ends; one that was registered before has these rights and this term now."""
+
+    key: PublicKey
+    user: Name
+    rights: tuple[Right, ...] = ()
+    groups: tuple[Name, ...] = ()
+    """Of whoever vouches for the user (a JupyterHub)."""
+    expires_at: float
+
+
+class KeyRevoked(EventData, frozen=True, kw_only=True):
+    """A key may no longer connect."""
+
+    key: PublicKey
+    user: Name
+    reason: Text = ""
+
+
 AnyEventData: TypeAlias = (
     JobSubmitted
     | JobStarted
@@ -223,6 +244,8 @@ AnyEventData: TypeAlias = (
     | PlanRejected
     | PlanAccepted
     | AgentChanged
+    | KeyRegistered
+    | KeyRevoked
 )
 
 

@@ -15,7 +15,9 @@ from jupyter_elastic.types.vocabulary import (
     JobSpec,
     Name,
     Progress,
+    PublicKey,
     Record,
+    Right,
     SlotId,
     Step,
     Text,
@@ -89,6 +91,23 @@ class HostsReported(Stimulus, frozen=True, kw_only=True):
     """These hosts exist now; a host that is not named is lost."""
 
     hosts: tuple[Host, ...]
+
+
+class RegisterKey(Stimulus, frozen=True, kw_only=True):
+    """Command: let this key connect as `user` for `term_s` seconds from now on."""
+
+    key: PublicKey
+    user: Name
+    rights: tuple[Right, ...] = ()
+    groups: tuple[Name, ...] = ()
+    term_s: float
+
+
+class RevokeKey(Stimulus, frozen=True, kw_only=True):
+    """Command: let this key connect no longer. One that is not registered is no error."""
+
+    key: PublicKey
+    reason: Text = ""
 
 
 class AgentReported(Stimulus, frozen=True, kw_only=True):

@@ -19,7 +19,13 @@ LOGICAL_WORKERS = "JUPYTER_ELASTIC_LOGICAL_WORKERS"
 MAX_WORKERS = "JUPYTER_ELASTIC_MAX_WORKERS"
 """The variable that tells a worker how many workers its job may have at most; not set where nobody knows."""
 
+Right: TypeAlias = Literal["submit", "see-all", "policy", "administer"]
+"""What a registered key may do: submit jobs and change its user's own, see all of others' jobs, switch the policy among
+the installed ones, everything."""
+
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+PublicKey: TypeAlias = Annotated[str, Meta(min_length=40, max_length=40)]
+"""A CURVE public key as Z85 text."""
 Text: TypeAlias = Annotated[str, Meta(max_length=10_000)]
 Path: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]

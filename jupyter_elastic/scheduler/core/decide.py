@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET, convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import placement, plan
+from jupyter_elastic.scheduler.core import keys, placement, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, needs
 from jupyter_elastic.types import (
@@ -43,10 +43,12 @@ from jupyter_elastic.types import (
     Progress,
     ProgressReported,
     Propose,
+    RegisterKey,
     ReleaseReported,
     ReplacementReported,
     Report,
     Resize,
+    RevokeKey,
     RunningReported,
     Slot,
     SlotId,
@@ -444,6 +446,8 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     Cancel: _cancel,
     Resize: _resize,
     UsePolicy: _use_policy,
+    RegisterKey: keys.register,
+    RevokeKey: keys.revoke,
     Propose: _propose,
     PolicyFailed: _policy_failed,
     HostsReported: _hosts_reported,

@@ -35,6 +35,8 @@ from jupyter_elastic.types import (
     JobSpec,
     JobStarted,
     JobSubmitted,
+    KeyRegistered,
+    KeyRevoked,
     Phase,
     PlanAccepted,
     PlanRejected,
@@ -191,6 +193,8 @@ class State(Struct, kw_only=True):
     """UNIX ids of owners of jobs, as long as one of these is remembered: their names are nobody else's."""
     places: dict[str, AgentPlace] = field(default_factory=dict)
     """Where the agent of a user is, or was last: what runs was launched there."""
+    registered: dict[str, KeyRegistered] = field(default_factory=dict)
+    """Public keys that may connect for a term, beside those of the administrator's table."""
     policy: str = FALLBACK
     policy_options: dict[str, Any] = field(default_factory=dict)
     policy_source: str = ""
@@ -472,6 +476,14 @@ def _agent_changed(state: State, data: AgentChanged) -> None:
         state.places[data.user] = data.place
 
 
+def _key_registered(state: State, data: KeyRegistered) -> None:
+    state.registered[data.key] = data
+
+
+def _key_revoked(state: State, data: KeyRevoked) -> None:
+    state.registered.pop(data.key, None)
+
+
 _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
@@ -479,6 +491,8 @@ _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     PlanRejected: _plan_rejected,
     PlanAccepted: _plan_accepted,
     AgentChanged: _agent_changed,
+    KeyRegistered: _key_registered,
+    KeyRevoked: _key_revoked,
 }
 _JOB: dict[type[AnyEventData], Callable[[State, Job, float, Any], None]] = {
     JobStarted: _started,

@@ -99,23 +99,23 @@ def test_the_table_of_keys_is_read_again_and_a_bad_line_costs_itself(
     one, two = (zmq.curve_keypair()[0].decode() for _ in range(2))
     table = tmp_path / "keys"
     keys = Keys(table)
-    assert keys.user(one) is None
+    assert keys.caller(one) is None
     table.write_text(f"# a comment\n{one} ann\n")
-    assert (keys.user(one), keys.user(two)) == ("ann", None)
+    assert (keys.caller(one), keys.caller(two)) == ("ann", None)
     table.write_text(f"# a comment\n{one} ann\n{two} bob\n")
-    assert keys.user(two) == "bob"
+    assert keys.caller(two) == "bob"
     for more in ("", "# again\n"):
         table.write_text(f"{one} ann and others\n{more}{two} bob\n")
-        assert (keys.user(one), keys.user(two)) == (None, "bob")
+        assert (keys.caller(one), keys.caller(two)) == (None, "bob")
     assert [record.getMessage() for record in caplog.records if "line 1: expected a public key" in record.message] == [
         f"{table}, line 1: expected a public key of 40 characters, a space and a user name"
     ], "said once"
     table.write_bytes(f"{two} bob\n".encode() + b"\xff\xfe\n")
-    assert (keys.user(one), keys.user(two)) == (None, "bob")
+    assert (keys.caller(one), keys.caller(two)) == (None, "bob")
     table.write_text(f"{two} bob\n")
-    assert keys.user(two) == "bob"
+    assert keys.caller(two) == "bob"
     table.unlink()
-    assert keys.user(two) is None
+    assert keys.caller(two) is None
 
 
 def test_a_wrong_line_is_named() -> None:
