@@ -15,6 +15,7 @@ from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.client.job_model import human_time
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import SlotInfo
 from jupyter_elastic.types.errors import DaemonUnreachable
 from jupyter_elastic.types.texts import visible
 from jupyter_elastic.widgets import terminal
@@ -61,9 +62,22 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
     ]
     if welcome is not None:
         up = human_time(time.time() - welcome.started_at)
+        lines[1:1] = [_told(slot, welcome.user) for slot in hosts.slots if slot.foreign]
         lines.append(f"policy: {welcome.policy} · you are {welcome.user}")
         lines.append(f"daemon: {welcome.package}, pid {welcome.pid}, up {up}")
     console.print(escape("\n".join(lines)))
+
+
+def _told(slot: SlotInfo, user: str) -> str:
+    """What this user is told of a leased slot that somebody else uses."""
+    mine = [process for process in slot.foreign if process.user == user]
+    if not mine:
+        return f"attention: {slot.slot}, leased to job {slot.job} of {slot.owner}, is {slot.reason}"
+    pids = " ".join(str(process.pid) for process in mine)
+    return (
+        f"attention: your process {', '.join(map(str, mine))} uses {slot.slot}, which is leased to job {slot.job} of "
+        f"{slot.owner}: end it (kill {pids}) and run it as a job"
+    )
 
 
 def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:

@@ -17,6 +17,7 @@ from jupyter_elastic.jobfiles.usage import FRESH_S, ResourceUsage
 from jupyter_elastic.types import (
     ENDED,
     Event,
+    HostsChanged,
     JobEnded,
     JobId,
     JobInfo,
@@ -37,6 +38,7 @@ from jupyter_elastic.types import (
     WorkerReplaced,
     size_stays,
 )
+from jupyter_elastic.types.texts import also_used_by
 
 MAX_POINTS = 240
 """Of a metric's curve; when it is full every second point goes."""
@@ -133,6 +135,8 @@ class JobModel:
         self.progress: Progress | None = None
         self.elastic: bool | None = None
         """Whether the cell has come to an elastic loop; until then its size stays."""
+        self._also_used: dict[SlotId, str] = {}
+        """By slot of the pool, who uses it without a lease."""
         self._wanted = 0
         self._why = ""
         self._speed: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -161,9 +165,14 @@ class JobModel:
         return new
 
     def fold(self, event: Event) -> None:
-        """Take an event in; those of other jobs and of the pool change nothing."""
+        """Take an event in; those of other jobs change nothing, and of the pool's only what concerns its slots."""
         data = event.data
-        if getattr(data, "job", None) != self.job or event.seq <= self.seq:
+        if event.seq <= self.seq:
+            return
+        if isinstance(data, HostsChanged):
+            slots = {host.slot_id(slot.index): slot for host in data.hosts for slot in host.slots}
+            self._also_used = {name: also_used_by(slot.processes) for name, slot in slots.items() if slot.processes}
+        if getattr(data, "job", None) != self.job:
             return
         self.seq = event.seq
         match data:
@@ -297,6 +306,7 @@ class JobModel:
     def _description(self, now: float) -> tuple[Tone, str, str]:
         held, least = len(self.slots), self.spec.min_slots if self.spec else 1
         took = human_time((self.ended_at or now) - (self.started_at or self.submitted_at))
+        others = [f"{slot} is {self._also_used[slot]}" for slot in self.slots if slot in self._also_used]
         match self.phase:
             case "queued":
                 paused = self.attempt > 0
@@ -312,10 +322,11 @@ class JobModel:
                 return "run", f"starting on {self._count(held)}", self._why
             case "running":
                 stays = size_stays(self.spec, held, self.elastic) if self.spec else ""
-                return "run", f"running on {self._count(held)}", "; ".join(filter(None, (self._why, stays)))
+                return "run", f"running on {self._count(held)}", "; ".join(filter(None, (*others, self._why, stays)))
             case "rescaling":
                 verb = "growing" if self._wanted > held else "shrinking" if self._wanted < held else "moving"
-                return "change", f"{verb} from {held} to {self._count(self._wanted)}", self._why
+                detail = "; ".join(filter(None, (*others, self._why)))
+                return "change", f"{verb} from {held} to {self._count(self._wanted)}", detail
             case "stopping":
                 return "change", f"stopping: {self.reason}", ""
             case "completed":

@@ -2,8 +2,9 @@
 
 A source is asked at the start and every few seconds in a thread of its own. It is given the slots that are held, so
 that it can tell a foreign process from one of ours: on a slot that nobody holds, every process is foreign, and the slot
-is out until it has gone. Knows NVML and files; must not know the core's state. Other sources come by entry point
-(`jupyter_elastic.hosts`): a class whose instances have `hosts(held)`.
+is out until it has gone. Of a held slot it names all processes, and `foreign` judges them. Knows NVML and files; must
+not know the core's state. Other sources come by entry point (`jupyter_elastic.hosts`): a class whose instances have
+`hosts(held)`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ import psutil
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler import plugins
-from jupyter_elastic.types import Host, Slot, SlotId
+from jupyter_elastic.scheduler.auth import user_name
+from jupyter_elastic.types import GpuProcess, Host, Slot, SlotId
 from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.texts import FOREIGN, in_use_by, visible
 
 SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
-FOREIGN = "in use outside the pool"
+MOST_PROCESSES = 16
+"""So many processes of a GPU are looked at."""
+NAMED = 3
+"""So many of them say why a slot is out."""
 
 
 class Source(Protocol):
@@ -65,9 +71,13 @@ class Nvml:
             gpu = self._nvml.nvmlDeviceGetHandleByIndex(number)
             for device in self._instances(gpu):
                 index = len(slots)
-                ours = f"{self._name}:{index}" in held
-                out = "" if ours else self._foreign(device)
-                slots.append(Slot(index=index, device=self._nvml.nvmlDeviceGetUUID(device), out=out))
+                ours, pids = f"{self._name}:{index}" in held, self._pids(device)
+                processes = tuple(process for pid in pids if (process := gpu_process(pid)) is not None)
+                out = f"{FOREIGN} by pid {pids[0]}" if pids and not ours else ""
+                if out and processes:
+                    out = in_use_by(processes[:NAMED])
+                uuid = self._nvml.nvmlDeviceGetUUID(device)
+                slots.append(Slot(index=index, device=uuid, out=out, processes=processes if ours else ()))
         return (Host(name=self._name, kind="gpu", slots=tuple(slots)),)
 
     def _instances(self, gpu: Any) -> list[Any]:
@@ -87,13 +97,13 @@ class Nvml:
                 continue
         return found
 
-    def _foreign(self, device: Any) -> str:
-        """Whose process uses a device that nobody has leased; empty when there is none, or none that we may see."""
+    def _pids(self, device: Any) -> list[int]:
+        """Of the processes that use a device; none when we may not see them."""
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(device)
         except self._nvml.NVMLError:
-            return ""
-        return f"{FOREIGN} by {', '.join(_who(p.pid) for p in processes[:3])}" if processes else ""
+            return []
+        return [process.pid for process in processes[:MOST_PROCESSES]]
 
 
 class Static:
@@ -174,12 +184,20 @@ def _host(entry: dict[str, Any]) -> Host:
     return host
 
 
-def _who(pid: int) -> str:
+def gpu_process(pid: int) -> GpuProcess | None:
+    """The process that NVML calls by this pid; None when it has ended, or is of a container that we are in."""
     try:
         process = psutil.Process(pid)
-        return f"{process.username()} ({process.name()}, pid {pid})"
-    except psutil.Error:
-        return f"pid {pid}"
+        with process.oneshot():
+            return GpuProcess(
+                pid=pid,
+                started_at=process.create_time(),
+                uid=process.uids().real,
+                user=visible(user_name(process.uids().real)[:100]),
+                name=visible(process.name()[:100]),
+            )
+    except (psutil.Error, ValueError):
+        return None
 
 
 def without_own(hosts: tuple[Host, ...], held: frozenset[SlotId]) -> tuple[Host, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from jupyter_elastic.scheduler import foreign
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
@@ -16,12 +17,15 @@ from jupyter_elastic.scheduler.restore import LONG
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Transport
-from jupyter_elastic.types import Forget, Host, HostsReported, RevokeKey, Tick
+from jupyter_elastic.types import Forget, Host, HostsReported, RevokeKey, SlotId, Tick
+from jupyter_elastic.types.texts import also_used_by
 
 HOUSEKEEPING_S = 1.0
 PEER_SILENCE_S = 3600.0
 SCAN_S = 10.0
 """How often the hosts are looked at."""
+CONFIRM_S = 2.0
+"""After a foreign process was seen for the first time they are looked at again so soon."""
 FORGET_S = 600.0
 """How often the ended jobs are gone through for those to forget."""
 
@@ -41,6 +45,9 @@ class Timers:
         self._transport = transport
         self._alarm: asyncio.TimerHandle | None = None
         self._forget_at = clock.monotonic()
+        self._suspicious: frozenset[foreign.Sighting] = frozenset()
+        """Processes that were foreign on leased slots at the last look at the hosts."""
+        self._look_soon = False
 
     def set_alarm(self) -> None:
         """Wake up when the next time limit of a job is reached."""
@@ -88,7 +95,7 @@ class Timers:
     async def watch_hosts(self) -> None:
         """Look at the hosts again and again, for ever."""
         while True:
-            await asyncio.sleep(SCAN_S)
+            await asyncio.sleep(CONFIRM_S if self._look_soon else SCAN_S)
             try:
                 hosts = await asyncio.to_thread(self._settings.source.hosts, self._slots_held())
                 self._report(one_machine(hosts))
@@ -103,7 +110,28 @@ class Timers:
 
     def _report(self, hosts: tuple[Host, ...]) -> None:
         hosts = without_own(hosts, self._slots_held())  # a job may have started while the source was looking
+        before = self._suspicious
+        hosts, self._suspicious = foreign.judge(hosts, self._holders(), before)
+        self._look_soon = bool(self._suspicious - before)
+        self._log_foreign(hosts)
         self._store.observe(HostsReported(**self._store.stamp(), hosts=hosts))
+
+    def _log_foreign(self, hosts: tuple[Host, ...]) -> None:
+        slots = self._store.core.state.slots
+        for host in hosts:
+            for slot in host.slots:
+                known = slots.get(host.slot_id(slot.index))
+                if slot.processes and known is not None and known.foreign != slot.processes:
+                    log.warning("%s, leased to job %s, is %s", host.slot_id(slot.index), known.job,
+                                also_used_by(slot.processes))  # fmt: skip
+
+    def _holders(self) -> dict[SlotId, foreign.Holder]:
+        state = self._store.core.state
+        return {
+            slot: foreign.Holder(job.job, job.attempt, state.ids.get(job.owner))
+            for job in state.active_jobs()
+            for slot in (*job.slots, *job.draining)
+        }
 
     def _slots_held(self) -> frozenset[str]:
         return frozenset(slot for slot, found in self._store.core.state.slots.items() if found.job is not None)

@@ -62,6 +62,7 @@ from jupyter_elastic.types.vocabulary import (
     LOGICAL_WORKERS,
     MAX_WORKERS,
     AgentPlace,
+    GpuProcess,
     Host,
     JobId,
     JobRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from jupyter_elastic.types.vocabulary import JobId, JobSpec, Phase, Progress, Record, SlotId
+from jupyter_elastic.types.vocabulary import GpuProcess, JobId, JobSpec, Phase, Progress, Record, SlotId
 
 
 class JobInfo(Record, frozen=True, kw_only=True):
@@ -52,6 +52,9 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     owner: str = ""
     device: str = ""
     reason: str = ""
+    """Why it is out, or who else uses it."""
+    foreign: tuple[GpuProcess, ...] = ()
+    """Processes on it that are not of the user who has leased it."""
 
 
 class PolicyInfo(Record, frozen=True, kw_only=True):

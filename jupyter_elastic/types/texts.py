@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from jupyter_elastic.types.vocabulary import GpuProcess
+
+FOREIGN = "in use outside the pool"
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What moves a cursor, begins an escape sequence or a new line, or changes the direction of writing."""
 _IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -18,3 +22,17 @@ def has_control(text: str) -> bool:
 def visible(text: str, *, lines: bool = False) -> str:
     r"""The text with its control characters written out as JSON does (`\u001b`); `lines`: new lines and tabs stay."""
     return (_IN_LINES if lines else _CONTROL).sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def in_use_by(processes: Sequence[GpuProcess]) -> str:
+    """Why a slot that nobody has leased can't be leased."""
+    return f"{FOREIGN} by {_named(processes)}"
+
+
+def also_used_by(processes: Sequence[GpuProcess]) -> str:
+    """What is wrong with a leased slot that these use too; empty when there are none."""
+    return f"also used by {_named(processes)}, who has not leased it" if processes else ""
+
+
+def _named(processes: Sequence[GpuProcess]) -> str:
+    return ", ".join(map(str, processes))

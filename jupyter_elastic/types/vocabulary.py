@@ -41,6 +41,21 @@ class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """
 
 
+class GpuProcess(Record, frozen=True, kw_only=True):
+    """A process that uses a GPU, as the machine knows it."""
+
+    pid: Count
+    started_at: float
+    """When it started, in seconds since the epoch: a pid is used again."""
+    uid: Count
+    user: Annotated[str, Meta(max_length=200)]
+    name: Annotated[str, Meta(max_length=200)]
+
+    def __str__(self) -> str:
+        """For people: `bob (python, pid 4711)`."""
+        return f"{self.user} ({self.name}, pid {self.pid})"
+
+
 class Slot(Record, frozen=True, kw_only=True):
     """Room for one worker: a GPU or a share of the CPU cores."""
 
@@ -49,6 +64,8 @@ class Slot(Record, frozen=True, kw_only=True):
     """The GPU's UUID; empty for CPU slots."""
     out: Text = ""
     """Why the slot can't be leased (foreign process, drained by the administrator); empty when it can."""
+    processes: tuple[GpuProcess, ...] = ()
+    """From a source of hosts: those on the GPU. In events: those of them that are not of the user who has leased it."""
 
 
 class Host(Record, frozen=True, kw_only=True):

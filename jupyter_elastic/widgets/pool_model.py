@@ -14,6 +14,7 @@ import msgspec
 
 from jupyter_elastic.client.job_model import fraction_done
 from jupyter_elastic.types import ACTIVE, ENDED, Event, JobId, JobInfo, SlotId, SlotInfo, events
+from jupyter_elastic.types.texts import also_used_by, in_use_by
 from jupyter_elastic.widgets.pool_screen import (
     HistoryPoint,
     HostBox,
@@ -149,7 +150,8 @@ class PoolModel:
         for slot in data.slots:
             box = self.slots.get(slot)
             if box is not None and box.job == data.job:
-                self._set_slot(slot, state="out" if box.reason else "free", job=None, owner="")
+                reason = in_use_by(box.foreign) if box.foreign else box.reason
+                self._set_slot(slot, state="out" if reason else "free", job=None, owner="", reason=reason, foreign=())
         info = self.jobs.get(data.job)
         if info is not None:
             self._change(data.job, slots=tuple(slot for slot in info.slots if slot not in data.slots))
@@ -166,7 +168,8 @@ class PoolModel:
                 old = self.slots.get(name)
                 if old is None or old.job is None:
                     old = SlotInfo(slot=name, state="out" if slot.out else "free", device=slot.device)
-                boxes[name] = msgspec.structs.replace(old, reason=slot.out)
+                reason = slot.out or also_used_by(slot.processes)
+                boxes[name] = msgspec.structs.replace(old, reason=reason, foreign=slot.processes)
         self.slots = boxes
 
     def _change(self, job: JobId, **changes: Any) -> None:

@@ -197,3 +197,16 @@ def test_who_waits_for_whom_is_shown_while_it_is_so() -> None:
     assert waits in display.text(screen)
     assert "rank 1 since 60 s, which is at &lt;In[3]&gt;:9" in display.html(screen)
     assert "waits" not in display.html(story.model.screen(200.0))  # nobody knows any more
+
+
+def test_who_uses_its_slots_without_a_lease_is_told() -> None:
+    process = t.GpuProcess(pid=9, started_at=1.0, uid=1001, user="bob", name="python")
+
+    def hosts(*processes: t.GpuProcess) -> t.HostsChanged:
+        return t.HostsChanged(hosts=(t.Host(name="h", kind="gpu", slots=(t.Slot(index=0, processes=processes),)),))
+
+    story = Story().submitted().started("h:0").running("h:0").tell(hosts(process))
+    assert "h:0 is also used by bob (python, pid 9), who has not leased it" in story.model.screen(5).detail
+    assert "bob" not in story.tell(hosts()).model.screen(6).detail
+    elsewhere = Story().submitted().started("h:1").running("h:1").tell(hosts(process))
+    assert "bob" not in elsewhere.model.screen(5).detail

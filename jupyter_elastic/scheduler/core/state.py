@@ -23,6 +23,7 @@ from jupyter_elastic.types import (
     AgentPlace,
     AnyEventData,
     Event,
+    GpuProcess,
     Host,
     HostsChanged,
     JobEnded,
@@ -50,6 +51,7 @@ from jupyter_elastic.types import (
     WorkerDied,
     WorkerReplaced,
 )
+from jupyter_elastic.types.texts import in_use_by
 
 FALLBACK = "fifo"
 """The policy that a pool begins with, and falls back to."""
@@ -69,6 +71,8 @@ class SlotState(Struct):
     draining: bool = False
     granted: int = 0
     """The generation in which its job got it."""
+    foreign: tuple[GpuProcess, ...] = ()
+    """Processes on it that are not of its job's owner."""
 
     @property
     def free(self) -> bool:
@@ -359,6 +363,8 @@ def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
         if entry is None or entry.job != job.job:
             continue
         entry.job, entry.draining, entry.granted = None, False, 0
+        if entry.foreign:  # until the hosts are looked at again, nobody else gets it
+            entry.out, entry.foreign = entry.out or in_use_by(entry.foreign), ()
         if entry.gone:
             del state.slots[slot]
     if gone.intersection(job.slots):
@@ -443,7 +449,7 @@ def _hosts_changed(state: State, data: HostsChanged) -> None:
         for slot in host.slots:
             slot_id = host.slot_id(slot.index)
             entry = state.slots.get(slot_id) or SlotState(host=host.name, index=slot.index)
-            entry.device, entry.out, entry.gone = slot.device, slot.out, False
+            entry.device, entry.out, entry.foreign, entry.gone = slot.device, slot.out, slot.processes, False
             present[slot_id] = entry
     for slot_id, entry in state.slots.items():
         if slot_id not in present and entry.job is not None:

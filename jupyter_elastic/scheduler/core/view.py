@@ -29,6 +29,7 @@ from jupyter_elastic.types import (
     StopRequested,
     View,
 )
+from jupyter_elastic.types.texts import also_used_by
 
 _MOVES_SLOTS = (HostsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested)
 
@@ -178,4 +179,12 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
     elif entry.job is not None:
         kind = "draining" if entry.draining else "leased"
     owner = "" if entry.job is None else state.owner_of(entry.job) or ""
-    return SlotInfo(slot=slot, state=kind, job=entry.job, owner=owner, device=entry.device, reason=entry.out)
+    return SlotInfo(
+        slot=slot,
+        state=kind,
+        job=entry.job,
+        owner=owner,
+        device=entry.device,
+        reason=entry.out or also_used_by(entry.foreign),
+        foreign=entry.foreign,
+    )

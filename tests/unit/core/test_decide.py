@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_elastic import types
 from jupyter_elastic.scheduler.core.react import outstanding
@@ -14,6 +15,7 @@ from jupyter_elastic.types import (
     Cancel,
     ExitReported,
     Forget,
+    GpuProcess,
     Host,
     HostsChanged,
     HostsReported,
@@ -425,6 +427,27 @@ def test_a_job_goes_on_without_a_lost_host_if_it_can() -> None:
     assert states["b:0"] == ("out", job)
     pool.step(ReleaseReported, job=job, attempt=1, slots=("b:0", "b:1"))
     assert [slot.slot for slot in pool.core.slots()] == ["a:0", "a:1"]
+
+
+def test_a_slot_with_a_foreign_process_is_shown_and_given_to_nobody_until_the_hosts_were_looked_at() -> None:
+    pool = Harness(host("a", 2))
+    job, waits = pool.running(1, 1, 1), pool.submit(1, 1)
+    process = GpuProcess(pid=9, started_at=1.0, uid=1001, user="bob", name="python")
+    (slot,) = pool.job(job).slots
+    used = replace(host("a", 2), slots=(Slot(index=0, processes=(process,)), Slot(index=1, out="broken")))
+    assert [type(data) for data in pool.step(HostsReported, hosts=(used,))] == [HostsChanged]
+    shown = pool.core.slots()[0]
+    assert (shown.slot, shown.state, shown.foreign) == (slot, "leased", (process,))
+    assert shown.reason == "also used by bob (python, pid 9), who has not leased it"
+    pool.step(ExitReported, job=job, attempt=1, outcome="completed")
+    shown = pool.core.slots()[0]
+    assert (shown.state, shown.foreign) == ("out", ())
+    assert shown.reason == "in use outside the pool by bob (python, pid 9)"
+    assert pool.plan({waits: 1}) == []
+    pool.step(HostsReported, hosts=(host("a", 2),))
+    assert [slot.state for slot in pool.core.slots()] == ["free", "free"]
+    pool.plan({waits: 1})
+    assert pool.job(waits).slots == (slot,)
 
 
 def test_it_goes_on_with_an_allowed_size() -> None:

@@ -10,6 +10,7 @@ import msgspec
 from jupyter_elastic.types import (
     AnyEventData,
     Event,
+    GpuProcess,
     Host,
     HostsChanged,
     JobEnded,
@@ -156,6 +157,18 @@ def test_slots_taken_out_keep_their_reason() -> None:
     (box,) = story.screen().hosts[0].slots
     assert (box.state, box.reason) == ("out", "in use by process 77")
     assert story.screen().kind == "gpu"
+
+
+def test_a_leased_slot_that_another_uses_says_so_and_is_out_when_it_is_released() -> None:
+    process = GpuProcess(pid=9, started_at=1.0, uid=1001, user="bob", name="python")
+    story = Story(slots=1).tell(JobSubmitted(job=1, owner="ann", spec=spec()))
+    story.tell(JobStarted(job=1, attempt=1, generation=1, slots=("lab:0",)))
+    story.tell(HostsChanged(hosts=(Host(name="lab", kind="gpu", slots=(Slot(index=0, processes=(process,)),)),)))
+    (box,) = story.screen().hosts[0].slots
+    assert (box.state, box.reason) == ("leased", "also used by bob (python, pid 9), who has not leased it")
+    story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:0",)))
+    (box,) = story.screen().hosts[0].slots
+    assert (box.state, box.reason) == ("out", "in use outside the pool by bob (python, pid 9)")
 
 
 def test_begins_from_what_the_daemon_answers_and_travels_as_json() -> None:
