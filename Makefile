@@ -93,7 +93,14 @@ $(DONE)/older-ipykernel: $(DONE)/package
 	PYTHONPATH=$(VENV)/ipykernel-7.3 $(BIN)/python -c "import ipykernel"
 	@touch $@
 
-$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel
+# What stands before JupyterHub in its tests.
+PROXY := $(VENV)/configurable-http-proxy
+$(DONE)/proxy: $(DONE)/package
+	@rm -rf $(PROXY)
+	$(BIN)/npm install --silent --prefix $(PROXY) configurable-http-proxy@5.3.0
+	@touch $@
+
+$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy
 	@command -v chromium >/dev/null || { echo "Installing Debian's chromium for the browser tests: about 1 minute."; \
 	  apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium >/dev/null; }
 	@touch $@

@@ -30,6 +30,7 @@ TESTS = Path(__file__).parent
 MARKS = {
     "browser": ("browser", "slow"),
     "e2e": ("slow",),
+    "hub": ("slow",),
     "live": ("slow",),
     "live/training": ("horovod",),
     "server": ("slow",),

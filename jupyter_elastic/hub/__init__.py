@@ -1,1 +1,5 @@
 """The process beside the daemon that speaks HTTP and lets the users of a JupyterHub in: `jupyter elastic hub`."""
+
+from jupyter_elastic.hub.configure import configure
+
+__all__ = ["configure"]

@@ -32,7 +32,10 @@ from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
 from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
 
-STATUS = {"bad_request": 400, "not_found": 404, "not_allowed": 403, "unreachable": 503, "protocol": 502, "journal": 507}
+STATUS = {
+    "bad_request": 400, "not_found": 404, "not_allowed": 403, "too_much": 429, "too_fast": 429, "unreachable": 503,
+    "protocol": 502, "journal": 507,
+}  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 PUSH_S, LOOK_S = 0.1, 0.5

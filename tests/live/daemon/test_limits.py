@@ -31,8 +31,8 @@ class Users:
         self.table = folder / "keys.txt"
         self.table.write_text("".join(f"{key} {name}\n" for name, key in keys.items()))
 
-    def start(self, *arguments: str) -> None:
-        self.pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(self.table), *arguments)
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(self.table), *arguments, env=env)
         self.remote = private_files.read_json(paths.state_dir() / "remote.json", endpoints.Endpoint)
 
     def endpoint(self, name: str) -> str:
@@ -161,3 +161,23 @@ def test_a_personal_pool_has_no_such_limits(pool, spec) -> None:
         answers = [wire.decode_message(socket.recv()).answer for _ in range(6000)]
     assert all(isinstance(answer, wire.Submitted) for answer in answers)
     assert isinstance(client.ask(wire.Ping()), wire.Done)
+
+
+WAITS_FOR_A_CORE = """
+import time
+from jupyter_elastic.scheduler import requests
+answer = requests.answer
+def late(*arguments):
+    time.sleep(0.2)
+    return answer(*arguments)
+requests.answer = late
+"""
+
+
+def test_that_the_machine_is_busy_is_no_users_doing(users, tmp_path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WAITS_FOR_A_CORE)
+    users.start("--max-asks", "20", env={"PYTHONPATH": str(tmp_path)})
+    with users.dealer("ann") as socket:
+        for number in range(1, 4):
+            socket.send(wire.encode(wire.Request(id=number, ask=wire.Ping())))
+            assert wire.decode_message(socket.recv()) == wire.AnswerMessage(id=number, answer=wire.Done())

@@ -1,0 +1,26 @@
+"""JupyterHub for a machine with a pool of GPUs: everybody who logs in shares it.
+
+    sudo jupyterhub -f jupyterhub_config.py
+
+UNIX users log in with their passwords (PAM). To try it without root and without accounts:
+
+    HUB_AUTHENTICATOR=dummy jupyterhub -f jupyterhub_config.py
+
+The pool's daemon is a service of its own (docs/systemd.md); its socket is found by /etc/jupyter-elastic/config.toml.
+"""
+
+import os
+
+from jupyter_elastic.hub import configure
+
+c = get_config()  # noqa: F821 - JupyterHub's
+
+c.JupyterHub.bind_url = "http://127.0.0.1:8000"  # behind your web server, which speaks HTTPS
+c.Authenticator.allow_all = True  # every UNIX user; or name them in c.Authenticator.allowed_users
+c.Authenticator.admin_users = {os.environ.get("HUB_ADMIN", "ada")}  # `admin = ["ada"]` in config.toml: the pool's too
+
+if os.environ.get("HUB_AUTHENTICATOR") == "dummy":  # any name, any password, all of them you: for a try only
+    c.JupyterHub.authenticator_class = "dummy"
+    c.JupyterHub.spawner_class = "simple"
+
+configure(c)  # last: it adds to what is set above

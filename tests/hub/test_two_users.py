@@ -1,0 +1,172 @@
+"""Two people of a JupyterHub and its administrator share a pool: PAM, proxy, a server and a kernel each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobInfo
+from tests.hub.conftest import Machine
+from tests.support.hub import Kernel, Login, until
+
+CELL = """%%distribute --gpus 2 --engine process --name bert --handle job --detach --out answer
+import os, pathlib, time
+print("secret output", os.getuid(), word, flush=True)
+while not (pathlib.Path.home() / "go").exists():
+    time.sleep(0.05)
+answer = word
+"""
+SECRETS = ("secret output", "secret value", "secret.ipynb")
+SEEN_OF_A_JOB = {
+    "job", "owner", "spec", "phase", "attempt", "generation", "slots", "draining", "submitted_at", "started_at",
+    "reason", "elastic",
+}  # fmt: skip
+SEEN_OF_A_SPEC = {"name", "min_slots", "max_slots", "folder", "python", "engine"}
+"""The last three must be there, and say nothing."""
+
+
+class People:
+    """Who has logged in, with a server each; `ann` and `bob` have kernels, and ann's job 1 runs."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.ann, self.bob, self.eve = (machine.login(who) for who in (machine.ann, machine.bob, machine.eve))
+        everybody = (self.ann, self.bob, self.eve)
+        for login in everybody:
+            login.start_server()
+        for login in everybody:
+            login.server_ready()
+        self.anns, self.bobs = self.kernel(self.ann), self.kernel(self.bob)
+        self.anns.run("word = 'secret value'\nimport os; os.environ['JPY_SESSION_NAME'] = 'secret.ipynb'")
+        self.anns.run(CELL)
+        until(lambda: self.job().phase == "running", "ann's job runs", self.tell)
+
+    def tell(self) -> str:
+        return repr(self.machine.client.jobs(all=True)) + self.machine.hub.tell()
+
+    def kernel(self, login: Login) -> Kernel:
+        made = login.kernel()
+        made.run("%load_ext jupyter_elastic")
+        return made
+
+    def job(self, number: int = 1) -> JobInfo:
+        (found,) = self.machine.client.jobs(all=True, job=number)
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Driver and workers of ann's job."""
+        record = AttemptFolder.of(Path(self.job().spec.folder), 1).record()
+        assert record is not None
+        return [psutil.Process(pid) for pid, _ in (record.driver, *record.workers)]
+
+
+@pytest.fixture(scope="module")
+def people(machine: Machine) -> People:
+    return People(machine)
+
+
+def test_everybodys_cells_run_as_that_user(people: People) -> None:
+    ann, bob = people.machine.ann, people.machine.bob
+    people.bobs.run(
+        "%%distribute --gpus 2 --engine process --name mine --out uids\nimport os\nuids = (os.getuid(), os.geteuid())"
+    )
+    assert people.bobs.run("print(uids)") == f"({bob.uid}, {bob.uid})\n"
+    assert [people.job(number).owner for number in (1, 2)] == [ann.name, bob.name]
+    assert [process.uids().real for process in people.processes()] == [ann.uid] * 3
+    assert f"secret output {ann.uid} secret value" in people.anns.run("print(job.logs(0))")
+
+
+def test_the_other_sees_of_a_job_what_is_for_all_and_no_more(people: People) -> None:
+    (job,) = (found for found in people.bob.api("elastic/api/jobs?all=1").json() if found["job"] == 1)
+    assert job["owner"] == people.machine.ann.name
+    assert job["spec"]["name"] == "bert"
+    assert len(job["slots"]) == 2
+    assert set(job) <= SEEN_OF_A_JOB
+    assert set(job["spec"]) <= SEEN_OF_A_SPEC
+    assert [job["spec"].get(name) for name in ("folder", "python", "engine")] == ["", "", "-"]
+    paths = ("jobs?all=1", "pool", "jobs/1", "jobs/1/explanation", "jobs/1/kept")
+    told = [people.bob.api(f"elastic/api/{path}").text for path in paths]
+    told += [people.bobs.run("from tests.hub.attacks import seen; print(seen())")]
+    told += [people.bobs.run(f"%elastic {words}") for words in ("jobs --all", "explain 1", "pool")]
+    assert "bert" in told[0]
+    assert "bert" in told[5]
+    secrets = (*SECRETS, str(people.machine.ann.home))
+    assert [(secret, text) for text in told for secret in secrets if secret in text] == []
+    assert (
+        msgspec.json.decode(people.ann.api("elastic/api/jobs?all=1").content)[0]["spec"]["notebook"] == "secret.ipynb"
+    )
+
+
+REFUSED = {
+    "cancel": "NotAllowed", "resize": "NotAllowed", "release": "NotAllowed", "policy": "NotAllowed",
+    "policy as text": "NotAllowed", "shutdown": "NotAllowed", "priority": "NotAllowed", "forged exit": "NotAllowed",
+    "forged release": "NotAllowed", "their lease": "ProtocolError", "their handle's logs": "NotAllowed",
+    "an agent that reports on their job": "NotAllowed", "their handle's folder": "NotAllowed",
+    "their server with my token": "HTTPError: HTTP Error 403", "their job by their server": "HTTPError: HTTP Error 403",
+    "their user at the Hub": "HTTPError: HTTP Error 404",
+}  # fmt: skip
+"""What each attempt gives; the others a PermissionError."""
+
+
+def test_nobody_gets_at_anothers_job_by_any_way(people: People) -> None:
+    machine, job = people.machine, people.job()
+    before = [process.pid for process in people.processes()]
+    target = {
+        "job": 1, "owner": job.owner, "folder": job.spec.folder, "slots": job.slots, "uid": machine.ann.uid,
+        "home": str(machine.ann.home), "journal": str(machine.pool.home / "pool/journal.sqlite"), "processes": before,
+        "server": f"{machine.hub.url}/user/{people.ann.name}/",
+    }  # fmt: skip
+    told = people.bobs.run(f"import json; from tests.hub.attacks import attack; print(json.dumps(attack({target!r})))")
+    came: dict[str, str] = json.loads(told)
+    own = f"'{people.bob.name} failed in group \\'\\''"
+    assert came.pop("their folder in my job").replace('"', "'").startswith(own[:10]), came
+    wrong = {name: said for name, said in came.items() if not said.startswith(REFUSED.get(name, "PermissionError"))}
+    assert wrong == {}
+    assert len(came) > len(REFUSED)
+    for method, path, body in (
+        ("DELETE", "jobs/1", None), ("PATCH", "jobs/1", {"min_slots": 1}), ("POST", "jobs/1/background", None),
+        ("GET", "jobs/1/script", None), ("GET", "jobs/1/outputs/0/stdout", None), ("PUT", "policy", {"name": "fifo"}),
+    ):  # fmt: skip
+        answer = people.bob.api(f"elastic/api/{path}", method, body)
+        assert answer.status_code in {403, 404}, (method, path, answer.text)
+    assert people.bob.api("api/contents", user=people.ann.name).status_code == 403
+    assert people.job() == job
+    assert [process.pid for process in people.processes()] == before
+
+
+def test_the_kernel_tells_nobody_else_what_it_shows(people: People) -> None:
+    file = Path(people.machine.ann.home, ".local/share/jupyter/runtime", f"kernel-{people.anns.id}.json")
+    said: dict[str, Any] = json.loads(file.read_bytes())
+    addresses = {
+        name: f"{said['transport']}://{said['ip']}:{said[f'{name}_port']}" for name in ("iopub", "shell", "control")
+    }
+    people.bobs.run(f"from tests.hub.attacks import Listener; ear = Listener({addresses!r})")
+    for _ in range(3):
+        people.anns.run("print('secret output')")
+    assert people.bobs.run("print(ear.heard())") == "0\n"
+
+
+def test_only_the_administrator_switches_the_policy(people: People) -> None:
+    for login in (people.ann, people.bob):
+        answer = login.api("elastic/api/policy", "PUT", {"name": "las"})
+        assert answer.status_code == 403
+        assert "only an administrator" in answer.json()["message"]
+    answer = people.eve.api("elastic/api/policy", "PUT", {"name": "las", "reason": "a test"})
+    assert answer.status_code == 204, answer.text
+    answer = people.machine.client.ask(wire.ReadView())
+    assert isinstance(answer, wire.PoolView)
+    assert answer.policy == "las"
+    (job,) = (found for found in people.eve.api("elastic/api/jobs?all=1").json() if found["job"] == 1)
+    assert job["spec"]["folder"] == people.job().spec.folder
+
+
+def test_the_job_that_all_this_was_tried_on_ends_as_its_owner_wrote_it(people: People) -> None:
+    (people.machine.ann.home / "go").touch()
+    assert people.anns.run("print(job.result())") == "secret value\n"
