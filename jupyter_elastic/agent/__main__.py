@@ -52,9 +52,14 @@ def main(arguments: list[str] | None = None) -> int:
             logs.say("this user's agent runs already", options.log_format)
             return 0
         _log(options.log_format, foreground=options.foreground)
-        asyncio.run(
-            _until_signal(agent.serve(options.endpoint, clients, take_over=options.take_over, idle_s=options.idle))
+        again = ["--idle", str(options.idle), "--log-format", options.log_format]
+        if options.endpoint:
+            again += ["--endpoint", options.endpoint]
+        work = agent.serve(
+            options.endpoint, clients, take_over=options.take_over, idle_s=options.idle, arguments=tuple(again)
         )
+        asyncio.run(_until_signal(work))
+        paths.agent_file().unlink(missing_ok=True)  # it leaves on purpose: no driver starts another
         lock.release()  # before `clients`, for which whoever needs an agent waits before it looks for one
     except ElasticError as problem:
         logs.say(str(problem), options.log_format)

@@ -267,13 +267,16 @@ def _is_ours() -> bool:
     return record is not None and record.pid == os.getpid()
 
 
-async def serve(endpoint: str | None, clients: Lock, *, take_over: bool, idle_s: float) -> None:
+async def serve(
+    endpoint: str | None, clients: Lock, *, take_over: bool, idle_s: float, arguments: tuple[str, ...]
+) -> None:
     """Run the agent; the caller holds its lock, and lets go of it before `clients`.
 
-    `take_over`: replace one elsewhere of which nothing runs any more.
+    `take_over`: replace one elsewhere of which nothing runs any more. `arguments`: those of another one, which drivers
+    start when this one ends without removing its record (`paths.agent_file`).
     """
     pid, started = processes.this_process()
-    record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable)
+    record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable, arguments=arguments)
     private_files.write_json(paths.agent_file(), record)
     client = AsyncClient(endpoint, role="agent")
     client.hello = hello(take_over=take_over)

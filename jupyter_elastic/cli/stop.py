@@ -23,6 +23,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
 from jupyter_elastic.platform import endpoints, paths, peer, private_files, processes
+from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types.errors import ElasticError
 
@@ -30,6 +31,8 @@ JOBS_S = 90.0
 """How long jobs that are cancelled may take to end before their processes are ended."""
 DRIVER_S, GRACE_S = 30.0, 10.0
 """How long a driver may take to end its workers, and every other process to leave."""
+STARTS = 500
+"""How often, every 20 ms, it is tried to have nobody start an agent meanwhile."""
 HELP = (
     "End this user's processes of the pool: daemon, agent and warm parents. Jobs that are not over would be ended too, "
     "so that it refuses then, unless --force is given. The next cell starts what it needs again, and so does a "
@@ -53,12 +56,10 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
     """End the pool that has this runtime folder; nothing when jobs are not over, unless `force` says so."""
     endpoint = private_files.read_json(runtime / "daemon.json", endpoints.Endpoint)
     daemon = (endpoint.pid, endpoint.start_time) if endpoint is not None else (0, 0.0)
-    record = private_files.read_json(runtime / "agent.json", endpoints.AgentRecord)
-    agent = (record.pid, record.start_time) if record is not None else (0, 0.0)
-    pool = _name(runtime, daemon, agent)
+    pool = _name(runtime, daemon, _agent(runtime))
     # In this order: the agent would start drivers again, and drivers report to the daemon.
     steps: tuple[tuple[str, Callable[[], list[processes.ProcessId]], float], ...] = (
-        ("agent", lambda: [agent], GRACE_S),
+        ("agent", lambda: [_agent(runtime)], GRACE_S),
         ("driver", lambda: _drivers(runtime), DRIVER_S),
         ("daemon", lambda: [daemon], GRACE_S),
         ("warm parent", lambda: [parent.known for parent in parents.found(runtime)], GRACE_S),
@@ -75,8 +76,12 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
     finally:
         if client is not None:
             client.close()
+    starts = Lock(runtime / "start-agent.lock")
+    starts.acquire(attempts=STARTS)  # one that is being started is there then
     for _, group, grace_s in steps:
         asyncio.run(_end(processes.living(group()), grace_s))
+    (runtime / "agent.json").unlink(missing_ok=True)  # it was ended on purpose: no driver starts another
+    starts.release()
     return Stopped(pool=pool, jobs=names, ended=tuple(f"{what} (pid {pid})" for what, (pid, _) in there))
 
 
@@ -119,6 +124,13 @@ def _name(runtime: Path, *known: processes.ProcessId) -> str:
         if paths.runtime_dir() == runtime:
             return str(paths.state_dir())
     return str(runtime)
+
+
+def _agent(runtime: Path) -> processes.ProcessId:
+    """The process of this user's agent; pid 0 where there is none."""
+    with contextlib.suppress(ProcessLookupError):
+        return processes.identify(Lock(runtime / "agent.lock").holder() or 0)
+    return (0, 0.0)
 
 
 def _client(runtime: Path, daemon: processes.ProcessId) -> Client | None:

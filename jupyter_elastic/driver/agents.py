@@ -26,6 +26,8 @@ class Agents:
         self._snapshot = snapshot
         self._accept = accept
         self._connected: set[asyncio.StreamWriter] = set()
+        self.came = asyncio.Event()
+        """Set whenever an agent connects."""
 
     def __bool__(self) -> bool:
         return bool(self._connected)
@@ -35,6 +37,7 @@ class Agents:
         try:
             check_same_user(writer.get_extra_info("socket"))
             self._connected.add(writer)
+            self.came.set()
             for report in self._snapshot():
                 writer.write(REPORTS.encode(report))
             while (order := await ORDERS.read(reader)) is not None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_elastic.driver.agent_keeper import AgentKeeper
 from jupyter_elastic.driver.agents import Agents
 from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.driver.lease import Lease
@@ -95,6 +96,7 @@ class Driver:
         self.reports = Reports(launch)
         self._records = Records(folder, launch, self._pids)
         self._agents = Agents(self.snapshot, self.accept)
+        self._keeper = AgentKeeper(launch.spec.python, self._agents.came)
         self._thread = threading.get_ident()
         self._loop: asyncio.AbstractEventLoop
         self._lease = Lease(launch.lease_s, renewed_at) if launch.lease_s else None
@@ -129,7 +131,7 @@ class Driver:
         if agent is not None:
             self._first = asyncio.create_task(self._agents.serve(*await asyncio.open_connection(sock=agent)))
         sampler = UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits)
-        work = (self._run_engine(), self._records.keep_processes(), sampler.run())
+        work = (self._run_engine(), self._records.keep_processes(), sampler.run(), self._keeper.run())
         tasks = [asyncio.create_task(one) for one in work]
         await self._over.wait()
         for task in tasks:
@@ -282,6 +284,7 @@ class Driver:
             linger_s, alone = UNWRITTEN_LINGER_S, not self._agents
         self._all_gone = True
         self._agents.send(self.reports.exit)
+        await self._keeper.replace_killed()  # nobody would say that the slots are free
         since = time.monotonic()
         while (self._agents or alone) and time.monotonic() - since < linger_s:
             alone = alone and not self._agents

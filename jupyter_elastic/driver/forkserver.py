@@ -16,9 +16,10 @@ from pathlib import Path
 from jupyter_elastic.driver import driver
 from jupyter_elastic.forkserver import server
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
-from jupyter_elastic.platform import private_files
-from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted
-from jupyter_elastic.types.errors import ProtocolError
+from jupyter_elastic.platform import detached, paths, private_files
+from jupyter_elastic.platform.endpoints import AgentRecord
+from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartAgent
+from jupyter_elastic.types.errors import ElasticError
 
 
 def import_ahead(_: Sequence[str]) -> None:
@@ -38,7 +39,7 @@ def prepare() -> Callable[[socket.socket], int]:
 
 
 def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
-    """Wait for an attempt and be its driver; the exit code."""
+    """Wait for an attempt and be its driver, or start the agent that a driver wants; the exit code."""
     answers: list[DriverStarted] = []
 
     def answer(started: DriverStarted) -> None:
@@ -51,12 +52,16 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
             order = START_DRIVER.receive(stream)
         if order is None:  # the agent is gone
             return 0
+        if isinstance(order, StartAgent):
+            start_agent(order)
+            answer(DriverStarted(""))
+            return 0
         folder = AttemptFolder(Path(order.attempt))
         with private_files.open_private(folder.log, append=True) as file:
             for stream_number in (1, 2):
                 os.dup2(file.fileno(), stream_number)
         return driver.run(runner, folder, Path(order.runtime), order.launch, answer, connection, order.renewed_at)
-    except ProtocolError as problem:
+    except ElasticError as problem:
         answer(DriverStarted(str(problem)))
     except Exception:
         if not answers:
@@ -64,6 +69,15 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
         with contextlib.suppress(OSError):  # the log may be on a full disk
             traceback.print_exc()
     return 1
+
+
+def start_agent(order: StartAgent) -> None:
+    """Start another agent for the one that was killed, unless that was done, or `stop` has come, meanwhile."""
+    with detached.starting("agent").held():
+        record = private_files.read_json(paths.agent_file(), AgentRecord)
+        if record is not None and record.pid == order.killed and detached.agent_pid() is None:
+            command = (*detached.AGENT, *order.arguments)
+            detached.start("agent", command, lambda: detached.agent_pid() is not None, python=order.python)
 
 
 if __name__ == "__main__":

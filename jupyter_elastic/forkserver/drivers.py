@@ -9,9 +9,9 @@ import sys
 from typing import NamedTuple
 
 from jupyter_elastic.forkserver import parents
-from jupyter_elastic.forkserver.client import ForkServerAddress
+from jupyter_elastic.forkserver.client import ForkServerAddress, ForkServerClient
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartDriver
+from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartAgent, StartDriver
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 
@@ -43,27 +43,51 @@ class DriverLauncher:
         python = order.launch.spec.python
         async with self._connecting:
             client = await address(python).connect(start=True)
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                process = await client.fork(theirs, processes.this_process() if python == sys.executable else None)
+            kept_for = processes.this_process() if python == sys.executable else None
+            process, reader, writer = await _forked(client, kept_for)
         except (EngineError, OSError, TimeoutError) as problem:
-            ours.close()
             raise EngineError(f"no driver could be started: {problem or type(problem).__name__}") from problem
-        finally:
-            client.close()
-        reader, writer = await asyncio.open_connection(sock=ours)
         answer: DriverStarted | None = None
         try:
             writer.write(START_DRIVER.encode(order))
             answer = await DRIVER_STARTED.read(reader)
             if answer == DriverStarted(""):
-                return DriverProcess(process.known, reader, writer)
+                return DriverProcess(process, reader, writer)
         except ProtocolError as problem:
-            raise EngineError(f"the driver (process {process.pid}) can't start: {problem}") from problem
+            raise EngineError(f"the driver (process {process[0]}) can't start: {problem}") from problem
         finally:
             if answer != DriverStarted(""):
                 writer.close()
         if answer is None or answer.held:  # whether it lives is for the attempt's own files to say
             return None
-        raise EngineError(f"the driver (process {process.pid}) can't start: {answer.problem}")
+        raise EngineError(f"the driver (process {process[0]}) can't start: {answer.problem}")
+
+
+async def start_agent(python: str, order: StartAgent) -> None:
+    """Have a process of the forkserver of drivers, which must live, start an agent; comes back when one lives.
+
+    EngineError when none could be started.
+    """
+    _, reader, writer = await _forked(await address(python).connect(start=False))
+    try:
+        writer.write(START_DRIVER.encode(order))
+        answer = await DRIVER_STARTED.read(reader)
+    finally:
+        writer.close()
+    if answer is None or answer.problem:
+        raise EngineError(answer.problem if answer is not None else "the process that was to start it died")
+
+
+async def _forked(client: ForkServerClient, kept_for: processes.ProcessId | None = None) -> DriverProcess:
+    """A forked process that waits for its first message; `client` is closed."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = await client.fork(theirs, kept_for)
+    except (EngineError, OSError, TimeoutError):
+        ours.close()
+        raise
+    finally:
+        client.close()
+    return DriverProcess(process.known, *await asyncio.open_connection(sock=ours))

@@ -41,12 +41,14 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentRecord(Struct, frozen=True, kw_only=True):
-    """The content of `agent.json`: the process of this user's agent."""
+    """The content of `agent.json`: the process of this user's agent, which removes it when it leaves on purpose."""
 
     pid: int
     start_time: float
     package: str
     python: str
+    arguments: tuple[str, ...] = ()
+    """With which another one is started in its place."""
 
 
 def client_key(path: str = "") -> tuple[str, str]:

@@ -26,6 +26,15 @@ class StartDriver(Struct, frozen=True, tag=True):
     """When the lease of the attempt was asked for, where it has one; as in `LeaseRenewed`."""
 
 
+class StartAgent(Struct, frozen=True, tag=True):
+    """From a driver to a process that is forked as drivers are, in place of `StartDriver`: start another agent."""
+
+    killed: int
+    """Pid of the agent that was killed: when `agent.json` names another one by now, or none, there is nothing to do."""
+    python: str
+    arguments: tuple[str, ...]
+
+
 class LeaseRenewed(Struct, frozen=True, tag=True):
     """From the agent: the lease lasts a term from `at` on. Only to an attempt whose `Launch` gave it a lease."""
 
@@ -34,7 +43,7 @@ class LeaseRenewed(Struct, frozen=True, tag=True):
 
 
 class DriverStarted(Struct, frozen=True, tag=True):
-    """From the driver once the order is on disk. Reports follow it, on the same connection."""
+    """From the driver once the order is on disk; reports follow it, on the same connection. Or an agent lives now."""
 
     problem: str
     """Why it can't start; empty when it has."""
@@ -42,7 +51,7 @@ class DriverStarted(Struct, frozen=True, tag=True):
     """The attempt has another driver, and this one ends."""
 
 
-START_DRIVER: Frames[StartDriver] = Frames(StartDriver, "the agent's first message to a driver")
+START_DRIVER: Frames[StartDriver | StartAgent] = Frames(StartDriver | StartAgent, "the first message to a driver")
 DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)
 ORDERS: Frames[AnyEffect | LeaseRenewed] = Frames(AnyEffect | LeaseRenewed, "orders of the agent")
 REPORTS: Frames[Report] = Frames(Report, "reports of the driver")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -53,6 +52,14 @@ from jupyter_elastic.types.errors import ElasticError
 LIMIT_S = 60.0
 
 
+class _Agent(psutil.Process):
+    """An agent that a driver has started."""
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        return None if processes.alive(self.pid, self.create_time()) else -signal.SIGKILL
+
+
 class Pool:
     """See the module."""
 
@@ -73,7 +80,7 @@ class Pool:
         }
         self.endpoint = f"ipc://{self.runtime / 'daemon.sock'}"
         self.daemon: subprocess.Popen[bytes] | None = None
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.agent: subprocess.Popen[bytes] | _Agent | None = None
         self.events: list[Event] = []
         self._news = threading.Condition()
         self._client: Client | None = None
@@ -103,17 +110,19 @@ class Pool:
             self._collector.start()
 
     def start_agent(self, *options: str) -> None:
-        """Start the agent and wait until it is there; it connects by itself."""
+        """Start the agent, unless a driver has done so, and wait until it is there; it connects by itself."""
         self.agent = process = self._start("agent", "jupyter_elastic.agent", *options)
 
-        def there() -> bool:
-            try:
-                record = json.loads((self.runtime / "agent.json").read_bytes())
-            except (OSError, ValueError):
-                return self._ended_early(process, "agent")
-            return record["pid"] == process.pid or self._ended_early(process, "agent")
+        def there() -> int:
+            if process.poll():
+                pytest.fail(f"the agent ended with {process.returncode}: {self.log('agent')}")
+            record = private_files.read_json(self.runtime / "agent.json", endpoints.AgentRecord)
+            return record.pid if record is not None and processes.alive(record.pid, record.start_time) else 0
 
-        self.until(there, "the agent comes up")
+        pid = self.until(there, "the agent comes up")
+        if pid != process.pid:
+            process.wait(LIMIT_S)
+            self.agent = _Agent(pid)
 
     def kill_daemon(self, how: signal.Signals = signal.SIGKILL) -> None:
         """Kill the daemon."""

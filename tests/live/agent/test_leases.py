@@ -7,10 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_elastic.platform import processes
-from jupyter_elastic.types import JobRequeued, SlotsReleased
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.types import JobEnded, JobRequeued, SlotsReleased
 from tests.support.pool import Pool
 
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
@@ -77,3 +79,33 @@ def test_slots_of_a_user_who_is_silent_come_back_and_the_jobs_go_on(pool: Pool, 
         assert pool.ended(job).outcome == "completed"
         assert len([data for data in pool.events_of(job) if isinstance(data, JobRequeued)]) == 1
     pool.no_slot_is_leased_twice()
+
+
+LONGER_THAN_A_LEASE = """
+import os, time
+print("begun", flush=True)
+while not os.path.exists(FOLDER + "/killed"):
+    time.sleep(0.02)
+time.sleep(9)
+"""
+
+
+def test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases(tmp_path: Path) -> None:
+    with Pool(tmp_path / "pool", slots=2, options=("--lease", "7")) as pool:
+        jobs = [pool.submit(LONGER_THAN_A_LEASE, names={"FOLDER": str(tmp_path)}) for _ in range(2)]
+        for job in jobs:
+            pool.printed(job, "begun")
+        assert pool.agent is not None
+        killed = pool.agent.pid
+        pool.kill_agent()
+        (tmp_path / "killed").touch()
+        for job in jobs:
+            assert pool.ended(job).outcome == "completed"
+            facts = [type(data) for data in pool.events_of(job)]
+            assert JobRequeued not in facts
+            assert facts.count(SlotsReleased) == 1
+            assert facts[-2:] == [SlotsReleased, JobEnded]
+        agents = [pid for pid, _ in pool.members() if "jupyter_elastic.agent" in psutil.Process(pid).cmdline()]
+        assert agents == [Lock(pool.runtime / "agent.lock").holder()]
+        assert agents != [killed]
+        pool.no_slot_is_leased_twice()

@@ -103,11 +103,20 @@ def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(pool, tmp_path):
     assert len([data for data in pool.events_of(job) if isinstance(data, JobStarted)]) == 1
 
 
+def test_a_driver_replaces_a_killed_agent_though_its_job_ends_at_once(pool, tmp_path):
+    job, signals = submit(pool, tmp_path)
+    all_begun(pool, job, signals)
+    pool.kill_agent()
+    (signals / "go").touch()
+    assert pool.ended(job).outcome == "completed"
+    assert begun(signals) == 1
+
+
 def test_a_job_that_ended_while_no_agent_lived_is_told_by_the_next(pool, tmp_path):
     job, signals = submit(pool, tmp_path)
     all_begun(pool, job, signals)
     pids = all_recorded(pool, job)
-    pool.kill_agent()
+    pool.kill_agent(signal.SIGTERM)
     (signals / "go").touch()
     pool.all_gone(pids)
     pool.start_agent()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.client import AsyncClient, services
-from jupyter_elastic.platform import endpoints, paths, processes
+from jupyter_elastic.platform import detached, endpoints, paths, processes
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import (
@@ -174,7 +174,7 @@ def test_many_who_need_a_daemon_at_once_start_one(pool) -> None:
     with ThreadPoolExecutor(6) as many:
         answers = set(many.map(lambda _: services.ensure(agent=False), range(6)))
     assert len(answers) == 1
-    assert services.log_file("daemon").read_text().count("INFO jupyter_elastic.scheduler.daemon: pool ") == 1
+    assert detached.log_file("daemon").read_text().count("INFO jupyter_elastic.scheduler.daemon: pool ") == 1
     found = endpoints.living_daemon()
     client = pool.client()
     assert client.ask(wire.Shutdown()) == wire.Done()
