@@ -23,6 +23,11 @@ def hub(argv: Sequence[str]) -> NoReturn:
     _become("jupyter_elastic.hub", argv)
 
 
+def metrics(argv: Sequence[str]) -> NoReturn:
+    """Print the pool's figures for Prometheus, or serve them."""
+    _become("jupyter_elastic.hub.metrics", argv)
+
+
 def _become(module: str, argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606 - this process becomes it

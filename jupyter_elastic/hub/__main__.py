@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.hub import metrics
 from jupyter_elastic.hub.app import Listen, Route, application, serve
 from jupyter_elastic.platform import logs
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 DEFAULT = "http://127.0.0.1:10101"
 
-ROUTES: list[Route] = []
+ROUTES: list[Route] = [*metrics.HEALTH]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

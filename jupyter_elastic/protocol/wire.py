@@ -182,6 +182,10 @@ class RevokeKey(Ask, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class ReadMetrics(Ask, frozen=True, kw_only=True):
+    """The figures of the daemon, for who watches it; who sees everybody's jobs may. Answer: `Metrics`."""
+
+
 class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
@@ -209,6 +213,7 @@ AnyAsk: TypeAlias = (
     | ReadUsage
     | RegisterKey
     | RevokeKey
+    | ReadMetrics
     | Ping
     | Shutdown
 )
@@ -341,6 +346,37 @@ class KeyAdmitted(Answer, frozen=True, kw_only=True):
     expires_at: float
 
 
+MetricKind: TypeAlias = Literal["gauge", "counter", "histogram"]
+
+
+class MetricSample(_Struct, frozen=True, kw_only=True):
+    """A figure; of a histogram the sum of its values."""
+
+    labels: tuple[str, ...] = ()
+    value: float
+    buckets: tuple[tuple[str, int], ...] = ()
+    """Of a histogram, by upper bound in increasing order: how many values were at most so high."""
+
+
+class MetricFamily(_Struct, frozen=True, kw_only=True):
+    """Figures of one name, after Prometheus' conventions."""
+
+    name: str
+    kind: MetricKind
+    text: str
+    """What they are."""
+    labels: tuple[str, ...] = ()
+    """Names of the samples' labels."""
+    samples: tuple[MetricSample, ...]
+
+
+class Metrics(Answer, frozen=True, kw_only=True):
+    """All figures, and what keeps the pool from taking jobs; empty when nothing does."""
+
+    families: tuple[MetricFamily, ...]
+    problem: str = ""
+
+
 class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of one of `errors`."""
 
@@ -360,6 +396,7 @@ AnyAnswer: TypeAlias = (
     | Following
     | LeasesRenewed
     | Used
+    | Metrics
     | KeyAdmitted
     | Refused
 )

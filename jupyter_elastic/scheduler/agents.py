@@ -41,6 +41,10 @@ class Agents:
         """Agents that are to get all orders that are open."""
         self.leases = Leases(monotonic)
 
+    def __len__(self) -> int:
+        """How many are connected."""
+        return len(self._peers)
+
     def greet(self, peer: Peer, hello: wire.Hello) -> None:
         """Make the peer its user's agent; NotAllowed when another one is and must stay so."""
         state = self._store.core.state

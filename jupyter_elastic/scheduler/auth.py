@@ -104,6 +104,11 @@ class Rights:
                 "`%%policy --shadow` shows what a policy would do"
             )
 
+    def read_metrics(self, caller: Caller) -> None:
+        """May `caller` read the figures of the daemon, with how much each user has? NotAllowed."""
+        if not self.sees_all(caller):
+            raise NotAllowed(f"only an administrator ({self._admins()}) may read the metrics of this pool")
+
     def shut_down(self, caller: Caller) -> None:
         """May the caller end the daemon? Only the one it runs as, and root; else NotAllowed."""
         if caller not in {self.owner, user_name(0)}:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.scheduler import policies, requests
+from jupyter_elastic.scheduler import metrics, policies, requests
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.journal import Journal
@@ -81,6 +81,7 @@ class Daemon:
         self._runner = PolicyRunner(settings.deadline_s)
         self._planner = Planner(self.store, self._runner, clock.monotonic, lease_s=settings.lease_s)
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport)
+        self._counted = metrics.Counted()
         self._answers: list[tuple[Context, wire.AnyAnswer]] = []
         self._tasks = asyncio.TaskGroup()
         self._stopping = asyncio.Event()
@@ -190,6 +191,7 @@ class Daemon:
         after_s = self._allowances.ask(account, peer.allowance, len(frame))
         if not after_s:
             return True
+        self._counted.refused[TooFast.code, ""] += 1
         if self._allowances.overdrawn(account):
             log.warning("%s floods the pool with asks and is hung up on", peer.user, extra={"user": peer.user})
             self.transport.hang_up(peer)
@@ -219,6 +221,24 @@ class Daemon:
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         self._reply(context, answer)
 
+    def metrics(self) -> wire.Metrics:
+        """All figures of this daemon."""
+        store, connections = self.store, self.transport.connections
+        sources = metrics.Sources(
+            counted=self._counted,
+            plans=self._planner.took,
+            commits=store.commits,
+            lag=self._timers.lag,
+            started_at=self.started_at,
+            journal_bytes=store.journal.size,
+            writable=store.failing is None,
+            connections=len(connections),
+            most_connections=connections.most,
+            agents=len(self.agents),
+        )
+        problem = "" if store.failing is None else str(store.failing)
+        return wire.Metrics(families=metrics.families(store.core.state, store.now(), sources), problem=problem)
+
     def _take(self, peer: Peer, frame: memoryview) -> None:
         """Answer a frame; the answer goes out with `_commit`."""
         began = (
@@ -233,11 +253,11 @@ class Daemon:
             request = wire.decode_request(frame)
         except Exception as problem:  # ProtocolError, or what our decoder did not foresee: one frame, not the batch
             refusal = wire.Refused(code=getattr(problem, "code", ProtocolError.code), message=str(problem)[:500])
-            self._answers.append((Context(peer, wire.request_id(frame)), refusal))
+            self._put(Context(peer, wire.request_id(frame)), refusal, "")
             return
-        context = Context(peer, request.id)
+        context, asked = Context(peer, request.id), type(request.ask).__name__
         if peer.surplus:
-            self._answers.append((context, self._surplus(peer)))
+            self._put(context, self._surplus(peer), "connection")
             return
         answer: wire.AnyAnswer | None
         try:
@@ -249,7 +269,13 @@ class Daemon:
             log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask, extra=about)
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         if answer is not None:
-            self._answers.append((context, answer))
+            self._put(context, answer, asked)
+
+    def _put(self, context: Context, answer: wire.AnyAnswer, asked: str) -> None:
+        """Answer with the next commit what was `asked`."""
+        if isinstance(answer, wire.Refused):
+            self._counted.refused[answer.code, asked] += 1
+        self._answers.append((context, answer))
 
     def _surplus(self, peer: Peer) -> wire.Refused:
         most = self.limits.connections
@@ -271,6 +297,7 @@ class Daemon:
 
     def _committed(self, events: Sequence[Event], effects: Sequence[AnyEffect]) -> None:
         self.subscriptions.publish(events)
+        self._counted.take(events, self.store.core.state)
         if keys := {event.data.key for event in events if isinstance(event.data, KeyRegistered | KeyRevoked)}:
             self.transport.judge_again(keys)
         self.agents.execute(effects)

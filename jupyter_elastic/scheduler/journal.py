@@ -64,6 +64,12 @@ class Journal:
             self._lock.release()
             raise
 
+    @property
+    def size(self) -> int:
+        """Bytes on disk, with those of the write-ahead log."""
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
     def append(self, events: Iterable[Event]) -> None:
         """Put events on disk, all or none. When it returns they survive a power cut.
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.types import PolicyFailed, Propose, Stimulus, UsePolicy
@@ -39,6 +40,8 @@ class Planner:
         self._news_seq = 0
         self._again = False
         self._ask_at: float | None = None
+        self.took = Histogram(SHORT_S)
+        """Seconds for each answer of the policy."""
 
     def news(self, seq: int) -> None:
         """The core wants a plan; `seq` is the last event that a policy may want to know of (0: none in particular)."""
@@ -90,6 +93,7 @@ class Planner:
             reason = str(problem)[:2000] or type(problem).__name__
             stimulus = PolicyFailed(**store.stamp(), policy=name, reason=reason)
         took = self._monotonic() - began
+        self.took.observe(took)
         with contextlib.suppress(ElasticError):
             store.command(stimulus)
             store.commit()

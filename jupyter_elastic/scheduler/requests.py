@@ -82,6 +82,10 @@ class DaemonApi(Protocol):
         """Answer with what a user has used, or with `None` all of them."""
         ...
 
+    def metrics(self) -> wire.Metrics:
+        """All figures of this daemon."""
+        ...
+
     def stop(self) -> None:
         """End the daemon after this answer."""
         ...
@@ -354,6 +358,12 @@ def _revoke_key(ask: wire.RevokeKey, api: DaemonApi, context: Context) -> Answer
     stamp = api.store.stamp(context.peer.user)
     api.store.command(RevokeKey(**stamp, key=ask.key, reason=ask.reason[:REASON_CHARS]))
     return wire.Done()
+
+
+@answer.register
+def _read_metrics(_ask: wire.ReadMetrics, api: DaemonApi, context: Context) -> Answer:
+    api.rights.read_metrics(context.peer.caller)
+    return api.metrics()
 
 
 @answer.register

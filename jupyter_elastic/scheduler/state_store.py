@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.restore import LONG, restore, save_snapshot
 from jupyter_elastic.scheduler.shares import Shares
 from jupyter_elastic.scheduler.transport import Peer
@@ -47,6 +48,8 @@ class StateStore:
         """Read the state from the journal. JournalError where that is damaged."""
         self.journal = journal
         self.core, self.replayed = restore(journal, shares)
+        self.commits = Histogram(SHORT_S)
+        """Seconds that it took to put events on disk."""
         self.failing: JournalError | None = None
         """Why nothing can be written now; None when all is well."""
         self.reply: Callable[[Context, wire.AnyAnswer], None] = lambda _context, _answer: None
@@ -106,6 +109,7 @@ class StateStore:
         """Put the batch on disk, then hand it on. False when that failed; then every answer is the reason."""
         events, effects = self._events, self._effects
         self._events, self._effects = [], []
+        began = self._clock.monotonic()
         try:
             self.journal.append(events)
         except JournalError as problem:
@@ -118,6 +122,8 @@ class StateStore:
                 if context not in held:
                     self.reply(context, wire.Refused(code=problem.code, message=str(problem)))
             return False
+        if events:
+            self.commits.observe(self._clock.monotonic() - began)
         self._reports.clear()
         for context, answer in answers:
             self.reply(context, answer)

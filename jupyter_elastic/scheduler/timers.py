@@ -13,6 +13,7 @@ from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
 from jupyter_elastic.scheduler.hosts import one_machine, without_own
+from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.restore import LONG
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.state_store import StateStore
@@ -48,6 +49,8 @@ class Timers:
         self._suspicious: frozenset[foreign.Sighting] = frozenset()
         """Processes that were foreign on leased slots at the last look at the hosts."""
         self._look_soon = False
+        self.lag = Histogram(SHORT_S)
+        """Seconds that the loop came too late for the regular work."""
 
     def set_alarm(self) -> None:
         """Wake up when the next time limit of a job is reached."""
@@ -67,7 +70,9 @@ class Timers:
     async def housekeeping(self) -> None:
         """Do the regular work, for ever."""
         while True:
+            due = self._clock.monotonic() + HOUSEKEEPING_S
             await asyncio.sleep(HOUSEKEEPING_S)
+            self.lag.observe(max(self._clock.monotonic() - due, 0.0))
             if self._store.try_again():
                 self._agents.report_all()
             self._transport.connections.end_silent()

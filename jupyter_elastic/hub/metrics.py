@@ -1,0 +1,162 @@
+"""The daemon's figures for Prometheus, and whether it is ready: `jupyter elastic metrics`, `/metrics`, `/readyz`.
+
+The daemon speaks no HTTP: it is asked once for each scrape. Exit codes of the command: 0 printed, or stopped; 1 the
+daemon did not answer; 2 wrong options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.hub.app import Handler, Listen, Route, application, serve
+from jupyter_elastic.platform import logs
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError
+
+DEFAULT = "127.0.0.1:9464"
+READY_S = 2.0
+"""Who has not answered in so long is not ready."""
+
+
+class Healthz(Handler):
+    """Whether this process lives."""
+
+    def get(self) -> None:
+        """200."""
+        self.finish("ok\n")
+
+
+class Readyz(Handler):
+    """Whether the daemon takes jobs."""
+
+    async def get(self) -> None:
+        """200, or 503 with the reason: it reads its journal, is away, or can't write."""
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        try:
+            problem = (await _ask(self.client)).problem
+        except ElasticError as error:
+            problem = str(error)
+        self.set_status(503 if problem else 200)
+        self.finish(f"not ready: {problem}\n" if problem else "ready\n")
+
+
+class MetricsPage(Handler):
+    """The figures."""
+
+    async def get(self) -> None:
+        """Prometheus' text format; of a daemon that does not answer only that."""
+        self.set_header("Content-Type", CONTENT_TYPE_LATEST)
+        try:
+            answer = await _ask(self.client)
+        except DaemonUnreachable:
+            answer = None
+        self.finish(text(answer))
+
+
+HEALTH: list[Route] = [("healthz", Healthz), ("readyz", Readyz)]
+"""What anybody may ask: no name and no figure is in the answers."""
+ROUTES: list[Route] = [*HEALTH, ("metrics", MetricsPage)]
+"""For an address of their own, which only who scrapes it reaches: nobody is asked who he is."""
+
+
+async def _ask(client: AsyncClient) -> wire.Metrics:
+    return expect(await client.ask(wire.ReadMetrics(), timeout_s=READY_S), wire.Metrics)
+
+
+class _Answered(Collector):
+    """A daemon's answer as prometheus_client takes it."""
+
+    def __init__(self, answer: wire.Metrics | None) -> None:
+        self._answer = answer
+
+    def collect(self) -> Iterable[Metric]:
+        """All families, each name with `elastic_` before it."""
+        yield GaugeMetricFamily("elastic_up", "1 when the daemon answered.", 0 if self._answer is None else 1)
+        for family in self._answer.families if self._answer is not None else ():
+            yield _metric(family)
+
+
+def _metric(family: wire.MetricFamily) -> Metric:
+    name = f"elastic_{family.name}"
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(name, family.text, labels=family.labels)
+        for sample in family.samples:
+            histogram.add_metric(sample.labels, buckets=list(sample.buckets), sum_value=sample.value)
+        return histogram
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(name, family.text, labels=family.labels)
+    for sample in family.samples:
+        metric.add_metric(sample.labels, sample.value)
+    return metric
+
+
+def text(answer: wire.Metrics | None) -> bytes:
+    """Prometheus' text format of an answer; None: the daemon gave none."""
+    return generate_latest(_Answered(answer))
+
+
+def address(given: str) -> Listen:
+    """Where to listen, from `address:port`. BadRequest."""
+    parts = re.fullmatch(r"(\[[\da-fA-F:]+\]|[\w.-]+):(\d{1,5})", given, re.ASCII)
+    if parts is None:
+        raise BadRequest(f"{given} is no address to listen on: expected address:port, as {DEFAULT}")
+    return Listen(parts[1].strip("[]"), int(parts[2]))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the figures once, or serve them; the exit code."""
+    given = _parser().parse_args(arguments)
+    logs.set_up(given.log_format, [logging.StreamHandler()], logging.WARNING)
+    try:
+        if given.listen is not None:
+            asyncio.run(serve(application(AsyncClient(given.endpoint), ROUTES), address(given.listen)))
+            return 0
+        return asyncio.run(_print(given.endpoint))
+    except (ElasticError, OSError) as problem:
+        logs.say(f"there are no metrics: {problem}", given.log_format)
+        return 2 if isinstance(problem, BadRequest) else 1
+
+
+async def _print(endpoint: str | None) -> int:
+    async with AsyncClient(endpoint) as client:
+        try:
+            answer = await _ask(client)
+        except DaemonUnreachable as problem:
+            sys.stdout.write(text(None).decode())
+            logs.say(str(problem), "text")
+            return 1
+    sys.stdout.write(text(answer).decode())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jupyter elastic metrics", description="Print the pool's figures for Prometheus, or serve them."
+    )
+    parser.add_argument(
+        "--listen",
+        nargs="?",
+        const=DEFAULT,
+        metavar="ADDRESS:PORT",
+        help=f"serve /metrics, /healthz and /readyz there ({DEFAULT}); who reaches that address may read them",
+    )
+    parser.add_argument("--endpoint", metavar="ADDRESS", help="the daemon, if it is not the one that is found")
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="text", help="lines for people (text), or JSON objects (text)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
