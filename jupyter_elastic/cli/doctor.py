@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.filesize import decimal as human
 
+from jupyter_elastic.cli.admin import drained
 from jupyter_elastic.cli.commands import print_json, table
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.requests import expect
@@ -76,6 +77,7 @@ def check_daemon() -> Finding:
         endpoint = services.ensure(start=False)
         with Client() as client:
             welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
+            drains = expect(client.ask(wire.ListHosts()), wire.Hosts).drains
     except ElasticError as problem:
         return Finding("daemon", "error", str(problem), "the message says what to do")
     found = (
@@ -85,6 +87,9 @@ def check_daemon() -> Finding:
     if welcome.package != importlib.metadata.version("jupyter-elastic"):
         advice = "the daemon is of another version than this package: restart it when its jobs are over"
         return Finding("daemon", "warning", found, advice)
+    if drains:
+        advice = "jobs wait until an administrator ends that: `jupyter elastic maintenance off`, `host undrain`"
+        return Finding("daemon", "warning", "; ".join((found, *map(drained, drains))), advice)
     return Finding("daemon", "ok", found)
 
 

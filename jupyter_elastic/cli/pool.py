@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
 
+from jupyter_elastic.cli.admin import drained
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.client.job_model import human_time
 from jupyter_elastic.client.requests import expect
@@ -30,14 +31,15 @@ FIRST_S = 20.0
 def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     hosts = expect(connect().ask(wire.ListHosts()), wire.Hosts)
     if given.json:
-        print_json({"kind": hosts.kind, "slots": hosts.slots})
+        print_json({"kind": hosts.kind, "slots": hosts.slots, "drains": hosts.drains})
         return
     rows = table("SLOT", "STATE", "JOB", "OWNER", "DEVICE", "NOTE")
     style = {"free": "green", "leased": "cyan", "draining": "magenta", "out": "red"}
     for slot in hosts.slots:
         job = "" if slot.job is None else str(slot.job)
         state = f"[{style[slot.state]}]{slot.state}[/]"
-        rows.add_row(slot.slot, state, job, *(escape(visible(text)) for text in (slot.owner, slot.device, slot.reason)))
+        note = "; ".join(filter(None, (slot.reason, slot.drained)))
+        rows.add_row(slot.slot, state, job, *(escape(visible(text)) for text in (slot.owner, slot.device, note)))
     console.print(rows)
     if hosts.kind == "cpu":
         console.print("[dim]no GPUs here: slots are CPU cores[/dim]")
@@ -51,7 +53,8 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
     }
     welcome = client.welcome
     if given.json:
-        print_json({"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs)})
+        told = {"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs), "drains": hosts.drains}
+        print_json(told)
         return
     unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
     counted = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
@@ -59,6 +62,7 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
     lines = [
         f"pool: {len(hosts.slots)} {unit}: {counted}",
         f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting",
+        *map(drained, hosts.drains),
     ]
     if welcome is not None:
         up = human_time(time.time() - welcome.started_at)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from jupyter_elastic import types
 from jupyter_elastic.types import (
     AgentPlace,
     AnyEffect,
@@ -28,7 +29,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
-VERSION = 5
+VERSION = 6
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 
@@ -88,6 +89,24 @@ class ResizeJob(Ask, frozen=True, kw_only=True):
     sizes: tuple[int, ...] | UnsetType = UNSET
     preemptible: bool | UnsetType = UNSET
     deadline_at: float | UnsetType | None = UNSET
+
+
+class Drain(Ask, frozen=True, kw_only=True):
+    """Keep a host, a slot or (`target` empty: maintenance) the whole pool from new work. Administrators only.
+
+    Answer: `Done`.
+    """
+
+    target: str = ""
+    reason: str = ""
+    grace_s: float | None = None
+    """As in `DrainSlots`."""
+
+
+class Undrain(Ask, frozen=True, kw_only=True):
+    """End such a drain. Administrators only. Answer: `Done`."""
+
+    target: str = ""
 
 
 class ListJobs(Ask, frozen=True, kw_only=True):
@@ -200,6 +219,8 @@ AnyAsk: TypeAlias = (
     | CancelJob
     | ReleaseJob
     | ResizeJob
+    | Drain
+    | Undrain
     | ListJobs
     | ListHosts
     | ListPolicies
@@ -275,6 +296,8 @@ class Hosts(Answer, frozen=True, kw_only=True):
     slots: tuple[SlotInfo, ...]
     kind: str = "cpu"
     seq: int = 0
+    drains: tuple[types.Drain, ...] = ()
+    """What administrators keep from new work."""
 
 
 class Policies(Answer, frozen=True, kw_only=True):

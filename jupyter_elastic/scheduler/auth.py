@@ -90,6 +90,13 @@ class Rights:
         if not self.is_admin(caller):
             raise NotAllowed(f"only an administrator ({self._admins()}) may release the slots of job {job}")
 
+    def drain(self, user: str) -> None:
+        """May `user` keep slots, or the whole pool, from new work? NotAllowed."""
+        if not self.is_admin(user):
+            raise NotAllowed(
+                f"only an administrator ({self._admins()}) may drain slots or put the pool into maintenance"
+            )
+
     def report(self, user: str, owner: str, job: JobId) -> None:
         """May an agent of `user` report on a job of `owner`? Only the owner's: nobody else can see its processes."""
         if user != owner:

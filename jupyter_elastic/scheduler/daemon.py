@@ -150,6 +150,7 @@ class Daemon:
             store.command(UsePolicy(**store.stamp(), name=policy, reason=reason))
         if not store.commit():
             raise JournalError(str(store.failing))
+        self._timers.set_alarm()
         self._planner.news(0)
         self.transport.start()
         state = store.core.state

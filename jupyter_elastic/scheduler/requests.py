@@ -33,12 +33,14 @@ from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
     ACTIVE,
     Cancel,
+    DrainSlots,
     JobSpec,
     ProgressReported,
     RegisterKey,
     Resize,
     RevokeKey,
     Submit,
+    UndrainSlots,
     UsePolicy,
 )
 from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError, TooMuch
@@ -51,6 +53,7 @@ OPTION_BYTES = 16 * 1024
 SIZES = 1_000
 SPEC_BYTES = 16 * 1024
 METRICS = 100
+LONGEST_GRACE_S = 30 * 86_400.0
 SERVICE = "service:"
 """What the name of a Hub's service begins with in the pool: a user of the same name is somebody else."""
 
@@ -228,6 +231,24 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
 
 
 @answer.register
+def _drain(ask: wire.Drain, api: DaemonApi, context: Context) -> Answer:
+    api.rights.drain(context.peer.user)
+    if ask.grace_s is not None and not 0 <= ask.grace_s <= LONGEST_GRACE_S:
+        raise BadRequest(f"a grace is a number of seconds from 0 to {LONGEST_GRACE_S:,.0f}; without one jobs run on")
+    stamp = api.store.stamp(context.peer.user)
+    reason = ask.reason[:REASON_CHARS]
+    api.store.command(DrainSlots(**stamp, target=ask.target, reason=reason, grace_s=ask.grace_s))
+    return wire.Done()
+
+
+@answer.register
+def _undrain(ask: wire.Undrain, api: DaemonApi, context: Context) -> Answer:
+    api.rights.drain(context.peer.user)
+    api.store.command(UndrainSlots(**api.store.stamp(context.peer.user), target=ask.target))
+    return wire.Done()
+
+
+@answer.register
 def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
     infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit, owner=ask.owner)
@@ -246,7 +267,7 @@ def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
 def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, _context: Context) -> Answer:
     state = api.store.core.state
     kind = "gpu" if any(host.kind == "gpu" for host in state.hosts) else "cpu"
-    return wire.Hosts(slots=tuple(api.store.core.slots()), kind=kind, seq=state.seq)
+    return wire.Hosts(slots=tuple(api.store.core.slots()), kind=kind, seq=state.seq, drains=state.drains)
 
 
 @answer.register

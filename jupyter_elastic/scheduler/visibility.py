@@ -15,6 +15,7 @@ from jupyter_elastic.scheduler.auth import Caller, Rights, name_of
 from jupyter_elastic.scheduler.policies.speed import work_left
 from jupyter_elastic.types import (
     AgentChanged,
+    DrainsChanged,
     Event,
     HostsChanged,
     JobEnded,
@@ -61,6 +62,7 @@ _SEEN: dict[type[Struct], tuple[str, ...]] = {
     JobEnded: ("job", "outcome"),
     JobsForgotten: ("jobs",),
     HostsChanged: ("hosts",),
+    DrainsChanged: ("target", "drained", "drains"),
     PolicyUsed: ("name", "options", "previous", "reason"),
     PlanRejected: ("policy", "reason"),
     PlanAccepted: ("policy", "reasons"),

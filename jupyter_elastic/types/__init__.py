@@ -10,6 +10,7 @@ from jupyter_elastic.types.effects import AnyEffect, Launch, Rescale, Stop
 from jupyter_elastic.types.events import (
     AgentChanged,
     AnyEventData,
+    DrainsChanged,
     Event,
     EventData,
     HostsChanged,
@@ -38,6 +39,7 @@ from jupyter_elastic.types.stimuli import (
     AgentReported,
     Cancel,
     DeathReported,
+    DrainSlots,
     ExitReported,
     Forget,
     HostsReported,
@@ -54,6 +56,7 @@ from jupyter_elastic.types.stimuli import (
     Stimulus,
     Submit,
     Tick,
+    UndrainSlots,
     UsePolicy,
 )
 from jupyter_elastic.types.vocabulary import (
@@ -62,6 +65,7 @@ from jupyter_elastic.types.vocabulary import (
     LOGICAL_WORKERS,
     MAX_WORKERS,
     AgentPlace,
+    Drain,
     GpuProcess,
     Host,
     JobId,

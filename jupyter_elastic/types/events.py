@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from jupyter_elastic.types.vocabulary import (
     AgentPlace,
     Count,
+    Drain,
     Host,
     JobId,
     JobSpec,
@@ -171,6 +172,16 @@ class HostsChanged(EventData, frozen=True, kw_only=True):
     hosts: tuple[Host, ...]
 
 
+class DrainsChanged(EventData, frozen=True, kw_only=True):
+    """An administrator drained or undrained slots."""
+
+    target: Text = ""
+    """As in `Drain`."""
+    drained: bool
+    drains: tuple[Drain, ...]
+    """All that count from now on."""
+
+
 class PolicyUsed(EventData, frozen=True, kw_only=True):
     """A policy decides from now on."""
 
@@ -240,6 +251,7 @@ AnyEventData: TypeAlias = (
     | JobEnded
     | JobsForgotten
     | HostsChanged
+    | DrainsChanged
     | PolicyUsed
     | PlanRejected
     | PlanAccepted

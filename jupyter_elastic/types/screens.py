@@ -55,6 +55,8 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     """Why it is out, or who else uses it."""
     foreign: tuple[GpuProcess, ...] = ()
     """Processes on it that are not of the user who has leased it."""
+    drained: str = ""
+    """By whom it is kept from new work, and why; empty when it isn't."""
 
 
 class PolicyInfo(Record, frozen=True, kw_only=True):

@@ -71,6 +71,22 @@ class UsePolicy(Stimulus, frozen=True, kw_only=True):
     """Source text of a policy given from a cell; empty for an installed one."""
 
 
+class DrainSlots(Stimulus, frozen=True, kw_only=True):
+    """Command: keep slots from new work, and let what runs there leave them."""
+
+    target: Annotated[str, Meta(max_length=300)] = ""
+    """As in `Drain`."""
+    reason: Text = ""
+    grace_s: float | None = None
+    """After so long jobs that are still there are stopped and queued again; None: they run to their end."""
+
+
+class UndrainSlots(Stimulus, frozen=True, kw_only=True):
+    """Command: let slots be used again that were drained under this very name."""
+
+    target: Annotated[str, Meta(max_length=300)] = ""
+
+
 class Propose(Stimulus, frozen=True, kw_only=True):
     """A policy's plan comes back. It is checked as an untrusted one."""
 

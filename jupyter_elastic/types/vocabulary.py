@@ -80,6 +80,28 @@ class Host(Record, frozen=True, kw_only=True):
         return f"{self.name}:{index}"
 
 
+class Drain(Record, frozen=True, kw_only=True):
+    """Slots that an administrator keeps from new work; of the whole pool it is called maintenance."""
+
+    target: Annotated[str, Meta(max_length=300)] = ""
+    """A host, or a slot of it; empty: the whole pool."""
+    reason: Text = ""
+    by: Text
+    at: float
+    due_at: float | None = None
+    """When the jobs that are still there are stopped and queued again; None: they run to their end."""
+
+    def covers(self, host: str, slot: SlotId) -> bool:
+        """Whether the slot is kept from new work by this."""
+        return self.target in {"", host, slot}
+
+    @property
+    def text(self) -> str:
+        """For people: `drained by ada: the fan is broken`."""
+        what = "drained" if self.target else "maintenance"
+        return f"{what} by {self.by}" + (f": {self.reason}" if self.reason else "")
+
+
 class Size(Record, frozen=True, gc=False):
     """How many workers (and parameter servers) a job is given. A server takes one slot, as a worker does."""
 

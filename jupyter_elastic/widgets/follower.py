@@ -275,6 +275,7 @@ class PoolFollower:
             policy_options=active.options if active else {},
             kind=hosts.kind,
             user=welcome.user,
+            maintenance=next((one.text for one in hosts.drains if not one.target), ""),
         )
 
     async def _follow_job(self, job: FollowedJob) -> None:

@@ -45,6 +45,7 @@ class PoolModel:
         policy_options: dict[str, Any] | None = None,
         kind: str = "cpu",
         user: str = "",
+        maintenance: str = "",
     ) -> None:
         self.seq = seq
         self.jobs: dict[JobId, JobInfo] = {}
@@ -54,6 +55,8 @@ class PoolModel:
         self.slots: dict[SlotId, SlotInfo] = {slot.slot: slot for slot in slots}
         self.policy, self.policy_options = policy, policy_options or {}
         self.kind, self.user = kind, user
+        self.maintenance = maintenance
+        """Who has put the pool into maintenance, and why; empty when nobody has."""
         self.forecasts: dict[JobId, tuple[float, float]] = {}
         """Wait ranges as absolute times, from whoever asks the what-if."""
         self.shadows: list[ShadowRow] = []
@@ -112,6 +115,8 @@ class PoolModel:
                 self.forecasts.pop(data.job, None)
             case events.HostsChanged():
                 self._set_hosts(data)
+            case events.DrainsChanged():
+                self._set_drains(event.at, data)
             case events.PolicyUsed():
                 self.policy, self.policy_options = data.name, data.options
                 self.switches.appendleft(
@@ -151,7 +156,8 @@ class PoolModel:
             box = self.slots.get(slot)
             if box is not None and box.job == data.job:
                 reason = in_use_by(box.foreign) if box.foreign else box.reason
-                self._set_slot(slot, state="out" if reason else "free", job=None, owner="", reason=reason, foreign=())
+                state = "out" if reason or box.drained else "free"
+                self._set_slot(slot, state=state, job=None, owner="", reason=reason, foreign=())
         info = self.jobs.get(data.job)
         if info is not None:
             self._change(data.job, slots=tuple(slot for slot in info.slots if slot not in data.slots))
@@ -167,10 +173,19 @@ class PoolModel:
                 name = host.slot_id(slot.index)
                 old = self.slots.get(name)
                 if old is None or old.job is None:
-                    old = SlotInfo(slot=name, state="out" if slot.out else "free", device=slot.device)
+                    old = SlotInfo(slot=name, state="free", device=slot.device, drained=old.drained if old else "")
                 reason = slot.out or also_used_by(slot.processes)
-                boxes[name] = msgspec.structs.replace(old, reason=reason, foreign=slot.processes)
+                boxes[name] = _in_or_out(msgspec.structs.replace(old, reason=reason, foreign=slot.processes))
         self.slots = boxes
+
+    def _set_drains(self, at: float, data: events.DrainsChanged) -> None:
+        for name, slot in self.slots.items():
+            covering = [one.text for one in data.drains if one.covers(name.rpartition(":")[0], name)]
+            self.slots[name] = _in_or_out(msgspec.structs.replace(slot, drained="; ".join(covering)))
+        self.maintenance = next((one.text for one in data.drains if not one.target), "")
+        changed = next((one for one in data.drains if one.target == data.target), None)
+        what = data.target or "the pool"
+        self._note(at, None, f"{what}: {changed.text}" if changed else f"{what} takes work again")
 
     def _change(self, job: JobId, **changes: Any) -> None:
         if job in self.jobs:
@@ -242,13 +257,15 @@ class PoolModel:
             started_at=info.started_at,
             fraction=fraction_done(info.progress),
             wait_s=(max(0.0, forecast[0] - now), max(0.0, forecast[1] - now)) if forecast else None,
-            reason=info.reason,
+            reason=(position is not None and self.maintenance) or info.reason,
         )
 
     def _hosts(self) -> list[HostBox]:
         hosts: dict[str, list[SlotBox]] = {}
         for name, slot in sorted(self.slots.items(), key=lambda item: _natural(item[0])):
-            box = SlotBox(slot=name, state=slot.state, job=slot.job, owner=slot.owner, reason=slot.reason)
+            box = SlotBox(
+                slot=name, state=slot.state, job=slot.job, owner=slot.owner, reason=slot.reason or slot.drained
+            )
             hosts.setdefault(name.rpartition(":")[0], []).append(box)
         return [HostBox(name=name, slots=slots) for name, slots in hosts.items()]
 
@@ -276,6 +293,13 @@ class PoolModel:
             for user, slots in point.leased.items():
                 used[user] += slots * max(0.0, until - point.at)
         return used
+
+
+def _in_or_out(slot: SlotInfo) -> SlotInfo:
+    """The slot in the state that it has when nobody holds it; else as it is."""
+    if slot.job is not None:
+        return slot
+    return msgspec.structs.replace(slot, state="out" if slot.reason or slot.drained else "free")
 
 
 def _natural(slot: SlotId) -> tuple[str, int]:

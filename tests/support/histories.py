@@ -21,6 +21,7 @@ from jupyter_elastic.types import (
     AnyEventData,
     Cancel,
     DeathReported,
+    DrainSlots,
     Event,
     ExitReported,
     Forget,
@@ -50,6 +51,7 @@ from jupyter_elastic.types import (
     Stop,
     Submit,
     Tick,
+    UndrainSlots,
     UsePolicy,
     View,
 )
@@ -441,6 +443,20 @@ class World:
             hosts.append(replace(host, slots=slots))
         self.step(HostsReported, hosts=tuple(hosts) if r.random() < 0.5 else HOSTS)
 
+    def drain(self) -> None:
+        """An administrator keeps slots from new work, or lets them go again."""
+        r = self.random
+        target = r.choice(("lab1", "lab1:0", "lab1:3", "lab2", "lab3:1", "", "lab9", "lab4"))
+        before = self.core.state.drains
+        if r.random() < 0.7:
+            self.refused(DrainSlots, by="root", target=target, reason="fan", grace_s=r.choice((None, 0.0, 5.0, 60.0)))
+            self.step(Tick)
+        else:
+            self.refused(UndrainSlots, by="root", target=target)
+        for drain in before:
+            if drain in self.core.state.drains and r.random() < 0.6:
+                self.step(UndrainSlots, by="root", target=drain.target)
+
     def pass_time(self) -> None:
         r = self.random
         self.now += r.choice((0.0, 0.1, 1.0, 1.0, 5.0, 20.0, -30.0))
@@ -479,6 +495,7 @@ class World:
             self.deliver: 30,
             self.hostile: 3,
             self.change_hosts: 4,
+            self.drain: 3,
             self.pass_time: 12,
             self.look: 2,
         }
@@ -522,6 +539,8 @@ class World:
     def calm(self) -> None:
         """Then peace: everything is delivered, hosts are back, and every job must come to its end."""
         self.step(HostsReported, hosts=HOSTS)
+        for drain in self.core.state.drains:
+            self.step(UndrainSlots, target=drain.target)
         self.step(UsePolicy, name="fifo", options={"calm": True})
         for owner in OWNERS:
             if not self.connected[owner]:

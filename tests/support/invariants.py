@@ -70,6 +70,8 @@ def _check_job(job: Job) -> None:
 
 
 def _check_slots(state: State) -> None:
+    for job in state.jobs.values():
+        _that(job.leaving == any(state.slots[slot].drained for slot in job.slots), f"job {job.job} is to leave or not")
     present = {host.slot_id(slot.index) for host in state.hosts for slot in host.slots}
     _that(present <= state.slots.keys(), "a slot of a host has no entry")
     leased = Counter(slot for job in state.jobs.values() for slot in job.slots)
@@ -84,4 +86,6 @@ def _check_slots(state: State) -> None:
         _that(entry.gone == (slot_id not in present), f"{slot_id} is gone in one entry only")
         _that(not entry.gone or (entry.job is not None and bool(entry.out)), f"{slot_id} is gone and not given up")
         _that(not (entry.out and slot_id in leased), f"{slot_id} is out ({entry.out}) but leased and not draining")
+        covered = any(drain.covers(entry.host, slot_id) for drain in state.drains)
+        _that(entry.drained == covered, f"{slot_id} is drained in one entry only")
         _that(entry.job is not None or entry.granted == 0, f"{slot_id} is free but granted")

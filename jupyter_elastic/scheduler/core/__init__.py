@@ -7,10 +7,11 @@ follows from the events alone, so folding a journal gives the same state again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core import drains
 from jupyter_elastic.scheduler.core.decide import decide, found, limit_at
 from jupyter_elastic.scheduler.core.explain import explain, until
 from jupyter_elastic.scheduler.core.most import Most, exceeded
@@ -21,6 +22,7 @@ from jupyter_elastic.scheduler.core.view import Views, job_info, job_view, slot_
 from jupyter_elastic.types import (
     AgentChanged,
     AnyEffect,
+    DrainsChanged,
     Event,
     HostsChanged,
     JobEnded,
@@ -51,6 +53,7 @@ _NEWS = (
     JobResized,
     JobEnded,
     HostsChanged,
+    DrainsChanged,
     PolicyUsed,
     AgentChanged,
 )
@@ -178,10 +181,11 @@ class Core:
         return until(self.state, found(self.state, job), now)
 
     def next_wakeup(self, now: float) -> float | None:
-        """When the next time limit is reached (not before `now`): a Tick is due then. None: never."""
-        limits = (limit_at(self.state.jobs[job]) for job in self.state.active)
-        due = min((limit for limit in limits if limit is not None), default=None)
-        return None if due is None else max(due, now)
+        """When a job's time is up or it leaves drained slots (not before `now`): a Tick is due then. None: never."""
+        active = [self.state.jobs[job] for job in self.state.active]
+        limits = [limit for job in active if (limit := limit_at(job)) is not None]
+        due = min((*limits, *(drains.leaves_at(self.state, job) for job in active)), default=inf)
+        return None if due == inf else max(due, now)
 
 
 def _again(policy: str, events: tuple[Event, ...]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET, convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import keys, placement, plan
+from jupyter_elastic.scheduler.core import drains, keys, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, needs
 from jupyter_elastic.types import (
@@ -23,6 +23,7 @@ from jupyter_elastic.types import (
     AnyEventData,
     Cancel,
     DeathReported,
+    DrainSlots,
     ExitReported,
     Forget,
     Host,
@@ -57,6 +58,7 @@ from jupyter_elastic.types import (
     StopRequested,
     Submit,
     Tick,
+    UndrainSlots,
     UsePolicy,
     WorkerDied,
     WorkerReplaced,
@@ -380,6 +382,8 @@ def _tick(state: State, tick: Tick) -> EventList:
         if limit is not None and due is not None and tick.at >= due:
             reason = f"it ran for its time limit of {limit:g} s; give it more with --max-time"
             events.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
+        elif tick.at >= drains.leaves_at(state, job):
+            events.append(drains.leave(state, job))
     return events
 
 
@@ -416,7 +420,7 @@ def _hosts_reported(state: State, report: HostsReported) -> EventList:
     for job in state.active_jobs():
         lost = [slot for slot in job.slots if slot not in usable]
         if lost:
-            events.append(_without(state, job, lost))
+            events.append(drains.without(state, job, lost, f"host lost: {', '.join(lost)}"))
     return events
 
 
@@ -430,17 +434,6 @@ def _distinct(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     return tuple(found)
 
 
-def _without(state: State, job: Job, lost: list[SlotId]) -> AnyEventData:
-    """The job goes on without the lost slots if it can regroup, else it is queued again."""
-    reason = f"host lost: {', '.join(lost)}"
-    workers, servers = (tuple(slot for slot in part if slot not in lost) for part in plan.split(job))
-    size = job.largest(len(workers)) if len(servers) >= job.spec.min_servers else 0
-    if size and not job.rigid and job.phase in ("running", "rescaling"):
-        kept = placement.keep(workers, state.hosts_of(workers), size)
-        return plan.rescale(job, (*kept, *servers), len(servers), reason)
-    return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
-
-
 _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     Submit: _submit,
     Cancel: _cancel,
@@ -448,6 +441,8 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     UsePolicy: _use_policy,
     RegisterKey: keys.register,
     RevokeKey: keys.revoke,
+    DrainSlots: drains.drain,
+    UndrainSlots: drains.undrain,
     Propose: _propose,
     PolicyFailed: _policy_failed,
     HostsReported: _hosts_reported,

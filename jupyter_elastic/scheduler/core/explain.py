@@ -5,6 +5,9 @@ Knows the state. Guesses nothing that it can't tell from it, and says "about" wh
 
 from __future__ import annotations
 
+from math import inf
+
+from jupyter_elastic.scheduler.core import drains
 from jupyter_elastic.scheduler.core.state import Job, State, needs
 from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.types import JobId, Phase, size_stays
@@ -45,7 +48,7 @@ def until(state: State, job: Job, now: float) -> str:
     It is apart because whoever has a forecast of the wait shows that instead.
     """
     need = needs(job.spec)
-    if job.phase != "queued" or state.absent(job.owner) or need > state.capacity:
+    if job.phase != "queued" or state.absent(job.owner) or need > state.capacity or state.maintenance is not None:
         return ""
     before = _before(state, job)
     ahead = sum(needs(state.jobs[other].spec) for other in before)
@@ -88,12 +91,18 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         remedy = "; run `jupyter elastic agent` to go on" if whole else ""
         lines.append(f"The agent of {job.owner} is not connected{remedy}.")
         return lines
+    maintenance = state.maintenance
+    if maintenance is not None:
+        since = span(now - maintenance.at)
+        lines.append(f"The pool is in {maintenance.text} (since {since}). No job starts until that is over.")
+        return lines
     free = sum(1 for _ in state.free())
     draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
     if need > state.capacity:
         out = state.total - state.capacity
         lines.append(f"The pool can't give {need} now ({count(out)} out): it waits for slots to come back.")
+        lines += [f"{one.target} is {one.text}." for one in state.drains]
         return lines
     before = _before(state, job)
     if before:
@@ -106,7 +115,7 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
 
 def _draining(state: State) -> dict[JobId, int]:
     """Slots that can be leased once their job has released them, by job."""
-    counts = {job.job: sum(not state.slots[slot].out for slot in job.draining) for job in state.active_jobs()}
+    counts = {job.job: sum(state.slots[slot].leasable for slot in job.draining) for job in state.active_jobs()}
     return {job: slots for job, slots in counts.items() if slots}
 
 
@@ -122,10 +131,18 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
     if job.changed_at is not None:
         lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
+    if job.leaving:
+        lines.append(_leaves(state, job, now))
     reason = state.reasons.get(job.job)
     if reason and reason != job.reason:
         lines.append(f"Policy {state.policy} says: {reason}.")
     return lines
+
+
+def _leaves(state: State, job: Job, now: float) -> str:
+    when = drains.leaves_at(state, job)
+    then = "it may run there to its end" if when == inf else f"it is stopped and queued again in {span(when - now)}"
+    return f"{drains.text(state, job)}: {then}."
 
 
 def _trains(state: State, job: Job, now: float) -> list[str]:
@@ -184,7 +201,7 @@ def finish(job: Job, now: float) -> float | None:
 
 def expected(state: State, need: int, now: float) -> float | None:
     """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
-    have = sum(not slot.out and (slot.job is None or slot.draining) for slot in state.slots.values())
+    have = sum(slot.leasable and (slot.job is None or slot.draining) for slot in state.slots.values())
     ends = [(finish(job, now), job.job, len(job.slots)) for job in state.active_jobs()]
     for end, _, slots in sorted((end, job, slots) for end, job, slots in ends if end is not None):
         have += slots

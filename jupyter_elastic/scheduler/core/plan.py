@@ -51,7 +51,7 @@ def judge(state: State, plan: Any) -> str | None:
         job = state.jobs[number]
         return None if ignored(state, job) else job_view(job)
 
-    held = (job_view(job) for job in state.active_jobs() if job.slots and not job.spec.preemptible)
+    held = (view for job in state.active_jobs() if job.slots and not (view := job_view(job)).preemptible)
     return _judge(plan, find, held, state.capacity)
 
 
@@ -186,7 +186,7 @@ class _Difference:
         """Those of a job's slots that can be leased once it has released them; none if nobody is there to release."""
         if self._state.absent(job.owner):
             return []
-        return [slot for slot in slots if not self._state.slots[slot].out]
+        return [slot for slot in slots if self._state.slots[slot].leasable]
 
     def events(self) -> list[AnyEventData]:
         state = self._state

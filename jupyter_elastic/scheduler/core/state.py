@@ -22,6 +22,8 @@ from jupyter_elastic.types import (
     AgentChanged,
     AgentPlace,
     AnyEventData,
+    Drain,
+    DrainsChanged,
     Event,
     GpuProcess,
     Host,
@@ -65,6 +67,8 @@ class SlotState(Struct):
     device: str = ""
     out: str = ""
     """Why it can't be leased; empty when it can."""
+    drained: bool = False
+    """Whether it is to take nothing new: what holds it leaves it."""
     gone: bool = False
     """Its host is lost; its entry is kept until the last lease is released."""
     job: JobId | None = None
@@ -77,7 +81,17 @@ class SlotState(Struct):
     @property
     def free(self) -> bool:
         """Whether it can be leased now."""
-        return self.job is None and not self.out
+        return self.job is None and self.leasable
+
+    @property
+    def leasable(self) -> bool:
+        """Whether it can be leased once nobody holds it."""
+        return not self.out and not self.drained
+
+    @property
+    def vacated(self) -> bool:
+        """Whether it is drained and nobody runs there any more; until then it counts among what plans give away."""
+        return self.drained and (self.job is None or self.draining)
 
 
 _NOTHING_LEARNED = Learned()
@@ -111,6 +125,8 @@ class Job(Struct, kw_only=True):
     elastic: bool | None = None
     """Whether the cell of this attempt has come to an elastic loop; None: nothing is known yet."""
     draining: tuple[SlotId, ...] = ()
+    leaving: bool = False
+    """Whether a slot of `slots` is drained: plans leave such a job what it has (`core/drains.py`)."""
     started_at: float | None = None
     changed_at: float | None = None
     ended_at: float | None = None
@@ -191,6 +207,7 @@ class State(Struct, kw_only=True):
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
     slots: dict[SlotId, SlotState] = field(default_factory=dict)
+    drains: tuple[Drain, ...] = ()
     agents: dict[str, bool] = field(default_factory=dict)
     """Users whose agent was ever seen, and whether it is connected."""
     ids: dict[str, int] = field(default_factory=dict)
@@ -211,12 +228,18 @@ class State(Struct, kw_only=True):
 
     @property
     def capacity(self) -> int:
-        """Slots that are not out."""
-        return sum(not slot.out for host in self.hosts for slot in host.slots)
+        """Slots that plans can give away, or leave to who has them."""
+        present = ((slot, self.slots[host.slot_id(slot.index)]) for host in self.hosts for slot in host.slots)
+        return sum(not slot.out and not entry.vacated for slot, entry in present)
+
+    @property
+    def maintenance(self) -> Drain | None:
+        """The drain of the whole pool."""
+        return next((drain for drain in self.drains if not drain.target), None)
 
     @property
     def total(self) -> int:
-        """Slots of all present hosts, those out among them."""
+        """Slots of all present hosts, those out or drained among them."""
         return sum(len(host.slots) for host in self.hosts)
 
     def find(self, job: JobId) -> Job | None:
@@ -328,6 +351,7 @@ def _hold(state: State, job: Job, at: float, data: JobStarted | RescaleRequested
         if entry is not None and entry.job is None:
             entry.job, entry.draining, entry.granted = job.job, False, data.generation
     job.slots, job.servers = data.slots, data.servers
+    _leave(state, job)
     job.changed_at, job.reason = at, data.reason
 
 
@@ -351,7 +375,7 @@ def _stop_requested(state: State, job: Job, at: float, data: StopRequested) -> N
     job.account(at)
     job.phase = after(job.phase, data)
     _drain(state, job, job.slots)
-    job.slots, job.servers = (), 0
+    job.slots, job.servers, job.leaving = (), 0, False
     job.stop, job.reason = data.how, data.reason
 
 
@@ -371,6 +395,7 @@ def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
         servers = job.slots[len(job.slots) - job.servers :]
         job.servers = sum(slot not in gone for slot in servers)
         job.slots = tuple(slot for slot in job.slots if slot not in gone)
+        _leave(state, job)
     job.draining = tuple(slot for slot in job.draining if slot not in gone)
 
 
@@ -456,6 +481,23 @@ def _hosts_changed(state: State, data: HostsChanged) -> None:
             entry.out, entry.gone = "host lost", True
             present[slot_id] = entry
     state.slots = present
+    _mark_drained(state)
+
+
+def _drains_changed(state: State, data: DrainsChanged) -> None:
+    state.drains = data.drains
+    _mark_drained(state)
+
+
+def _mark_drained(state: State) -> None:
+    for slot_id, entry in state.slots.items():
+        entry.drained = any(drain.covers(entry.host, slot_id) for drain in state.drains)
+    for job in state.active_jobs():
+        _leave(state, job)
+
+
+def _leave(state: State, job: Job) -> None:
+    job.leaving = any(state.slots[slot].drained for slot in job.slots if slot in state.slots)
 
 
 def _policy_used(state: State, data: PolicyUsed) -> None:
@@ -493,6 +535,7 @@ def _key_revoked(state: State, data: KeyRevoked) -> None:
 _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
+    DrainsChanged: _drains_changed,
     PolicyUsed: _policy_used,
     PlanRejected: _plan_rejected,
     PlanAccepted: _plan_accepted,

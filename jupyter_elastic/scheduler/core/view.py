@@ -16,6 +16,7 @@ from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State
 from jupyter_elastic.types import (
     AnyEventData,
+    DrainsChanged,
     HostsChanged,
     HostView,
     JobId,
@@ -31,7 +32,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.texts import also_used_by
 
-_MOVES_SLOTS = (HostsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested)
+_MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested)
 
 
 class Views:
@@ -56,6 +57,9 @@ class Views:
         """An event was written: what it changed must be drawn again."""
         if isinstance(data, _MOVES_SLOTS):
             self._hosts = None
+        if isinstance(data, HostsChanged | DrainsChanged):  # whose slots are drained now?
+            self._jobs.clear()
+            self._stale = None
         job: JobId | None = getattr(data, "job", None)
         if job is not None and self._stale is not None:
             self._stale.add(job)
@@ -137,7 +141,7 @@ def job_view(job: Job) -> JobView:
         min_servers=spec.min_servers,
         max_servers=spec.max_servers,
         priority=spec.priority,
-        preemptible=spec.preemptible,
+        preemptible=spec.preemptible and not job.leaving,
         deadline_at=spec.deadline_at,
         max_time_s=spec.max_time_s,
         estimate_s=spec.estimate_s,
@@ -153,7 +157,7 @@ def _host_views(state: State) -> Iterable[HostView]:
         found = [state.slots[host.slot_id(slot.index)] for slot in host.slots]
         yield HostView(
             name=host.name,
-            capacity=sum(not entry.out for entry in found),
+            capacity=sum(not entry.out and not entry.vacated for entry in found),
             free=sum(entry.free for entry in found),
             draining=sum(entry.draining for entry in found),
         )
@@ -162,6 +166,8 @@ def _host_views(state: State) -> Iterable[HostView]:
 def job_info(state: State, job: Job) -> JobInfo:
     """A job as people see it."""
     reason = (state.reasons.get(job.job) if job.phase == "queued" else None) or job.reason
+    if job.phase == "queued" and state.maintenance is not None:
+        reason = state.maintenance.text
     return replace(convert(job, JobInfo, from_attributes=True), reason=reason)
 
 
@@ -178,6 +184,8 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         kind = "out"
     elif entry.job is not None:
         kind = "draining" if entry.draining else "leased"
+    elif entry.drained:
+        kind = "out"
     owner = "" if entry.job is None else state.owner_of(entry.job) or ""
     return SlotInfo(
         slot=slot,
@@ -187,4 +195,5 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         device=entry.device,
         reason=entry.out or also_used_by(entry.foreign),
         foreign=entry.foreign,
+        drained="; ".join(drain.text for drain in state.drains if drain.covers(entry.host, slot)),
     )

@@ -9,6 +9,8 @@ import msgspec
 
 from jupyter_elastic.types import (
     AnyEventData,
+    Drain,
+    DrainsChanged,
     Event,
     GpuProcess,
     Host,
@@ -169,6 +171,22 @@ def test_a_leased_slot_that_another_uses_says_so_and_is_out_when_it_is_released(
     story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:0",)))
     (box,) = story.screen().hosts[0].slots
     assert (box.state, box.reason) == ("out", "in use outside the pool by bob (python, pid 9)")
+
+
+def test_drained_slots_and_maintenance_are_shown_until_they_end() -> None:
+    story = Story(slots=2)
+    story.tell(JobSubmitted(job=1, owner="ann", spec=spec()))
+    fan = Drain(target="lab:0", reason="fan", by="ada", at=0.0)
+    story.tell(DrainsChanged(target="lab:0", drained=True, drains=(fan,)))
+    boxes = story.screen().hosts[0].slots
+    assert [(box.state, box.reason) for box in boxes] == [("out", "drained by ada: fan"), ("free", "")]
+    story.tell(DrainsChanged(target="", drained=True, drains=(fan, Drain(reason="driver", by="ada", at=1.0))))
+    assert {box.state for box in story.screen().hosts[0].slots} == {"out"}
+    assert story.screen().jobs[0].reason == "maintenance by ada: driver"
+    assert story.screen().notes[0].text == "the pool: maintenance by ada: driver"
+    story.tell(DrainsChanged(target="", drained=False, drains=(fan,)))
+    assert [box.state for box in story.screen().hosts[0].slots] == ["out", "free"]
+    assert story.screen().jobs[0].reason != "maintenance by ada: driver"
 
 
 def test_begins_from_what_the_daemon_answers_and_travels_as_json() -> None:

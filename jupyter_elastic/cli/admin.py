@@ -1,0 +1,96 @@
+"""The commands of an administrator: slots and the whole pool kept from new work."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from rich.console import Console
+from rich.markup import escape
+
+from jupyter_elastic.cli.commands import Command, Connect, print_json
+from jupyter_elastic.client import Client
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import Drain
+from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.texts import visible
+
+MAINTENANCE_GRACE_S = 300.0
+
+
+def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    if given.action == "drain":
+        client.ask(wire.Drain(target=given.slots, reason=given.reason, grace_s=given.grace))
+    elif given.reason or given.grace is not None:
+        raise BadRequest("--reason and --grace are for `host drain`; leave them out")
+    else:
+        client.ask(wire.Undrain(target=given.slots))
+    _show(given, _drains(client), console)
+
+
+def _maintenance(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    client = connect()
+    if given.action == "on":
+        if not given.reason:
+            raise BadRequest('say why, because everybody who waits reads it: maintenance on --reason "new driver"')
+        client.ask(wire.Drain(reason=given.reason, grace_s=given.grace))
+    elif given.action == "off":
+        client.ask(wire.Undrain())
+    _show(given, [one for one in _drains(client) if not one.target], console)
+
+
+def _drains(client: Client) -> tuple[Drain, ...]:
+    return expect(client.ask(wire.ListHosts()), wire.Hosts).drains
+
+
+def _show(given: argparse.Namespace, drains: list[Drain] | tuple[Drain, ...], console: Console) -> None:
+    if given.json:
+        print_json({"drains": drains})
+    else:
+        console.print(escape("\n".join(map(drained, drains)) or "the pool takes work"))
+
+
+def drained(drain: Drain) -> str:
+    """A drain as a line: `lab1:1 drained by ada: the fan is broken; what is there ends by 16:20:00`."""
+    due = ""
+    if drain.due_at is not None:
+        due = f"; what is there ends by {time.strftime('%m-%d %H:%M:%S', time.localtime(drain.due_at))}"
+    return visible(f"{drain.target or 'the pool:'} {drain.text}{due}")
+
+
+def _host_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("drain", "undrain"))
+    parser.add_argument("slots", metavar="HOST[:SLOT]", type=_target, help="all slots of a host, or one")
+    parser.add_argument("--reason", default="", help="what everybody sees")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        help="stop what can't leave by itself after so many seconds, and queue it again; left out: it runs to its end",
+    )
+
+
+def _target(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("name a host or a slot; the whole pool is `jupyter elastic maintenance on`")
+    return text
+
+
+def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=("on", "off"), help="left out: what is so now")
+    parser.add_argument("--reason", default="", help="what everybody sees who waits")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=MAINTENANCE_GRACE_S,
+        metavar="S",
+        help="seconds after which what can't be paused without loss is stopped and queued again (300)",
+    )
+
+
+HOST = Command("keep a host or a slot from new work, by an administrator", _host, _host_arguments, notebook=False)
+MAINTENANCE = Command(
+    "pause the whole pool, by an administrator", _maintenance, _maintenance_arguments, notebook=False
+)  # fmt: skip
