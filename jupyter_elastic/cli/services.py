@@ -28,6 +28,11 @@ def metrics(argv: Sequence[str]) -> NoReturn:
     _become("jupyter_elastic.hub.metrics", argv)
 
 
+def slot_agent(argv: Sequence[str]) -> NoReturn:
+    """Keep each job to the GPUs that it has leased (for root, on a machine that several share)."""
+    _become("jupyter_elastic.slot_agent", argv)
+
+
 def _become(module: str, argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606 - this process becomes it

@@ -272,6 +272,8 @@ class WorkersEngine:
             folder=str(self.context.folder),
             fifo=self.context.fifo,
             job=self.context.job,
+            attempt=self.context.attempt,
+            slot=member.slot,
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
             env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, size)},

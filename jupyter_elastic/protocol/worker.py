@@ -51,6 +51,8 @@ class Start(_Message, frozen=True, kw_only=True):
     fifo: str = ""
     """With it the kernel ends this worker when the driver is gone; empty: the job has no lease."""
     job: types.JobId
+    attempt: int = 0
+    slot: types.SlotId = ""
     restarts: int = 0
     """How often the cell was started before, in this attempt and those before it."""
     newcomer: bool = False

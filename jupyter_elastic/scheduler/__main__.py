@@ -19,10 +19,10 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 
-from jupyter_elastic.platform import endpoints, logs, paths, private_files, processes
+from jupyter_elastic.platform import endpoints, logs, paths, private_files, processes, systemd
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.scheduler import hosts, plugins, systemd
+from jupyter_elastic.scheduler import hosts, plugins
 from jupyter_elastic.scheduler.auth import Keys, Rights, user_name
 from jupyter_elastic.scheduler.config import Options, read_options
 from jupyter_elastic.scheduler.connections import raise_descriptor_limit

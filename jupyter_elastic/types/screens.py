@@ -53,6 +53,9 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     device: str = ""
     reason: str = ""
     """Why it is out, or who else uses it."""
+    attempt: int | None = None
+    uid: int | None = None
+    """The UNIX id of the owner; None: the owner has come by a key."""
     foreign: tuple[GpuProcess, ...] = ()
     """Processes on it that are not of the user who has leased it."""
     drained: str = ""

@@ -37,10 +37,11 @@ from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_name
 from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.types.errors import ElasticError
-from jupyter_elastic.worker import display, environment, late_variables, plugin, seeds
+from jupyter_elastic.worker import display, environment, late_variables, plugin, seeds, slot_agent
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.stacks import Watch
@@ -158,6 +159,10 @@ class Worker:
     # --- before the cell
 
     def _prepare(self, payload: Payload) -> None:
+        if self._order.visible:  # before anything could open a device
+            asked = Enter(self._order.job, self._order.attempt, self._order.slot)
+            if problem := slot_agent.enter(asked):
+                sys.stderr.write(f"jupyter-elastic: the machine's slot agent has refused this worker: {problem}\n")
         os.environ.update({**self._order.env, **payload.env})
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible

@@ -186,6 +186,7 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         kind = "draining" if entry.draining else "leased"
     elif entry.drained:
         kind = "out"
+    job = None if entry.job is None else state.jobs.get(entry.job)
     owner = "" if entry.job is None else state.owner_of(entry.job) or ""
     return SlotInfo(
         slot=slot,
@@ -194,6 +195,8 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         owner=owner,
         device=entry.device,
         reason=entry.out or also_used_by(entry.foreign),
+        attempt=None if job is None else job.attempt,
+        uid=state.ids.get(owner),
         foreign=entry.foreign,
         drained="; ".join(drain.text for drain in state.drains if drain.covers(entry.host, slot)),
     )

@@ -59,11 +59,14 @@ def test_the_command_of_the_unit_says_that_it_is_ready_and_lives_and_stops(pool_
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd isn't installed")
-def test_systemd_has_nothing_to_say_against_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/opt/jupyter-elastic/bin/jupyter-elastic", sys.executable))
+@pytest.mark.parametrize("name", sorted(path.name for path in UNIT.parent.glob("*.service")))
+def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path, name: str) -> None:
+    unit = tmp_path / name
+    text = (UNIT.parent / name).read_text()
+    unit.write_text(text.replace("/opt/jupyter-elastic/bin/jupyter-elastic", sys.executable))
+    checked = str(unit).replace("@.", "@1000.")
     seen = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60
+        ["systemd-analyze", "verify", checked], capture_output=True, text=True, check=False, timeout=60
     )
     assert (seen.returncode, seen.stderr) == (0, "")
 

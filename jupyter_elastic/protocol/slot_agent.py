@@ -1,0 +1,34 @@
+"""What a worker asks the machine's slot agent: to be let to the device of the slot that its job has leased. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from jupyter_elastic.protocol.framing import Frames
+from jupyter_elastic.types import JobId, SlotId
+from jupyter_elastic.types.vocabulary import Count
+
+SOCKET = "/run/elastic-slot-agent/agent.sock"
+VARIABLE = "JUPYTER_ELASTIC_SLOT_AGENT"
+"""Names another socket."""
+MAX_MESSAGE = 4096
+
+
+class Enter(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The asking process, which the kernel names, and all that it starts from now on run on this slot."""
+
+    job: JobId
+    attempt: Count
+    slot: Annotated[SlotId, Meta(max_length=300)]
+
+
+class Entered(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """It may open the slot's device, and no other of the pool; or the reason why it is where it was."""
+
+    problem: str = ""
+
+
+ASKS: Frames[Enter] = Frames(Enter, "the slot agent", MAX_MESSAGE)
+ANSWERS: Frames[Entered] = Frames(Entered, "the slot agent", MAX_MESSAGE)

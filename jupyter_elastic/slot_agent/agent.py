@@ -1,0 +1,236 @@
+"""Keeps each job of a pool to the devices of the slots that it has leased; runs as root, beside the daemon.
+
+The daemon's events say which attempt holds which slot. A worker that asks is put into the control group of its lease,
+where it can open the slot's device and no other of the pool. When a lease ends, all that is left in its group is
+killed: what has opened a device keeps it, whatever the rules say by then. Knows the client and control groups; reads
+nothing that a user wrote but one small typed ask, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.platform.peer import Peer, peer_of
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.protocol.slot_agent import ANSWERS, ASKS, MAX_MESSAGE, Enter, Entered
+from jupyter_elastic.slot_agent.cgroups import Cgroups, Device
+from jupyter_elastic.types import HostsChanged, JobStarted, RescaleRequested, SlotId, SlotInfo, SlotsReleased
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, ProtocolError
+
+RETRY_S = 1.0
+PACE_S = 0.1
+"""The pool is looked at so often at most, however many ask."""
+ASK_S = 5.0
+"""How long who has connected may take to ask, and how long an answer may take."""
+MOST_ASKS, MOST_BY_USER = 256, 32
+"""Connections at once."""
+_MOVES = (HostsChanged, JobStarted, RescaleRequested, SlotsReleased)
+
+log = logging.getLogger(__name__)
+
+
+class Lease(NamedTuple):
+    """Who has leased a slot, and the name of its group."""
+
+    slot: str
+    job: int
+    attempt: int
+    uid: int | None
+
+    @property
+    def name(self) -> str:
+        """Of its group."""
+        return f"{self.job}.{self.attempt}"
+
+
+class SlotAgent:
+    """See the module."""
+
+    def __init__(self, client: AsyncClient, cgroups: Cgroups) -> None:
+        self._client = client
+        self._cgroups = cgroups
+        self._leases: dict[SlotId, Lease] = {}
+        self._news = asyncio.Event()
+        self._looked = asyncio.Condition()
+        self._begun = self._done = 0
+        """Looks at the pool: the last that was begun, and the last that has succeeded."""
+        self._moving = asyncio.Lock()
+        """A lease doesn't change while a process is moved into its group."""
+        self._asking: Counter[int] = Counter()
+
+    async def run(self, path: Path, ready: Callable[[], None]) -> None:
+        """Serve at this socket, for ever. BadRequest where its folder is not root's, or a slot has no device file."""
+        await self._look()
+        server = await asyncio.start_unix_server(
+            self._serve, sock=_bound(path), limit=2 * MAX_MESSAGE, backlog=MOST_ASKS
+        )
+        async with server, asyncio.TaskGroup() as tasks:
+            ready()
+            tasks.create_task(self._follow())
+            tasks.create_task(self._keep_looking())
+
+    # --- leases
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(ElasticError):
+                welcome = expect(await self._client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
+                async for event in self._client.events(welcome.seq, caught_up=self._news.set):
+                    if isinstance(event.data, _MOVES):
+                        self._news.set()
+            await asyncio.sleep(RETRY_S)
+
+    async def _keep_looking(self) -> None:
+        all_ended = True
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if all_ended else RETRY_S):
+                    await self._news.wait()
+            self._news.clear()
+            try:
+                all_ended = await self._look()
+            except (ElasticError, OSError) as problem:
+                all_ended = False
+                log.warning("the leases can't be seen or kept now: %s", problem)
+            await asyncio.sleep(PACE_S)
+
+    async def _look(self) -> bool:
+        """See who has leased what, and end what runs on a slot without its lease; whether all of that is gone."""
+        number = self._begun = self._begun + 1
+        slots = expect(await self._client.ask(wire.ListHosts()), wire.Hosts).slots
+        devices = {_group(slot): device for slot in slots if (device := _device(slot)) is not None}
+        async with self._moving:
+            self._leases = {slot.slot: lease for slot in slots if (lease := _lease(slot)) is not None}
+            kept = {lease.slot: lease.name for lease in self._leases.values()}
+            ended = await asyncio.to_thread(self._keep, devices, kept)
+        async with self._looked:
+            self._done = number
+            self._looked.notify_all()
+        return ended
+
+    def _keep(self, devices: dict[str, Device], kept: dict[str, str]) -> bool:
+        self._cgroups.use(devices)
+        ended = [self._cgroups.end_others(kept.get(name), name) for name in self._cgroups.names()]
+        return all(ended)
+
+    # --- asks
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = peer_of(writer.get_extra_info("socket"))
+        try:
+            if self._asking[peer.uid] < MOST_BY_USER and self._asking.total() < MOST_ASKS:
+                self._asking[peer.uid] += 1
+                try:
+                    await self._answer(peer, reader, writer)
+                finally:
+                    self._asking[peer.uid] -= 1
+                    self._asking += Counter()  # without those that have none
+        except (ProtocolError, TimeoutError, ConnectionError) as problem:
+            log.info("user %d, process %d: %s", peer.uid, peer.pid, problem or "too slow")
+        finally:
+            writer.close()
+
+    async def _answer(self, peer: Peer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(ASK_S):
+            if (ask := await ASKS.read(reader)) is None:
+                return
+        try:
+            async with asyncio.timeout(ASK_S):
+                await self._enter(peer, ask)
+            answer = Entered()
+        except (ElasticError, OSError, TimeoutError) as problem:
+            answer = Entered(str(problem) or "the daemon does not answer")
+            log.warning("user %d, process %d, is not let to %.100r: %s", *peer[1::-1], ask.slot, answer.problem)
+        async with asyncio.timeout(ASK_S):
+            writer.write(ANSWERS.encode(answer))
+            await writer.drain()
+
+    async def _enter(self, peer: Peer, ask: Enter) -> None:
+        """Put the asking process into the group of its lease; NotAllowed when it has none."""
+        if not self._holds(peer, ask):  # the order to start it may be faster than the news of its lease
+            begun = self._begun
+            self._news.set()
+            async with self._looked:
+                await self._looked.wait_for(lambda: self._done > begun or self._holds(peer, ask))
+        async with self._moving:
+            if not self._holds(peer, ask):
+                raise NotAllowed(f"job {ask.job}, attempt {ask.attempt}, of user {peer.uid} has not leased {ask.slot}")
+            await asyncio.to_thread(self._move, peer, self._leases[ask.slot])
+
+    def _holds(self, peer: Peer, ask: Enter) -> bool:
+        lease = self._leases.get(ask.slot)
+        return lease is not None and lease[1:] == (ask.job, ask.attempt, peer.uid)
+
+    def _move(self, peer: Peer, lease: Lease) -> None:
+        if not self._cgroups.end_others(lease.name, lease.slot):
+            raise NotAllowed("what ran on that slot before is not gone yet; start again")
+        try:
+            uids = psutil.Process(peer.pid).uids()  # who has connected may have ended, and its pid be somebody else's
+        except (psutil.Error, ValueError):
+            uids = None
+        if uids is None or uids.real != peer.uid:
+            raise NotAllowed(f"there is no process {peer.pid} of user {peer.uid} here, or it is in a container")
+        self._cgroups.enter(lease.slot, lease.name, peer.pid)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket that every user may connect to, in a folder that only root can change."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    info = path.parent.stat()
+    if info.st_uid != 0 or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise BadRequest(f"{path.parent} is not a folder that only root can write; name a socket in one that is")
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.bind(str(path))
+    path.chmod(0o666)
+    return bound
+
+
+def _group(slot: SlotInfo) -> str:
+    """The name of a slot's group: a pool is one machine, and its name may hold what no folder's may."""
+    return f"slot-{slot.slot.rpartition(':')[2]}"
+
+
+def _lease(slot: SlotInfo) -> Lease | None:
+    if slot.job is None or slot.attempt is None:
+        return None
+    return Lease(_group(slot), slot.job, slot.attempt, slot.uid)
+
+
+def _device(slot: SlotInfo) -> Device | None:
+    """The device file of a slot: named by its path in a file of hosts, else by its UUID. None: a CPU slot."""
+    if not slot.device:
+        return None
+    path = Path(slot.device) if slot.device.startswith("/dev/") else _nvidia(slot.device)
+    try:
+        info = path.stat()
+    except OSError as problem:
+        raise BadRequest(f"{slot.slot}: there is no {path} ({problem.strerror})") from problem
+    if not stat.S_ISCHR(info.st_mode):
+        raise BadRequest(f"{slot.slot}: {path} is no device")
+    return os.major(info.st_rdev), os.minor(info.st_rdev)
+
+
+def _nvidia(uuid: str) -> Path:
+    if uuid.startswith("MIG-"):
+        raise BadRequest(f"{uuid} is a part of a GPU (MIG): a slot agent can't guard it; give users containers")
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return Path(f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByUUID(uuid))}")
+    except pynvml.NVMLError as problem:
+        raise BadRequest(f"NVML does not know {uuid}: {problem}") from problem
