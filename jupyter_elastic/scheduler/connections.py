@@ -84,6 +84,8 @@ class Connections:
         self._monitors: list[zmq.Socket[bytes]] = []
         self._open: dict[int, Connection] = {}
         self._count: Counter[str | int | None] = Counter()
+        self.ended = 0
+        """How many there have been that are gone."""
         self._full: set[str | int | None] = set()
         """Whose surplus is in the log already."""
 
@@ -182,6 +184,7 @@ class Connections:
         connection = self._open.pop(descriptor, None)
         if connection is None:
             return
+        self.ended += 1
         self._count[connection.user] -= 1
         if self._count[connection.user] <= self.by_user // 2:
             self._full.discard(connection.user)

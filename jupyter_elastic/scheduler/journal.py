@@ -146,9 +146,12 @@ class Journal:
         try:
             self._connection.execute("begin immediate")
             self._connection.execute("delete from snapshots")
+            # Not as a parameter: SQLite would keep its copy, which of a long queue takes tens of megabytes.
             self._connection.execute(
-                "insert into snapshots values (?, ?, ?, ?)", (seq, package, body, zlib.crc32(body))
+                "insert into snapshots values (?, ?, zeroblob(?), ?)", (seq, package, len(body), zlib.crc32(body))
             )
+            with self._connection.blobopen("snapshots", "body", seq) as blob:
+                blob.write(body)
             self._connection.execute("commit")
         except sqlite3.Error:
             self._forget()

@@ -119,7 +119,7 @@ def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, 
     slots = slot_infos(state)
     held = Counter(slot.owner for slot in slots if slot.job is not None)
     shown = {user for user, _ in (held + Counter(state.unfinished)).most_common(USERS)}
-    waits_since = next((at for at, job in state.order if job not in state.active), None)
+    waits_since = next((job.submitted_at for job in state.jobs.values() if job.job not in state.active), None)
     return (
         _family("daemon_info", "gauge", "The daemon's version.", {(__version__,): 1.0}, "version"),
         _family("jobs", "gauge", "Unfinished jobs.", _jobs(state, shown), "state", "user"),

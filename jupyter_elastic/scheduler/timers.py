@@ -6,6 +6,7 @@ Knows the clock and the state store; must not know requests.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 
 from jupyter_elastic.scheduler import foreign
@@ -29,8 +30,13 @@ CONFIRM_S = 2.0
 """After a foreign process was seen for the first time they are looked at again so soon."""
 FORGET_S = 600.0
 """How often the ended jobs are gone through for those to forget."""
+TRIM_S = 10.0
+"""How often memory that is free is given back to the system, where something has happened since."""
 
 log = logging.getLogger(__name__)
+
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""By itself glibc keeps what lies below anything in use: after a thousand connections 60 MB. Other libraries don't."""
 
 
 class Timers:
@@ -45,7 +51,8 @@ class Timers:
         self._agents = agents
         self._transport = transport
         self._alarm: asyncio.TimerHandle | None = None
-        self._forget_at = clock.monotonic()
+        self._forget_at = self._trim_at = clock.monotonic()
+        self._trimmed = (-1, -1)
         self._suspicious: frozenset[foreign.Sighting] = frozenset()
         """Processes that were foreign on leased slots at the last look at the hosts."""
         self._look_soon = False
@@ -85,6 +92,7 @@ class Timers:
                 self._end_terms()
                 self._store.commit()
                 self._store.save_snapshot(4 * LONG)
+            self._trim()
 
     def _forget(self) -> None:
         if self._clock.monotonic() < self._forget_at:
@@ -96,6 +104,13 @@ class Timers:
     def _end_terms(self) -> None:
         for key in expired(self._store.core.state, self._store.now()):
             self._store.observe(RevokeKey(**self._store.stamp(), key=key, reason="its term is over"))
+
+    def _trim(self) -> None:
+        """Give back what is free, unless nothing has happened since the last time."""
+        done = (self._store.core.state.seq, self._transport.connections.ended)
+        if _malloc_trim is not None and done != self._trimmed and self._clock.monotonic() >= self._trim_at:
+            _malloc_trim(0)
+            self._trimmed, self._trim_at = done, self._clock.monotonic() + TRIM_S
 
     async def watch_hosts(self) -> None:
         """Look at the hosts again and again, for ever."""

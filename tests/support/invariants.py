@@ -35,7 +35,9 @@ def _that(truth: bool, text: str) -> None:
 
 def _check_index(state: State) -> None:
     _that(not state.jobs.keys() & state.ended.keys(), "a job is both ended and not")
-    _that(state.order == sorted(job.key for job in state.jobs.values()), "the order is not that of the jobs")
+    _that(
+        list(state.jobs.values()) == sorted(state.jobs.values(), key=lambda job: job.key), "the jobs are not in order"
+    )
     active = {job.job for job in state.jobs.values() if job.phase != "queued"}
     _that(state.active == active, f"the active jobs are {sorted(active)}, not {sorted(state.active)}")
     known = state.jobs.keys() | state.ended.keys()

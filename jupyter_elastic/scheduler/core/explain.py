@@ -5,6 +5,9 @@ Knows the state. Guesses nothing that it can't tell from it, and says "about" wh
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
 from math import inf
 
 from jupyter_elastic.scheduler.core import drains
@@ -50,15 +53,18 @@ def until(state: State, job: Job, now: float) -> str:
     need = needs(job.spec)
     if job.phase != "queued" or state.absent(job.owner) or need > state.capacity or state.maintenance is not None:
         return ""
-    before = _before(state, job)
-    ahead = sum(needs(state.jobs[other].spec) for other in before)
+    wanted = need
+    for other in _before(state, job):
+        wanted += needs(other.spec)
+        if wanted > len(state.slots):
+            break  # so much is never free, and a queue may be long
     now = max(state.at, now)
-    if sum(1 for _ in state.free()) + sum(_draining(state).values()) >= need + ahead:
+    if sum(1 for _ in state.free()) + sum(_draining(state).values()) >= wanted:
         return "It can start as soon as a plan gives it slots."
-    when = expected(state, need + ahead, now)
+    when = expected(state, wanted, now)
     if when is None:
         return "When it can start can't be told: running jobs don't say how much is left."
-    first = " and those before it" if before else ""
+    first = " and those before it" if wanted > need else ""
     return f"By what running jobs report, there is room for it{first} in about {span(when - now)}."
 
 
@@ -104,10 +110,11 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         lines.append(f"The pool can't give {need} now ({count(out)} out): it waits for slots to come back.")
         lines += [f"{one.target} is {one.text}." for one in state.drains]
         return lines
-    before = _before(state, job)
+    before = bisect_left(list(state.jobs), job.job) - sum(other < job.job for other in state.active)
     if before:
-        more = f" and {len(before) - 5} more" if len(before) > 5 else ""
-        lines.append(f"Before it in the queue: {', '.join(f'job {other}' for other in before[:5])}{more}.")
+        more = f" and {before - 5} more" if before > 5 else ""
+        first = ", ".join(f"job {other.job}" for other in islice(_before(state, job), 5))
+        lines.append(f"Before it in the queue: {first}{more}.")
     reason = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' gave it nothing in its last plan'}.")
     return lines
@@ -119,8 +126,13 @@ def _draining(state: State) -> dict[JobId, int]:
     return {job: slots for job, slots in counts.items() if slots}
 
 
-def _before(state: State, job: Job) -> list[JobId]:
-    return [other for key, other in state.order if (key, other) < job.key and state.jobs[other].phase == "queued"]
+def _before(state: State, job: Job) -> Iterator[Job]:
+    """The queued jobs before it, the first one first."""
+    for other in state.jobs.values():
+        if other is job:
+            return
+        if other.phase == "queued":
+            yield other
 
 
 def _holds(state: State, job: Job, now: float) -> list[str]:

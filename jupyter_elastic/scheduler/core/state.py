@@ -7,7 +7,6 @@ alone, so two states folded from the same events are equal.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from sys import intern
 from typing import Any, Literal
@@ -99,8 +98,8 @@ _NOBODY_DIED: dict[SlotId, int] = {}
 """Of a job that has not started; all share them, because a queue is long. `_started` gives it its own."""
 
 
-class Job(Struct, kw_only=True):
-    """One job through all its attempts."""
+class Job(Struct, kw_only=True, gc=False):
+    """One job through all its attempts. Nothing in it leads back to it, so no cycle is left to the collector."""
 
     job: JobId
     owner: str
@@ -195,11 +194,9 @@ class State(Struct, kw_only=True):
     """Time of the newest event. Events never go back in time, even if the clock does."""
     next_job: JobId = 1
     jobs: dict[JobId, Job] = field(default_factory=dict)
-    """The unfinished ones."""
+    """The unfinished ones, in the order of their submits, which is that of their numbers."""
     ended: dict[JobId, Job] = field(default_factory=dict)
     """The others, until they are forgotten; kept aside so that nothing walks over them, in order of their end."""
-    order: list[tuple[float, JobId]] = field(default_factory=list)
-    """Keys of the unfinished jobs, sorted."""
     active: set[JobId] = field(default_factory=set)
     unfinished: dict[str, int] = field(default_factory=dict)
     """How many unfinished jobs an owner has; those who have none are left out."""
@@ -307,7 +304,6 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
         queued_at=state.at,
     )
     state.jobs[data.job] = job
-    insort(state.order, job.key)
     state.unfinished[job.owner] = state.unfinished.get(job.owner, 0) + 1
     state.keys[event.cause] = data.job
     if data.uid is not None:
@@ -452,7 +448,6 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
         del state.unfinished[job.owner]
     state.active.discard(job.job)
     state.reasons.pop(job.job, None)
-    del state.order[bisect_left(state.order, job.key)]
 
 
 def _forgotten(state: State, data: JobsForgotten) -> None:

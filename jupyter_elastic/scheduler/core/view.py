@@ -70,7 +70,7 @@ class Views:
         if self._hosts is None:
             self._hosts = tuple(_host_views(state))
         self._draw(state, now)
-        jobs = [self._jobs[job] for _, job in state.order]
+        jobs = [self._jobs[job] for job in state.jobs]
         absent = {user for user, connected in state.agents.items() if not connected}
         if absent:
             jobs = [job for job in jobs if job.phase != "queued" or job.owner not in absent]

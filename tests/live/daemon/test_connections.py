@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zmq
 
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
@@ -109,6 +110,36 @@ def test_the_connections_of_one_user_are_counted_and_nobody_else_notices(pool) -
             assert descriptors(pool.process.pid) < 2 * BY_USER + 100
         speaking.communicate()
         assert isinstance(client.ask(wire.Ping()), wire.Done)
+
+
+def memory(pid: int) -> int:
+    """KiB of the process that are its own."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def test_what_a_crowd_of_connections_took_is_given_back(pool) -> None:
+    client = pool.start().client()
+    assert isinstance(client.ask(wire.Ping()), wire.Done)
+    before = memory(pool.process.pid)
+    hello = wire.encode(wire.Request(id=1, ask=wire.Hello(version=wire.VERSION)))
+    for _ in range(3):
+        with zmq.Context() as context:
+            crowd = [context.socket(zmq.DEALER) for _ in range(800)]
+            for one in crowd:
+                one.linger, one.rcvtimeo = 0, 60_000
+                one.connect(f"ipc://{paths.socket_path()}")
+                one.send(hello)
+            for one in crowd:
+                assert isinstance(wire.decode_message(one.recv()).answer, wire.Welcome)
+            most = memory(pool.process.pid)
+            for one in crowd:
+                one.close()
+    assert most > before + 10_000
+    limit = time.monotonic() + 120
+    while memory(pool.process.pid) > before + 4_000:
+        assert time.monotonic() < limit, f"{memory(pool.process.pid)} kB, {before} before"
+        time.sleep(0.1)
 
 
 @pytest.mark.skipif(not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="ten seconds until they are ended")

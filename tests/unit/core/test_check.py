@@ -57,7 +57,7 @@ BREAKS: dict[str, Callable[[State], object]] = {
     "has ended and still holds": lambda s: setattr(s.ended[3], "slots", ("b:0",)),
     "has ended but not when": lambda s: setattr(s.ended[3], "ended_at", None),
     "both ended and not": lambda s: s.ended.update({2: s.jobs[2]}),
-    "the order": lambda s: s.order.reverse(),
+    "not in order": lambda s: setattr(s, "jobs", dict(reversed(s.jobs.items()))),
     "active jobs": lambda s: s.active.discard(1),
     "submit key": lambda s: s.keys.clear(),
     "used already": lambda s: setattr(s, "next_job", 2),
