@@ -1,4 +1,4 @@
-"""`jupyter elastic usage`: who used how many slots for how long."""
+"""`jupyter elastic usage`: who used how many slots for how long, and what of it was borrowed and lent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import csv
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +19,8 @@ from jupyter_elastic.types.texts import visible
 
 DAY_S = 86_400
 BY = ("day", "user", "group")
+FIGURES = {"slot_hours": "slot_s", "borrowed_hours": "borrowed_s", "lent_hours": "lent_s"}
+"""As they are printed, and in a row, where they are seconds."""
 
 
 def _usage(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -29,20 +31,23 @@ def _usage(given: argparse.Namespace, connect: Connect, console: Console) -> Non
         raise BadRequest(f"--days {given.days}: expected a number from 1 on")
     since = time.time() - (given.days - 1) * DAY_S
     used = expect(connect().ask(wire.ReadUsage(since=max(since, 0.0))), wire.Used)
-    sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    sums: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in used.rows:
-        sums[tuple(getattr(row, name) for name in by)] += row.slot_s
-    rows = [dict(zip((*by, "slot_hours"), (*key, slot_s / 3600), strict=True)) for key, slot_s in sorted(sums.items())]
+        sums[tuple(getattr(row, name) for name in by)].update({name: getattr(row, of) for name, of in FIGURES.items()})
+    rows = [
+        {**dict(zip(by, key, strict=True)), **{name: figures[name] / 3600 for name in FIGURES}}
+        for key, figures in sorted(sums.items())
+    ]
     if given.json:
         print_json({"until": used.until, "rows": rows})
     elif given.csv:
-        writer = csv.DictWriter(sys.stdout, (*by, "slot_hours"), lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, (*by, *FIGURES), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     else:
-        shown = table(*(name.upper() for name in by), "SLOT-HOURS")
-        for key, slot_s in sorted(sums.items()):
-            shown.add_row(*(escape(visible(part)) for part in key), f"{slot_s / 3600:.2f}")
+        shown = table(*(name.upper() for name in by), "SLOT-HOURS", "BORROWED", "LENT")
+        for line in rows:
+            shown.add_row(*(escape(visible(line[name])) for name in by), *(f"{line[name]:.2f}" for name in FIGURES))
         console.print(shown if rows else "nothing was used")
 
 

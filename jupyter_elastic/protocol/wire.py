@@ -349,6 +349,10 @@ class UsageRow(_Struct, frozen=True, kw_only=True):
     group: str = ""
     slot_s: float
     """Slots that were leased to the user's jobs, times seconds."""
+    borrowed_s: float = 0.0
+    """Of these, what was beyond the user's fair share or quota."""
+    lent_s: float = 0.0
+    """What others held of this user's; of a group, what was no member's."""
 
 
 class Used(Answer, frozen=True, kw_only=True):

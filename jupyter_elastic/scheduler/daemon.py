@@ -30,7 +30,7 @@ from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
-from jupyter_elastic.types import AnyEffect, Event, JobProgressed, KeyRegistered, KeyRevoked, UsePolicy
+from jupyter_elastic.types import AnyEffect, Event, JobProgressed, KeyRegistered, KeyRevoked, UsePolicy, UseShares
 from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooFast, TooMuch
 
 GUEST = -1
@@ -130,6 +130,15 @@ class Daemon:
                 self.shares = file.shares
                 self.store.use_shares(file.shares)
                 self._planner.news(0)
+            self._note_shares()
+            self.store.commit()
+
+    def _note_shares(self) -> None:
+        """Have the journal say whose what is; again and again, for it may not have been writable."""
+        shares = self.shares
+        members = {name: group.members for name, group in shares.groups.items()}
+        stamp = self.store.stamp()
+        self.store.observe(UseShares(**stamp, weights=shares.weights, quotas=shares.quotas, groups=members))
 
     async def _until_stopped(self) -> None:
         await self._stopping.wait()
@@ -144,6 +153,7 @@ class Daemon:
         if settings.tcp and settings.curve is not None:
             self.endpoints.append(self.transport.listen_tcp(settings.tcp, settings.curve))
         self._timers.look_at_hosts()
+        self._note_shares()
         if policy and policy != store.core.state.policy:
             self._runner.check(policy, {}, "")
             reason = "the daemon was started with it" if settings.policy else "the default of a new pool"

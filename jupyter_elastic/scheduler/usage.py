@@ -1,81 +1,125 @@
-"""Who has held how many slots for how long, by day: folded from the journal when somebody asks.
+"""Who has held how many slots for how long, what of it was borrowed, and who lent it: folded from the journal.
 
 `Usage` is a pure fold. `UsageBook` feeds it what the journal has got since the last question, in a thread of its own,
 so that a long journal holds nobody up and is read once.
+
+What an account holds beyond what it is entitled to (`entitlement`) is borrowed, what it leaves of that is unused. What
+others hold of the unused is lent, by each who leaves some in proportion: in sum as much is lent as is borrowed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 
 from jupyter_elastic.protocol.wire import UsageRow
+from jupyter_elastic.scheduler.entitlement import Account, entitlements
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.types import (
     Event,
+    HostsChanged,
     JobEnded,
     JobId,
     JobStarted,
     JobSubmitted,
     RescaleRequested,
+    SharesChanged,
     SlotId,
     SlotsReleased,
 )
 
 DAY_S = 86_400.0
-KINDS = (JobSubmitted, JobStarted, RescaleRequested, SlotsReleased, JobEnded)
+KINDS = (JobSubmitted, JobStarted, RescaleRequested, SlotsReleased, JobEnded, HostsChanged, SharesChanged)
 """The events that matter."""
+LEAST = 1e-9
+"""Parts of a slot below that are the rounding of numbers."""
 
 
 class Usage:
     """Slot-seconds by day (UTC), user and group. A slot counts from its lease until it is free again."""
 
     def __init__(self) -> None:
-        self._users: dict[JobId, tuple[str, str]] = {}
-        """Owner and group of the jobs that are not over."""
-        self._held: dict[SlotId, tuple[JobId, float]] = {}
-        """Whose each slot is, and since when."""
-        self._seconds: defaultdict[tuple[int, str, str], float] = defaultdict(float)
+        self._jobs: dict[JobId, Account] = {}
+        """Whose the jobs are that are not over."""
+        self._slots: dict[SlotId, Account] = {}
+        """Whose each slot is that is not free."""
+        self._capacity = 0
+        self._shares = SharesChanged()
+        self._at = 0.0
+        """Up to when the sums count."""
+        self._rates: dict[Account, tuple[float, float, float]] | None = {}
+        """Slots that each account holds, has borrowed and has lent since then; None: to be counted again."""
+        self._sums: defaultdict[tuple[int, Account], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
 
     def take(self, event: Event) -> None:
         """Fold an event; they come in their order."""
+        self._count(event.at, self._sums)
+        self._at = max(self._at, event.at)
         match event.data:
             case JobSubmitted(job=job, owner=owner, spec=spec):
-                self._users[job] = (owner, spec.group)
+                self._jobs[job] = (owner, spec.group)
             case JobStarted(job=job, slots=slots) | RescaleRequested(job=job, slots=slots):
                 for slot in slots:
-                    self._held.setdefault(slot, (job, event.at))
+                    self._slots.setdefault(slot, self._jobs[job])
             case SlotsReleased(slots=slots):
                 for slot in slots:
-                    if slot in self._held:
-                        for key, seconds in self._parts(*self._held.pop(slot), event.at):
-                            self._seconds[key] += seconds
+                    self._slots.pop(slot, None)
             case JobEnded(job=job):
-                self._users.pop(job, None)
+                self._jobs.pop(job, None)
+            case HostsChanged(hosts=hosts):
+                self._capacity = sum(not slot.out for host in hosts for slot in host.slots)
+            case SharesChanged() as shares:
+                self._shares = shares
+        self._rates = None
 
     def rows(self, since: float, now: float) -> list[UsageRow]:
         """What was used on the days from that of `since` on, with what is held until `now`, by day, user and group."""
-        seconds = self._seconds.copy()
-        for job, began in self._held.values():
-            for key, part in self._parts(job, began, now):
-                seconds[key] += part
+        sums = defaultdict(lambda: [0.0, 0.0, 0.0], {key: list(found) for key, found in self._sums.items()})
+        self._count(now, sums)
         return [
             UsageRow(
-                day=datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat(), user=user, group=group, slot_s=used
+                day=datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat(),
+                user=user,
+                group=group,
+                slot_s=used,
+                borrowed_s=borrowed,
+                lent_s=lent,
             )
-            for (day, user, group), used in sorted(seconds.items())
-            if day >= since // DAY_S and used > 0
+            for (day, (user, group)), (used, borrowed, lent) in sorted(sums.items())
+            if day >= since // DAY_S and (used or lent)
         ]
 
-    def _parts(self, job: JobId, began: float, ended: float) -> Iterator[tuple[tuple[int, str, str], float]]:
-        """The part of each day in a time for which a job held a slot."""
-        while began < ended:
+    def _count(self, until: float, sums: defaultdict[tuple[int, Account], list[float]]) -> None:
+        """Add what was held from `_at` to `until`, day by day."""
+        began = self._at
+        if began >= until:
+            return
+        if self._rates is None:
+            self._rates = self._counted()
+        while began < until:
             day = int(began // DAY_S)
-            until = min(ended, (day + 1) * DAY_S)
-            yield (day, *self._users[job]), until - began
-            began = until
+            end = min(until, (day + 1) * DAY_S)
+            for account, rates in self._rates.items():
+                found = sums[day, account]
+                for which, rate in enumerate(rates):
+                    found[which] += rate * (end - began)
+            began = end
+
+    def _counted(self) -> dict[Account, tuple[float, float, float]]:
+        """The rates now, of those accounts that have any."""
+        held = Counter(self._slots.values())
+        if not held:
+            return {}  # nobody has anything to borrow
+        due = entitlements(self._capacity, set(self._jobs.values()), self._shares)
+        over = {account: more for account, slots in held.items() if (more := slots - due.get(account, 0.0)) > LEAST}
+        unused = {account: rest for account, slots in due.items() if (rest := slots - held[account]) > LEAST}
+        part = min(1.0, sum(over.values()) / sum(unused.values())) if unused else 0.0
+        lent = {account: rest * part for account, rest in unused.items()} if part else {}
+        return {
+            account: (float(held[account]), over.get(account, 0.0), lent.get(account, 0.0))
+            for account in held.keys() | lent.keys()
+        }
 
 
 class UsageBook:

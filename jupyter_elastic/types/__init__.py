@@ -28,6 +28,7 @@ from jupyter_elastic.types.events import (
     PlanRejected,
     PolicyUsed,
     RescaleRequested,
+    SharesChanged,
     SlotsReleased,
     StopRequested,
     WorkerDied,
@@ -58,6 +59,7 @@ from jupyter_elastic.types.stimuli import (
     Tick,
     UndrainSlots,
     UsePolicy,
+    UseShares,
 )
 from jupyter_elastic.types.vocabulary import (
     ACTIVE,

@@ -217,6 +217,17 @@ class AgentChanged(EventData, frozen=True, kw_only=True):
     """Where it is; None: where it was."""
 
 
+class SharesChanged(EventData, frozen=True, kw_only=True):
+    """What the administrator's file says of shares from now on."""
+
+    weights: dict[str, float] = {}
+    """By name of user or group; 1 where nothing is said."""
+    quotas: dict[str, Count] = {}
+    """Guaranteed slots, by name of user or group."""
+    groups: dict[str, tuple[str, ...]] = {}
+    """Members by group."""
+
+
 class KeyRegistered(EventData, frozen=True, kw_only=True):
     """A key may connect until its term ends; one that was registered before has these rights and this term now."""
 
@@ -256,6 +267,7 @@ AnyEventData: TypeAlias = (
     | PlanRejected
     | PlanAccepted
     | AgentChanged
+    | SharesChanged
     | KeyRegistered
     | KeyRevoked
 )

@@ -109,6 +109,14 @@ class HostsReported(Stimulus, frozen=True, kw_only=True):
     hosts: tuple[Host, ...]
 
 
+class UseShares(Stimulus, frozen=True, kw_only=True):
+    """Command: these weights, quotas and groups count from now on (`SharesChanged`)."""
+
+    weights: dict[str, float]
+    quotas: dict[str, Count]
+    groups: dict[str, tuple[str, ...]]
+
+
 class RegisterKey(Stimulus, frozen=True, kw_only=True):
     """Command: let this key connect as `user` for `term_s` seconds from now on."""
 

@@ -51,6 +51,7 @@ from jupyter_elastic.types import (
     Resize,
     RevokeKey,
     RunningReported,
+    SharesChanged,
     Slot,
     SlotId,
     SlotsReleased,
@@ -60,6 +61,7 @@ from jupyter_elastic.types import (
     Tick,
     UndrainSlots,
     UsePolicy,
+    UseShares,
     WorkerDied,
     WorkerReplaced,
 )
@@ -200,6 +202,11 @@ def _resized(spec: JobSpec, command: Resize) -> JobResized:
         preemptible=command.preemptible,
         deadline_at=command.deadline_at,
     )
+
+
+def _use_shares(state: State, command: UseShares) -> EventList:
+    data = SharesChanged(weights=command.weights, quotas=command.quotas, groups=command.groups)
+    return [] if data == state.shares else [data]
 
 
 def _use_policy(state: State, command: UsePolicy) -> EventList:
@@ -439,6 +446,7 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     Cancel: _cancel,
     Resize: _resize,
     UsePolicy: _use_policy,
+    UseShares: _use_shares,
     RegisterKey: keys.register,
     RevokeKey: keys.revoke,
     DrainSlots: drains.drain,

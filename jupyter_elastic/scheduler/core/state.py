@@ -45,6 +45,7 @@ from jupyter_elastic.types import (
     PolicyUsed,
     Progress,
     RescaleRequested,
+    SharesChanged,
     Size,
     SlotId,
     SlotsReleased,
@@ -211,6 +212,8 @@ class State(Struct, kw_only=True):
     """UNIX ids of owners of jobs, as long as one of these is remembered: their names are nobody else's."""
     places: dict[str, AgentPlace] = field(default_factory=dict)
     """Where the agent of a user is, or was last: what runs was launched there."""
+    shares: SharesChanged = SharesChanged()
+    """What the file of shares said last; kept so that the journal tells for every time what was whose."""
     registered: dict[str, KeyRegistered] = field(default_factory=dict)
     """Public keys that may connect for a term, beside those of the administrator's table."""
     policy: str = FALLBACK
@@ -519,6 +522,10 @@ def _agent_changed(state: State, data: AgentChanged) -> None:
         state.places[data.user] = data.place
 
 
+def _shares_changed(state: State, data: SharesChanged) -> None:
+    state.shares = data
+
+
 def _key_registered(state: State, data: KeyRegistered) -> None:
     state.registered[data.key] = data
 
@@ -535,6 +542,7 @@ _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     PlanRejected: _plan_rejected,
     PlanAccepted: _plan_accepted,
     AgentChanged: _agent_changed,
+    SharesChanged: _shares_changed,
     KeyRegistered: _key_registered,
     KeyRevoked: _key_revoked,
 }

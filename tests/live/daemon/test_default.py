@@ -11,6 +11,7 @@ import pytest
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import policies
+from jupyter_elastic.types import SharesChanged
 from jupyter_elastic.types.errors import NotAllowed
 
 if TYPE_CHECKING:
@@ -51,3 +52,21 @@ def test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen(pool
         time.sleep(0.05)
     with pytest.raises(NotAllowed, match="lab may hold 1 slot at most, and this job needs 2"):
         client.submit(msgspec.structs.replace(spec, min_slots=2))
+
+
+def test_the_journal_tells_what_the_shares_were_and_only_when_they_change(pool, spec, tmp_path) -> None:
+    shares = tmp_path / "shares.toml"
+    shares.write_text('[groups.lab]\nmembers = ["zoe"]\nquota = 3\n')
+    client = pool.start("--shares", str(shares)).client()
+    noted = (event.data for event in client.events() if isinstance(event.data, SharesChanged))
+    first = SharesChanged(weights={"lab": 1.0}, quotas={"lab": 3}, groups={"lab": ("zoe",)})
+    assert next(noted) == first
+    shares.write_text('[groups.lab]\nmembers = ["zoe"]\nquota = 3\nmax_slots = 4\n')  # no one's share
+    shares.write_text("[users.zoe]\nweight = 2.0\n")
+    assert next(noted) == SharesChanged(weights={"zoe": 2.0})
+    pool.stop()
+    pool.start("--shares", str(shares))
+    pool.stop()
+    again = pool.start().client()
+    seen = [event.data for event in again.events(follow=False) if isinstance(event.data, SharesChanged)]
+    assert seen == [first, SharesChanged(weights={"zoe": 2.0}), SharesChanged()]
