@@ -18,7 +18,7 @@ import zmq
 from zmq.asyncio import Context, Socket
 from zmq.utils.monitor import parse_monitor_message
 
-from jupyter_elastic.client import services
+from jupyter_elastic.client import registration, services
 from jupyter_elastic.client.requests import Requests, expect
 from jupyter_elastic.client.subscriptions import Subscriptions
 from jupyter_elastic.platform import endpoints
@@ -42,7 +42,8 @@ class AsyncClient:
     """A connection to the daemon for programs with an event loop. Open it with `async with`, or `start()`/`close()`.
 
     Args:
-        endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`) or the path of a file with address and key. None:
+        endpoint: A ZeroMQ address (`ipc:///run/elastic/pool.sock`), the path of a file with address and key, or the
+            URL of a JupyterHub's service, at which this user's key is registered by `JUPYTERHUB_API_TOKEN`. None:
             what `JUPYTER_ELASTIC_ENDPOINT` says, the pool of `JUPYTER_ELASTIC_DIR`, or this machine's.
         role: `client`, or `agent`, which gets its user's orders.
         timeout_s: Seconds that an ask waits for its answer.
@@ -71,6 +72,11 @@ class AsyncClient:
         self._context: Context | None = None
         self._closed = False
         self._public_key = ""
+        self._registers = registration.is_service(self._where.endpoint)
+        self._unregistered: ElasticError | None = None
+        """Why the Hub's service does not register this user's key."""
+        self._refused = asyncio.Event()
+        """The daemon refuses the key that was registered."""
 
     async def __aenter__(self) -> Self:
         return self.start()
@@ -90,12 +96,15 @@ class AsyncClient:
         socket.maxmsgsize = wire.MAX_FRAME
         socket.rcvhwm = socket.sndhwm = 10_000
         socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 30_000
-        self._secure(socket)
         monitor = socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
-        socket.connect(self._where.endpoint)
         jobs = [self._watch(monitor), self._listen(socket), self._send(socket)]
+        if self._registers:
+            jobs.append(self._stay_registered(socket))
+        else:
+            self._secure(socket, self._where.server_key)
+            socket.connect(self._where.endpoint)
         if self.role == "agent":
             jobs.append(self._beat())
         self._tasks = [asyncio.create_task(job) for job in jobs]
@@ -128,6 +137,8 @@ class AsyncClient:
         """
         if self._closed:
             raise DaemonUnreachable(CLOSED)
+        if self._unregistered and not self.connected and not isinstance(self._unregistered, DaemonUnreachable):
+            raise by_code(self._unregistered.code, str(self._unregistered))
         limit = self.timeout_s if timeout_s is None else timeout_s
         refused = []
         try:
@@ -244,13 +255,44 @@ class AsyncClient:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _secure(self, socket: Socket) -> None:
-        if not self._where.server_key:
+    def _secure(self, socket: Socket, server_key: str) -> None:
+        if not server_key:
             return
         public, secret = endpoints.client_key(self._where.secret_file)
         self._public_key = public
-        socket.curve_serverkey = self._where.server_key.encode("ascii")
+        socket.curve_serverkey = server_key.encode("ascii")
         socket.curve_publickey, socket.curve_secretkey = public.encode("ascii"), secret.encode("ascii")
+
+    async def _stay_registered(self, socket: Socket) -> None:
+        """Register at the Hub's service and connect, and do so again before the term ends and when we are refused."""
+        found: registration.Registered | None = None
+        service, pause_s = self._where.endpoint, registration.PAUSE_S[0]
+        while True:
+            refused = found if self._refused.is_set() else None
+            self._refused.clear()
+            try:
+                new = await asyncio.to_thread(registration.registered, service, refused)
+            except ElasticError as problem:
+                self._unregistered = problem
+                if not self.connected and not isinstance(problem, DaemonUnreachable | TooFast):
+                    self._fail(problem)
+                wait_s = pause_s
+            else:
+                self._unregistered = None
+                moved = found is None or (found.endpoint, found.server_key) != (new.endpoint, new.server_key)
+                if moved or refused is not None:  # who was refused is not connected again by libzmq
+                    if found is not None:
+                        with contextlib.suppress(zmq.ZMQError):
+                            socket.disconnect(found.endpoint)
+                    self._secure(socket, new.server_key)
+                    socket.connect(new.endpoint)
+                found, wait_s = new, max(new.due_s, 1.0)
+            well = self._unregistered is None and refused is None
+            pause_s = registration.PAUSE_S[0] if well else min(2 * pause_s, registration.PAUSE_S[1])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._refused.wait()
+                    await asyncio.sleep(pause_s)
 
     def _enqueue(self, ask: wire.AnyAsk) -> tuple[int, asyncio.Future[wire.AnyAnswer]]:
         number, frame, answered = self._requests.add(ask)
@@ -280,6 +322,8 @@ class AsyncClient:
             event = parse_monitor_message(await monitor.recv_multipart())
             if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connected()
+            elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._registers:
+                self._refused.set()
             elif event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._fail(
                     DaemonUnreachable(
@@ -333,6 +377,8 @@ class AsyncClient:
                 self._request(wire.Ping())
 
     def _nobody(self, limit: float) -> str:
+        if self._unregistered is not None and not self.connected:
+            return f"{self._unregistered}; it is asked again every {registration.PAUSE_S[1]:g} s at most"
         state = "is connected but did not answer" if self.connected else "does not answer"
         return (
             f"the daemon at {self._where.endpoint} {state} within {limit:g} s ({self._choice.why}); "

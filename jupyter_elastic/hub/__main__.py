@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError
 DEFAULT = "http://127.0.0.1:10101"
 
 ROUTES: list[Route] = [*metrics.HEALTH]
+"""Beside those for the Hub's users."""
+LONGEST_S = 7 * 86_400.0
+TERM_S, CHECK_S = 3600.0, 20.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +42,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _run(given: argparse.Namespace, listen: Listen) -> None:
-    app = application(AsyncClient(given.endpoint or None), ROUTES, given.prefix)
-    await serve(app, listen)
+    _check(given)
+    try:
+        from jupyter_elastic.hub import keys, pages, visitors
+    except ImportError as problem:
+        raise BadRequest(f"{problem}: install what the service needs, pip install 'jupyter-elastic[hub]'") from problem
+    visitors.hub_auth().base_url = given.prefix
+    client = AsyncClient(given.endpoint or None)
+    registrar = keys.Registrar(client, address=given.address, term_s=given.term, check_s=given.check)
+    routes: list[Route] = [
+        *ROUTES,
+        ("", pages.PageHandler),
+        ("oauth_callback", visitors.Callback),
+        ("api/keys", keys.KeysHandler),
+        ("api/usage", pages.UsageHandler),
+    ]
+    settings = {"registrar": registrar, "rates": visitors.Rates(), "cookie_secret": os.urandom(32)}
+    await serve(application(client, routes, given.prefix, **settings), listen, registrar.watch)
+
+
+def _check(given: argparse.Namespace) -> None:
+    if not re.fullmatch(r"/(?:[\w.~%@-]+/)*", given.prefix):
+        raise BadRequest(f"--prefix {given.prefix}: expected a path as /services/elastic/")
+    if given.address and not re.fullmatch(r"tcp://[^\s/*]+:\d{1,5}", given.address):
+        raise BadRequest(
+            f"--address {given.address}: expected tcp://host:port, as your users' servers reach the daemon"
+        )
+    if not 60 <= given.term <= LONGEST_S:
+        raise BadRequest(f"--term {given.term:g}: expected seconds from 60 to {LONGEST_S:g}")
+    if not 1 <= given.check <= 30:
+        raise BadRequest(f"--check {given.check:g}: expected seconds from 1 to 30")
 
 
 def _listen(url: str) -> Listen:
@@ -70,6 +102,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         default=os.environ.get("JUPYTERHUB_SERVICE_PREFIX") or "/",
         help="the path that all requests begin with (JUPYTERHUB_SERVICE_PREFIX, else /)",
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS", default="", help="what users' servers reach the daemon by: tcp://host:port"
+    )
+    parser.add_argument(
+        "--term", type=float, metavar="S", default=TERM_S, help=f"register a key for so many seconds ({TERM_S:g})"
+    )
+    parser.add_argument(
+        "--check",
+        type=float,
+        metavar="S",
+        default=CHECK_S,
+        help=f"ask the Hub every so many seconds which tokens it still knows ({CHECK_S:g})",
     )
     parser.add_argument(
         "--endpoint", metavar="ADDRESS", default="", help="the daemon, if it is not the one that is found"

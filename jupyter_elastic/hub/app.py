@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -103,8 +103,8 @@ def application(client: AsyncClient, routes: Iterable[Route], prefix: str = "/",
     return Application(handlers, default_handler_class=Nowhere, **{CLIENT: client}, **settings)
 
 
-async def serve(app: Application, listen: Listen) -> None:
-    """Serve until SIGTERM or SIGINT. OSError where the address can't be used."""
+async def serve(app: Application, listen: Listen, *tasks: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Serve, and do these tasks, until SIGTERM or SIGINT. OSError where the address can't be used."""
     client: AsyncClient = app.settings[CLIENT]
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -113,6 +113,9 @@ async def serve(app: Application, listen: Listen) -> None:
     async with client:
         server.listen(listen.port, listen.address)
         log.info("at http://%s:%d", listen.address, listen.port)
+        running = [asyncio.create_task(task()) for task in tasks]
         await stopping.wait()
+        for task in running:
+            task.cancel()
         server.stop()
         await server.close_all_connections()

@@ -41,6 +41,10 @@ class _Struct(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 # --- to the daemon ----------------------------------------------------------------------------------------------------
 
 
+Kind: TypeAlias = Literal["user", "service"]
+"""What a Hub vouches for."""
+
+
 class Ask(_Struct, tag=True, frozen=True, kw_only=True):
     """What a request asks for."""
 
@@ -188,7 +192,7 @@ class RegisterKey(Ask, frozen=True, kw_only=True):
 
     key: PublicKey
     user: Name
-    kind: Literal["user", "service"] = "user"
+    kind: Kind = "user"
     rights: tuple[Right, ...] = ()
     groups: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
     term_s: float
@@ -198,6 +202,9 @@ class RevokeKey(Ask, frozen=True, kw_only=True):
     """Let this key connect no longer, and end its connections; administrators only. Answer: `Done`."""
 
     key: PublicKey
+    user: str = ""
+    """Only if it is this Hub user's or service's; empty: whose it may be."""
+    kind: Kind = "user"
     reason: str = ""
 
 

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from jupyter_elastic.scheduler.shares import Terms
-from jupyter_elastic.types import JobId, JobRequest, KeyRegistered, Right
+from jupyter_elastic.types import SCOPE, JobId, JobRequest, KeyRegistered, Right
 from jupyter_elastic.types.errors import NotAllowed
 
 log = logging.getLogger(__name__)
 
-SCOPE = "custom:jupyter-elastic:"
-"""What a Hub calls our rights begins with this."""
 _PEER = re.compile(r"[^:]*:(\d{1,10}):(\d{1,10}):(\d{1,10})")
 
 

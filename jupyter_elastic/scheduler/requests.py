@@ -376,6 +376,9 @@ def _name_in_pool(name: str, kind: str) -> str:
 @answer.register
 def _revoke_key(ask: wire.RevokeKey, api: DaemonApi, context: Context) -> Answer:
     api.rights.register_keys(context.peer.caller, "", ())
+    known = api.store.core.state.registered.get(ask.key)
+    if known is not None and ask.user and known.user != _name_in_pool(ask.user, ask.kind):
+        raise NotAllowed("this key is another user's; only that one may take it back")
     stamp = api.store.stamp(context.peer.user)
     api.store.command(RevokeKey(**stamp, key=ask.key, reason=ask.reason[:REASON_CHARS]))
     return wire.Done()

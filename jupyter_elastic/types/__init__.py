@@ -66,6 +66,7 @@ from jupyter_elastic.types.vocabulary import (
     ENDED,
     LOGICAL_WORKERS,
     MAX_WORKERS,
+    SCOPE,
     AgentPlace,
     Drain,
     GpuProcess,

@@ -22,6 +22,8 @@ MAX_WORKERS = "JUPYTER_ELASTIC_MAX_WORKERS"
 Right: TypeAlias = Literal["submit", "see-all", "policy", "administer"]
 """What a registered key may do: submit jobs and change its user's own, see all of others' jobs, switch the policy among
 the installed ones, everything."""
+SCOPE = "custom:jupyter-elastic:"
+"""What a JupyterHub calls a right begins with this."""
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 PublicKey: TypeAlias = Annotated[str, Meta(min_length=40, max_length=40)]

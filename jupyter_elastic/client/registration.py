@@ -1,0 +1,131 @@
+"""Registers this user's key with the service of a JupyterHub (`jupyter elastic hub`), by the token of the Hub.
+
+What the service answers is kept in a file of the pool's folder, so that one process registers for all of them. Knows
+HTTP, the key and the file; must not know sockets of the daemon.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.platform import endpoints, paths
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.private_files import read_json, write_json
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, by_code
+
+TOKEN_VARIABLE = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - its name
+TIMEOUT_S = 10.0
+ANSWER_BYTES = 64 * 1024
+PAUSE_S = (1.0, 30.0)
+"""First and longest pause before it is tried again."""
+
+
+class Registered(Struct, frozen=True, kw_only=True):
+    """What the service has answered; the content of `hub.json`."""
+
+    user: str
+    endpoint: str
+    server_key: str
+    expires_at: float
+    renew_s: float
+    service: str = ""
+    public_key: str = ""
+    at: float = 0.0
+    """Wall time of the registration."""
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until it is to be renewed."""
+        now = time.time()
+        return 0.0 if self.at > now else self.at + self.renew_s - now
+
+
+def is_service(endpoint: str) -> bool:
+    """Whether this endpoint is that of a Hub's service."""
+    return endpoint.startswith(("http://", "https://"))
+
+
+def registered(service: str, refused: Registered | None = None) -> Registered:
+    """Where the daemon is and how it proves that, once this user's key is registered there; takes up to 10 s.
+
+    Args:
+        service: The service's URL, as `https://hub.example.org/services/elastic`.
+        refused: What the daemon has refused although it was registered.
+
+    Raises:
+        BadRequest: There is no token, or the URL is none.
+        NotAllowed: The service refuses the token; the message says what it lacks.
+        DaemonUnreachable: The service, or the Hub behind it, does not answer.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise BadRequest(
+            f"{service} is a JupyterHub's service, and there is no {TOKEN_VARIABLE} to register with: start a server "
+            "of that Hub, or set the variable to a token of yours (the Hub's page, Token)"
+        )
+    if not urlsplit(service).hostname:
+        raise BadRequest(f"{service} is no URL of a service; {endpoints.ENDPOINT_VARIABLE} names it")
+    public, _ = endpoints.client_key()
+    path = paths.state_dir() / "hub.json"
+    with Lock(paths.runtime_dir() / "hub.lock").held():
+        found = read_json(path, Registered)
+        mine = found is not None and (found.service, found.public_key) == (service, public)
+        if found is not None and mine and found != refused and found.due_s > 0:
+            return found
+        answer = _post(f"{service.rstrip('/')}/api/keys", token, msgspec.json.encode({"public_key": public}))
+        made = msgspec.structs.replace(answer, service=service, public_key=public, at=time.time())
+        write_json(path, made)
+    return made
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token goes to the service that was named, and to no other."""
+
+    def redirect_request(self, *_: object) -> None:
+        """None: an error."""
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
+
+
+def _post(url: str, token: str, body: bytes) -> Registered:
+    headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - `is_service`
+    try:
+        with _opener.open(request, timeout=TIMEOUT_S) as reply:
+            text = reply.read(ANSWER_BYTES)
+        found = msgspec.json.decode(text, type=Registered)
+    except urllib.error.HTTPError as problem:
+        with problem:
+            _refuse(url, problem.code, problem.read(ANSWER_BYTES))
+    except (OSError, http.client.HTTPException, ValueError) as problem:  # of msgspec too
+        reason = getattr(problem, "reason", problem)
+        raise DaemonUnreachable(f"the pool's service at {url} does not answer as it should ({reason})") from problem
+    if not found.endpoint.startswith("tcp://") or len(found.server_key) != 40:
+        raise DaemonUnreachable(f"the pool's service at {url} names no daemon: {found.endpoint[:200]!r}")
+    return found
+
+
+class _Problem(Struct):
+    code: str
+    message: str
+
+
+def _refuse(url: str, status: int, text: bytes) -> NoReturn:
+    try:
+        problem = msgspec.json.decode(text, type=_Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise DaemonUnreachable(f"the pool's service at {url} answers with HTTP {status}: does it run there?") from None
+    found = by_code(problem.code, problem.message)
+    if type(found) is ElasticError:
+        found = DaemonUnreachable(f"the pool's service at {url} answers with HTTP {status}: {problem.message}")
+    raise found

@@ -1,0 +1,96 @@
+"""What a user sees: the usage as JSON, and a page of the pool for browsers. Knows the daemon's answers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.hub.visitors import Guarded
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import ACTIVE
+from jupyter_elastic.types.errors import BadRequest
+
+DAY_S = 86_400
+MOST_DAYS = 3660
+SHOWN = 20
+"""Jobs on the page."""
+
+_pages = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=select_autoescape(default=True))
+
+
+def name_in_pool(kind: str, name: str) -> str:
+    """What the pool calls a user or service of the Hub."""
+    return name if kind == "user" else f"service:{name}"
+
+
+class _Pool(Guarded):
+    async def used(self, days: int) -> wire.Used:
+        """What who asks may see of the usage of the last `days` days."""
+        since = max(time.time() - (days - 1) * DAY_S, 0.0)
+        used = expect(await self.client.ask(wire.ReadUsage(since=since)), wire.Used)
+        if self.visitor.sees_all:
+            return used
+        return wire.Used(rows=tuple(row for row in used.rows if row.user == self.name), until=used.until)
+
+    @property
+    def name(self) -> str:
+        """What the pool calls who asks."""
+        return name_in_pool(self.visitor.kind, self.visitor.name)
+
+
+class UsageHandler(_Pool):
+    """`api/usage?days=30`: slot-seconds by day, user and group; others' for those who may see them."""
+
+    async def get(self) -> None:
+        """Send it as JSON."""
+        text = self.get_query_argument("days", "30")
+        if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_DAYS):
+            raise BadRequest(f"days is a whole number from 1 to {MOST_DAYS}")
+        used = await self.used(int(text))
+        self.send({"user": self.name, "until": used.until, "rows": used.rows})
+
+
+class PageHandler(_Pool):
+    """The page of a browser: one's own jobs and usage, and how the pool is."""
+
+    def unknown(self) -> None:
+        """Let the Hub ask for name and password."""
+        self.redirect(self.get_login_url())
+
+    async def get(self) -> None:
+        """Draw the page."""
+        hosts = expect(await self.client.ask(wire.ListHosts()), wire.Hosts)
+        mine = await self.client.ask(wire.ListJobs(owner=self.name, all=True, limit=SHOWN))
+        all_jobs = await self.client.jobs(limit=3000)
+        used = await self.used(30)
+        by_day: dict[str, float] = {}
+        for row in used.rows:
+            if row.user == self.name:
+                by_day[row.day] = by_day.get(row.day, 0.0) + row.slot_s / 3600
+        nonce = secrets.token_urlsafe(16)
+        self.set_header(
+            "Content-Security-Policy",
+            f"default-src 'none'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'",
+        )
+        values: dict[str, Any] = {
+            "nonce": nonce,
+            "user": self.name,
+            "kind": hosts.kind.upper(),
+            "slots": len(hosts.slots),
+            "held": sum(slot.state in ("leased", "draining") for slot in hosts.slots),
+            "out": sum(slot.state == "out" for slot in hosts.slots),
+            "running": sum(job.phase in ACTIVE for job in all_jobs),
+            "waiting": sum(job.phase == "queued" for job in all_jobs),
+            "policy": self.client.welcome.policy if self.client.welcome else "",
+            "jobs": expect(mine, wire.Jobs).jobs[::-1],
+            "days": sorted(by_day.items(), reverse=True)[:14],
+            "hours": sum(by_day.values()),
+            "most": max(by_day.values(), default=0.0),
+        }
+        self.finish(_pages.get_template("page.html").render(values))
