@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from jupyter_elastic.client import Client
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
-from jupyter_elastic.types.errors import NotAllowed
+from jupyter_elastic.types.errors import DaemonUnreachable, NotAllowed
 from tests.support.hub_service import CHECK_S, Person, Site, ask, until, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -71,7 +71,7 @@ def test_a_container_needs_a_token_and_an_address_and_no_line_is_pasted(site: Si
     assert (ada.folder / "hub.json").read_bytes() != first
 
 
-def test_what_a_client_lacks_is_said_at_once(site: Site) -> None:
+def test_what_a_client_lacks_is_said_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = site.person(groups=())
     assert looks.command("jobs").returncode == 0
     with pytest.raises(NotAllowed, match="no scope custom:jupyter-elastic:submit"):
@@ -85,10 +85,13 @@ def test_what_a_client_lacks_is_said_at_once(site: Site) -> None:
         done = fresh.command("jobs", JUPYTERHUB_API_TOKEN=token)
         assert done.returncode == 1
         assert words in " ".join(done.stderr.split())
-    nobody = Person(site, looks.name, looks.token)
-    done = nobody.command("jobs", JUPYTER_ELASTIC_ENDPOINT="http://127.0.0.1:9/services/elastic")
-    assert done.returncode == 1
-    assert "does not answer as it should" in " ".join(done.stderr.split())
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(Person(site, looks.name, looks.token).folder))
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", looks.token)
+    with (
+        Client("http://127.0.0.1:9/services/elastic", timeout_s=3) as nowhere,
+        pytest.raises(DaemonUnreachable, match=r"does not answer as it should .* asked again every 30 s at most"),
+    ):
+        nowhere.jobs()
 
 
 def test_who_somebody_is_says_the_token_and_nothing_else(site: Site) -> None:
