@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +26,9 @@ from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.protocol import wire
+
+ENDS_S = 1.0
+"""So long after an interrupt a kernel's end may be told to it."""
 
 
 def load(shell: Any) -> ElasticMagics:
@@ -166,6 +170,8 @@ class ElasticMagics(Magics):
             if not view.wait():
                 return job
         except KeyboardInterrupt:
+            if _kernel_ends(self.shell):
+                raise  # the job goes on; whoever comes back finds it
             raise interrupted(job, view) from None
         job.check()
         values, notes = returned(job.results, options.out)
@@ -190,6 +196,17 @@ class ElasticMagics(Magics):
             print(f"note: {note}")  # noqa: T201
         JobDisplay(self.shell, job, self._kind(client)).replay()
         return job
+
+
+def _kernel_ends(shell: Any) -> bool:
+    """Whether an interrupt comes from the kernel's end or restart: a server sends both, one at once after the other."""
+    if getattr(shell, "kernel", None) is None:
+        return False
+    limit = time.monotonic() + ENDS_S
+    with contextlib.suppress(KeyboardInterrupt):  # again: somebody means the cell
+        while not shell.exit_now and time.monotonic() < limit:
+            time.sleep(0.01)
+    return bool(shell.exit_now)
 
 
 def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,11 @@ class People:
 
 
 @pytest.fixture(scope="module")
-def people(machine: Machine) -> People:
-    return People(machine)
+def people(machine: Machine) -> Iterator[People]:
+    made = People(machine)
+    yield made
+    for login in (made.ann, made.bob, made.eve):
+        login.held.close()
 
 
 def test_everybodys_cells_run_as_that_user(people: People) -> None:
@@ -97,6 +101,7 @@ def test_the_other_sees_of_a_job_what_is_for_all_and_no_more(people: People) -> 
     told += [people.bobs.run(f"%elastic {words}") for words in ("jobs --all", "explain 1", "pool")]
     assert "bert" in told[0]
     assert "bert" in told[5]
+    assert "bert" in told[6]
     secrets = (*SECRETS, str(people.machine.ann.home))
     assert [(secret, text) for text in told for secret in secrets if secret in text] == []
     assert (
@@ -169,4 +174,33 @@ def test_only_the_administrator_switches_the_policy(people: People) -> None:
 
 def test_the_job_that_all_this_was_tried_on_ends_as_its_owner_wrote_it(people: People) -> None:
     (people.machine.ann.home / "go").touch()
-    assert people.anns.run("print(job.result())") == "secret value\n"
+    assert people.anns.run("print(job.result())").startswith("secret value\n")
+
+
+def test_a_job_goes_on_when_its_server_is_stopped_and_its_output_is_there_at_the_next_login(people: People) -> None:
+    (people.machine.ann.home / "go").unlink()
+    cell = CELL.replace(" --handle job --detach", "").replace("--name bert", "--name long")
+    people.anns.send(cell)
+    job = until(
+        lambda: [info.job for info in people.machine.client.jobs() if info.spec.name == "long"], "it is queued"
+    )[0]
+    output = Path(people.job(job).spec.folder, "rank.0", "stdout")
+    until(lambda: output.exists() and "secret output" in output.read_text(), "it prints", people.tell)
+    people.ann.stop_server()
+    assert people.job(job).phase == "running"
+    assert not [process for process in people.machine.ann.processes() if "ipykernel" in " ".join(process.cmdline())]
+    (people.machine.ann.home / "go").touch()
+    people.machine.client.wait_for_end(job, 60)
+    people.ann.start_server()
+    people.ann.server_ready()
+    assert people.ann.api(f"elastic/api/jobs/{job}/outputs/0/stdout").text == output.read_text()
+    back = people.kernel(people.ann)
+    assert "secret output" in back.run(f"%elastic logs {job}")
+    assert "long" in back.run("%elastic jobs --all")
+    assert (
+        back.run(
+            f"from jupyter_elastic.client import Client; from jupyter_elastic.client.job import Job\n"
+            f"print(Job(Client(), {job}).result())"
+        )
+        == "secret value\n"
+    )

@@ -179,7 +179,8 @@ class Login:
 
     def __init__(self, hub: Hub, name: str, password: str) -> None:
         self.hub, self.name = hub, name
-        self.browser = requests.Session()
+        self.held = contextlib.ExitStack()
+        self.browser = self.held.enter_context(requests.Session())
         page = f"{hub.url}/hub/login"
         self.browser.get(page, timeout=LIMIT_S).raise_for_status()
         form = {"username": name, "password": password, "_xsrf": self._xsrf()}
@@ -244,6 +245,7 @@ class Kernel:
         self.socket = websocket.create_connection(
             address, header=[f"Authorization: token {login.token}"], timeout=LIMIT_S, suppress_origin=True
         )
+        login.held.callback(self.socket.close)
 
     def send(self, code: str) -> str:
         """Run a cell; its message's id."""
@@ -269,11 +271,13 @@ class Kernel:
                 return
 
     def run(self, code: str) -> str:
-        """Run a cell and wait; what it printed. Fails with its traceback."""
+        """Run a cell and wait; what it printed and displayed, as text. Fails with its traceback."""
         printed, problem = [], ""
         for message in self.messages(self.send(code)):
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
+            elif message["msg_type"] in {"display_data", "update_display_data", "execute_result"}:
+                printed.extend(text for text in message["content"]["data"].values() if isinstance(text, str))
             elif message["msg_type"] == "error":
                 problem = "\n".join(message["content"]["traceback"])
         if problem:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_elastic.types import StopRequested
 from tests.live.notebook.conftest import Notebook
+from tests.support.pool import Pool
 
 HEAD = "%%distribute --engine process "
 
@@ -338,3 +340,24 @@ def test_options_are_completed(notebook: Notebook) -> None:
 
     assert any("--gpus" in match for match in completed("%%distribute --g"))
     assert "explain" in completed("%elastic exp")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_ending_or_restarting_the_kernel_ends_no_job_that_its_cell_waits_for(shared_pool: Pool, restart) -> None:
+    kernel = Notebook(shared_pool)
+    try:
+        kernel.load()
+        before = {info.job for info in shared_pool.active()}
+        kernel.start("%%distribute --gpus 1 --engine process\nimport time\nprint('begun', flush=True)\ntime.sleep(600)")
+        shared_pool.wait(lambda: {info.job for info in shared_pool.active()} - before, "the job is queued")
+        (job,) = {info.job for info in shared_pool.active()} - before
+        shared_pool.printed(job, "begun")
+        if restart:
+            kernel.manager.restart_kernel()
+        else:
+            kernel.manager.shutdown_kernel()
+        assert shared_pool.info(job).phase == "running"
+        assert not [fact for fact in shared_pool.events_of(job) if isinstance(fact, StopRequested)]
+    finally:
+        kernel.close()
+        shared_pool.mend()
