@@ -212,6 +212,19 @@ class ReadMetrics(Ask, frozen=True, kw_only=True):
     """The figures of the daemon, for who watches it; who sees everybody's jobs may. Answer: `Metrics`."""
 
 
+class ReadAudit(Ask, frozen=True, kw_only=True):
+    """Who decided and who was refused what since then; administrators see all, others theirs. Answer: `Audited`."""
+
+    since: float = 0.0
+    user: str = ""
+    """Only what this one did, or what was done to his."""
+    job: JobId | None = None
+    before: int | None = None
+    """Only events before this one (`seq`): with the first row of an answer, what was left out of it."""
+    limit: int = 1000
+    """The newest so many, of 2,000."""
+
+
 class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
@@ -239,6 +252,7 @@ AnyAsk: TypeAlias = (
     | ReportArrived
     | RenewLeases
     | ReadUsage
+    | ReadAudit
     | RegisterKey
     | RevokeKey
     | ReadMetrics
@@ -411,6 +425,29 @@ class Metrics(Answer, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class AuditRow(_Struct, frozen=True, kw_only=True):
+    """A decision, or refusals of one kind."""
+
+    seq: int
+    """The number of its event."""
+    at: float
+    by: str
+    """Who decided; `daemon`: the policy, or time."""
+    user: str = ""
+    """Whom it is about."""
+    job: JobId | None = None
+    what: str
+    reason: str = ""
+
+
+class Audited(Answer, frozen=True, kw_only=True):
+    """Decisions and refusals, oldest first."""
+
+    rows: tuple[AuditRow, ...]
+    more: bool = False
+    """Whether older ones were left out."""
+
+
 class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of one of `errors`."""
 
@@ -430,6 +467,7 @@ AnyAnswer: TypeAlias = (
     | Following
     | LeasesRenewed
     | Used
+    | Audited
     | Metrics
     | KeyAdmitted
     | Refused

@@ -88,9 +88,9 @@ class Rights:
         if not self.is_admin(caller):
             raise NotAllowed(f"only an administrator ({self._admins()}) may release the slots of job {job}")
 
-    def drain(self, user: str) -> None:
-        """May `user` keep slots, or the whole pool, from new work? NotAllowed."""
-        if not self.is_admin(user):
+    def drain(self, caller: Caller) -> None:
+        """May the caller keep slots, or the whole pool, from new work? NotAllowed."""
+        if not self.is_admin(caller):
             raise NotAllowed(
                 f"only an administrator ({self._admins()}) may drain slots or put the pool into maintenance"
             )

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import metrics, policies, requests
 from jupyter_elastic.scheduler.agents import Agents
+from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.journal import Journal
-from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, ask_admins
+from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, too_fast, too_many_connections
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
+from jupyter_elastic.scheduler.refusals import Refusals
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import EQUAL
 from jupyter_elastic.scheduler.state_store import Context, StateStore
@@ -30,13 +32,33 @@ from jupyter_elastic.scheduler.transport import Peer, Transport
 from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.users import Users
 from jupyter_elastic.scheduler.visibility import Visibility
-from jupyter_elastic.types import AnyEffect, Event, JobProgressed, KeyRegistered, KeyRevoked, UsePolicy, UseShares
-from jupyter_elastic.types.errors import ElasticError, JournalError, ProtocolError, TooFast, TooMuch
+from jupyter_elastic.types import (
+    AnyEffect,
+    Event,
+    JobId,
+    JobProgressed,
+    KeyRegistered,
+    KeyRevoked,
+    UsePolicy,
+    UseShares,
+)
+from jupyter_elastic.types.errors import (
+    BadRequest,
+    JournalError,
+    NotAllowed,
+    NotFound,
+    ProtocolError,
+    TooFast,
+    TooMuch,
+)
 
 GUEST = -1
 """No UNIX id: a name that belongs to a user of a Hub is nobody else's here."""
 SHARES_S = 1.0
 """So often it is looked whether the file of shares has changed."""
+
+RECORDED = frozenset({BadRequest.code, NotAllowed.code, NotFound.code, TooFast.code, TooMuch.code})
+"""Refusals that the journal keeps: what a user did, not what befell the daemon."""
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +97,15 @@ class Daemon:
         )
         if settings.curve is not None:
             settings.curve.keys.registered = self._registered
-        self._usage = UsageBook(self.store.journal)
+        self.usage = UsageBook(self.store.journal)
+        self.audit = AuditBook(self.store.journal)
+        self._refusals = Refusals()
+        self._clock = clock
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.visibility, self.rights, settings.limits)
         self._runner = PolicyRunner(settings.deadline_s)
         self._planner = Planner(self.store, self._runner, clock.monotonic, lease_s=settings.lease_s)
-        self._timers = Timers(settings, clock, self.store, self.agents, self.transport)
+        self._timers = Timers(settings, clock, self.store, self.agents, self.transport, self._refusals)
         self._counted = metrics.Counted()
         self._answers: list[tuple[Context, wire.AnyAnswer]] = []
         self._tasks = asyncio.TaskGroup()
@@ -96,6 +121,8 @@ class Daemon:
             await self._serve()
             if self._fatal is not None:
                 raise self._fatal
+            self._timers.tell_refusals(inf)
+            self.store.commit()
         finally:
             self._runner.close()
             self.transport.close()
@@ -207,30 +234,20 @@ class Daemon:
             log.warning("%s floods the pool with asks and is hung up on", peer.user, extra={"user": peer.user})
             self.transport.hang_up(peer)
             return False
-        most = self.limits.asks_per_s
-        text = (
-            f"{peer.user} asks more than {most:g} times a second, {most / 2:g} on one connection, or what takes long; "
-            f"ask again after {max(after_s, 0.1):.1f} s; {ask_admins(self.rights.admins)} (--max-asks)"
-        )
-        self._reply(Context(peer, wire.request_id(frame)), wire.Refused(code=TooFast.code, message=text))
+        refusal = wire.Refused(code=TooFast.code, message=too_fast(peer.user, self.limits, after_s, self.rights.admins))
+        self._note_refusal(peer, refusal, "")
+        self._reply(Context(peer, wire.request_id(frame)), refusal)
         return False
 
-    def read_usage(self, since: float, user: str | None, context: Context) -> None:
-        """Answer with what a user has used, or with `None` all of them."""
-        self._tasks.create_task(self._read_usage(since, user, context))
+    def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
+        """Answer when this is done."""
+        self._tasks.create_task(self._answer_later(answer, context))
 
-    async def _read_usage(self, since: float, user: str | None, context: Context) -> None:
-        now = self.store.now()
-        answer: wire.AnyAnswer
+    async def _answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
         try:
-            rows = await self._usage.rows(since, now)
-            answer = wire.Used(rows=tuple(row for row in rows if user in {None, row.user}), until=now)
-        except ElasticError as problem:
-            answer = wire.Refused(code=problem.code, message=str(problem))
-        except Exception:
-            log.exception("the usage could not be counted", extra={"user": context.peer.user})
-            answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
-        self._reply(context, answer)
+            self._reply(context, await answer)
+        except Exception as problem:
+            self._reply(context, requests.refusal(problem, context))
 
     def metrics(self) -> wire.Metrics:
         """All figures of this daemon."""
@@ -268,30 +285,27 @@ class Daemon:
             return
         context, asked = Context(peer, request.id), type(request.ask).__name__
         if peer.surplus:
-            self._put(context, self._surplus(peer), "connection")
+            text = too_many_connections(peer.user, self.limits, self.rights.admins)
+            self._put(context, wire.Refused(code=TooMuch.code, message=text), "connection")
             return
         answer: wire.AnyAnswer | None
         try:
             answer = requests.answer(request.ask, self, context)
-        except ElasticError as problem:
-            answer = wire.Refused(code=problem.code, message=str(problem))
-        except Exception:
-            about = {"user": peer.user, "job": getattr(request.ask, "job", None)}
-            log.exception("an ask of %s could not be answered: %.200r", peer.user, request.ask, extra=about)
-            answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
+        except Exception as problem:
+            answer = requests.refusal(problem, context, request.ask)
         if answer is not None:
-            self._put(context, answer, asked)
+            self._put(context, answer, asked, getattr(request.ask, "job", None))
 
-    def _put(self, context: Context, answer: wire.AnyAnswer, asked: str) -> None:
+    def _put(self, context: Context, answer: wire.AnyAnswer, asked: str, about: JobId | None = None) -> None:
         """Answer with the next commit what was `asked`."""
         if isinstance(answer, wire.Refused):
             self._counted.refused[answer.code, asked] += 1
+            self._note_refusal(context.peer, answer, asked, about)
         self._answers.append((context, answer))
 
-    def _surplus(self, peer: Peer) -> wire.Refused:
-        most = self.limits.connections
-        text = f"{peer.user} has {most} connections to this pool, and no user may have more (--max-connections)"
-        return wire.Refused(code=TooMuch.code, message=f"{text}; end some; {ask_admins(self.rights.admins)}")
+    def _note_refusal(self, peer: Peer, answer: wire.Refused, asked: str, about: JobId | None = None) -> None:
+        if answer.code in RECORDED:
+            self._refusals.add(peer.user, asked, answer.code, answer.message, about, self._clock.monotonic())
 
     def _commit(self) -> None:
         """End of a batch: put it on disk and answer."""

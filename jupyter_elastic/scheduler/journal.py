@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from jupyter_elastic.platform.lock import Lock
-from jupyter_elastic.types import AnyEventData, Event
+from jupyter_elastic.types import AnyEventData, Event, JobId
 from jupyter_elastic.types.errors import JournalError
 
 FORMAT = 1
@@ -124,11 +124,35 @@ class Journal:
         """
         columns, marks = "seq, at, by, cause, kind, body, crc", ", ".join("?" * len(kinds))
         query = f"select {columns} from events where seq > ? and kind in ({marks}) order by seq"  # noqa: S608
+        with self._reader() as reader:
+            yield from map(self._event, reader.execute(query, (after, *kinds)))
+
+    def before(self, at: float) -> int:
+        """The number of the last event that is older than `at`; for any thread. JournalError as `of_kinds`."""
+        low, high = 0, self.last_seq
+        with self._reader() as reader:
+            while low < high:
+                middle = (low + high + 1) // 2
+                (found,) = reader.execute("select at from events where seq = ?", (middle,)).fetchone()
+                low, high = (middle, high) if found < at else (low, middle - 1)
+        return low
+
+    def owners(self) -> dict[JobId, str]:
+        """Who submitted each job that ever was; for any thread. JournalError as `of_kinds`."""
+        query = (
+            "select json_extract(body, '$.job'), json_extract(body, '$.owner') from events where kind = 'JobSubmitted'"
+        )
+        with self._reader() as reader:
+            return dict(reader.execute(query))
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection that only reads, for another thread."""
         try:
             with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
-                yield from map(self._event, reader.execute(query, (after, *kinds)))
+                yield reader
         except sqlite3.Error as problem:
-            raise JournalError(_damaged(self.path, f"after event {after}: {problem}")) from problem
+            raise JournalError(_damaged(self.path, str(problem))) from problem
 
     def replay(self, after: int = 0) -> Iterator[Event]:
         """All events after `after`, checked to be without gap."""

@@ -98,6 +98,21 @@ def ask_admins(admins: Iterable[str]) -> str:
     return f"an administrator ({', '.join(sorted(admins))}) can raise that"
 
 
+def too_fast(user: str, limits: Limits, after_s: float, admins: Iterable[str]) -> str:
+    """What somebody is told who asks too fast."""
+    most = limits.asks_per_s
+    return (
+        f"{user} asks more than {most:g} times a second, {most / 2:g} on one connection, or what takes long; "
+        f"ask again after {max(after_s, 0.1):.1f} s; {ask_admins(admins)} (--max-asks)"
+    )
+
+
+def too_many_connections(user: str, limits: Limits, admins: Iterable[str]) -> str:
+    """What a connection is told that is one more than its user may have."""
+    text = f"{user} has {limits.connections} connections to this pool, and no user may have more (--max-connections)"
+    return f"{text}; end some; {ask_admins(admins)}"
+
+
 def _fill(allowance: Allowance, per_s: float, now: float) -> None:
     allowance.left = min(allowance.left + per_s * (now - allowance.at), per_s * BURST_S)
     allowance.at = now

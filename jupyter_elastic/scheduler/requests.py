@@ -6,8 +6,9 @@ lasting is the daemon's business.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from functools import singledispatch
 from typing import Any, Protocol, TypeAlias
 
@@ -19,6 +20,7 @@ from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.agents import Agents
+from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import policy_reason
@@ -29,6 +31,7 @@ from jupyter_elastic.scheduler.shares import Shares, Terms
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.transport import Peer
+from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
     ACTIVE,
@@ -43,8 +46,10 @@ from jupyter_elastic.types import (
     UndrainSlots,
     UsePolicy,
 )
-from jupyter_elastic.types.errors import BadRequest, NotAllowed, ProtocolError, TooMuch
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, ProtocolError, TooMuch
 from jupyter_elastic.types.texts import has_control, visible
+
+log = logging.getLogger(__name__)
 
 KEY_CHARS = 200
 REASON_CHARS = 1_000
@@ -73,6 +78,8 @@ class DaemonApi(Protocol):
     visibility: Visibility
     shares: Shares
     limits: Limits
+    usage: UsageBook
+    audit: AuditBook
     pool: str
     endpoints: list[str]
     started_at: float
@@ -81,8 +88,8 @@ class DaemonApi(Protocol):
         """Switch the policy if it can be made, and answer then."""
         ...
 
-    def read_usage(self, since: float, user: str | None, context: Context) -> None:
-        """Answer with what a user has used, or with `None` all of them."""
+    def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
+        """Answer when this is done."""
         ...
 
     def metrics(self) -> wire.Metrics:
@@ -98,6 +105,15 @@ class DaemonApi(Protocol):
 def answer(ask: wire.Ask, api: DaemonApi, context: Context) -> Answer:
     """The answer to an ask; an ElasticError where it is refused."""
     raise NotImplementedError
+
+
+def refusal(problem: Exception, context: Context, ask: wire.Ask | None = None) -> wire.Refused:
+    """The answer that an ask gets which raised this; what is no ElasticError is an error of ours, and logged."""
+    if isinstance(problem, ElasticError):
+        return wire.Refused(code=problem.code, message=str(problem))
+    about = {"user": context.peer.user, "job": getattr(ask, "job", None)}
+    log.error("an ask of %s could not be answered: %.200r", context.peer.user, ask, exc_info=problem, extra=about)
+    return wire.Refused(code="error", message="an error in the daemon; its log has the details")
 
 
 @answer.register
@@ -232,7 +248,7 @@ def _resize(ask: wire.ResizeJob, api: DaemonApi, context: Context) -> Answer:
 
 @answer.register
 def _drain(ask: wire.Drain, api: DaemonApi, context: Context) -> Answer:
-    api.rights.drain(context.peer.user)
+    api.rights.drain(context.peer.caller)
     if ask.grace_s is not None and not 0 <= ask.grace_s <= LONGEST_GRACE_S:
         raise BadRequest(f"a grace is a number of seconds from 0 to {LONGEST_GRACE_S:,.0f}; without one jobs run on")
     stamp = api.store.stamp(context.peer.user)
@@ -243,7 +259,7 @@ def _drain(ask: wire.Drain, api: DaemonApi, context: Context) -> Answer:
 
 @answer.register
 def _undrain(ask: wire.Undrain, api: DaemonApi, context: Context) -> Answer:
-    api.rights.drain(context.peer.user)
+    api.rights.drain(context.peer.caller)
     api.store.command(UndrainSlots(**api.store.stamp(context.peer.user), target=ask.target))
     return wire.Done()
 
@@ -342,8 +358,24 @@ def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> An
 
 @answer.register
 def _read_usage(ask: wire.ReadUsage, api: DaemonApi, context: Context) -> Answer:
-    peer = context.peer
-    api.read_usage(ask.since, None if api.rights.sees_all(peer.caller) else peer.user, context)
+    api.answer_later(_used(ask.since, _own(api, context), api), context)
+    return None
+
+
+async def _used(since: float, own: str | None, api: DaemonApi) -> wire.Used:
+    now = api.store.now()
+    rows = await api.usage.rows(since, now)
+    return wire.Used(rows=tuple(row for row in rows if own in {None, row.user}), until=now)
+
+
+def _own(api: DaemonApi, context: Context) -> str | None:
+    """Whose figures may be read: None for everybody's."""
+    return None if api.rights.sees_all(context.peer.caller) else context.peer.user
+
+
+@answer.register
+def _read_audit(ask: wire.ReadAudit, api: DaemonApi, context: Context) -> Answer:
+    api.answer_later(api.audit.rows(ask, _own(api, context)), context)
     return None
 
 

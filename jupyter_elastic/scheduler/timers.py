@@ -15,11 +15,12 @@ from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
 from jupyter_elastic.scheduler.hosts import one_machine, without_own
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
+from jupyter_elastic.scheduler.refusals import Refusals
 from jupyter_elastic.scheduler.restore import LONG
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.state_store import StateStore
 from jupyter_elastic.scheduler.transport import Transport
-from jupyter_elastic.types import Forget, Host, HostsReported, RevokeKey, SlotId, Tick
+from jupyter_elastic.types import Forget, Host, HostsReported, Refuse, RevokeKey, SlotId, Tick
 from jupyter_elastic.types.texts import also_used_by
 
 HOUSEKEEPING_S = 1.0
@@ -43,13 +44,20 @@ class Timers:
     """The daemon's alarms and regular work."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, store: StateStore, agents: Agents, transport: Transport
+        self,
+        settings: Settings,
+        clock: Clock,
+        store: StateStore,
+        agents: Agents,
+        transport: Transport,
+        refusals: Refusals,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._store = store
         self._agents = agents
         self._transport = transport
+        self._refusals = refusals
         self._alarm: asyncio.TimerHandle | None = None
         self._forget_at = self._trim_at = clock.monotonic()
         self._trimmed = (-1, -1)
@@ -90,6 +98,7 @@ class Timers:
             if self._store.failing is None:
                 self._forget()
                 self._end_terms()
+                self.tell_refusals(self._clock.monotonic())
                 self._store.commit()
                 self._store.save_snapshot(4 * LONG)
             self._trim()
@@ -100,6 +109,13 @@ class Timers:
         self._forget_at = self._clock.monotonic() + FORGET_S
         before = self._store.now() - self._settings.keep_s
         self._store.observe(Forget(**self._store.stamp(), before=before, keep=self._settings.keep_jobs))
+
+    def tell_refusals(self, now: float) -> None:
+        """Write down what was refused and is to be told by then."""
+        if self._store.failing is None:
+            for one in self._refusals.due(now):
+                told = {name: getattr(one, name) for name in ("ask", "code", "count", "message", "about")}
+                self._store.observe(Refuse(**self._store.stamp(one.user), **told))
 
     def _end_terms(self) -> None:
         for key in expired(self._store.core.state, self._store.now()):

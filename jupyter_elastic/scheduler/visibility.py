@@ -15,6 +15,7 @@ from jupyter_elastic.scheduler.auth import Caller, Rights, name_of
 from jupyter_elastic.scheduler.policies.speed import work_left
 from jupyter_elastic.types import (
     AgentChanged,
+    AsksRefused,
     DrainsChanged,
     Event,
     HostsChanged,
@@ -104,7 +105,7 @@ class Visibility:
         data = event.data
         if isinstance(data, JobSubmitted):
             owner = data.owner
-        elif isinstance(data, AgentChanged):
+        elif isinstance(data, AgentChanged | AsksRefused):
             owner = data.user
         if self.whole(user, owner):
             return event

@@ -10,6 +10,7 @@ from jupyter_elastic.types.effects import AnyEffect, Launch, Rescale, Stop
 from jupyter_elastic.types.events import (
     AgentChanged,
     AnyEventData,
+    AsksRefused,
     DrainsChanged,
     Event,
     EventData,
@@ -47,6 +48,7 @@ from jupyter_elastic.types.stimuli import (
     PolicyFailed,
     ProgressReported,
     Propose,
+    Refuse,
     RegisterKey,
     ReleaseReported,
     ReplacementReported,

@@ -228,6 +228,22 @@ class SharesChanged(EventData, frozen=True, kw_only=True):
     """Members by group."""
 
 
+class AsksRefused(EventData, frozen=True, kw_only=True):
+    """The daemon refused a user's asks of one kind for one kind of reason."""
+
+    user: str
+    ask: Text
+    """What was asked, by the name of the message; empty: of many kinds."""
+    code: Text
+    """Of the error (`types.errors`)."""
+    count: Count
+    """How many since the last such event."""
+    message: Text
+    """What the last one was told."""
+    about: JobId | None = None
+    """The job that the last one was about."""
+
+
 class KeyRegistered(EventData, frozen=True, kw_only=True):
     """A key may connect until its term ends; one that was registered before has these rights and this term now."""
 
@@ -268,6 +284,7 @@ AnyEventData: TypeAlias = (
     | PlanAccepted
     | AgentChanged
     | SharesChanged
+    | AsksRefused
     | KeyRegistered
     | KeyRevoked
 )

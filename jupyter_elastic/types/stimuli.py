@@ -217,6 +217,16 @@ class Forget(Stimulus, frozen=True, kw_only=True):
     keep: Annotated[int, Meta(ge=0)]
 
 
+class Refuse(Stimulus, frozen=True, kw_only=True):
+    """The daemon has refused asks of user `by`; the fields are those of `AsksRefused`."""
+
+    ask: Text
+    code: Text
+    count: Count
+    message: Text
+    about: JobId | None = None
+
+
 class Tick(Stimulus, frozen=True, kw_only=True):
     """Time has passed."""
 

@@ -19,7 +19,7 @@ from jupyter_elastic.types import JobInfo, JobSpec, Progress
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.types.texts import has_control
 
-COMMANDS = ("jobs", "logs", "cancel", "explain", "host", "hosts", "maintenance", "policy", "status", "daemon",
+COMMANDS = ("audit", "jobs", "logs", "cancel", "explain", "host", "hosts", "maintenance", "policy", "status", "daemon",
             "agent", "doctor", "build-horovod", "sim", "stop", "run", "release", "resize", "pool", "top",
             "hub")  # fmt: skip
 

@@ -21,6 +21,7 @@ from jupyter_elastic.types import (
     AgentChanged,
     AgentReported,
     AnyEventData,
+    AsksRefused,
     Cancel,
     DeathReported,
     DrainSlots,
@@ -44,6 +45,7 @@ from jupyter_elastic.types import (
     Progress,
     ProgressReported,
     Propose,
+    Refuse,
     RegisterKey,
     ReleaseReported,
     ReplacementReported,
@@ -261,6 +263,19 @@ def _rejected(state: State, reason: str) -> EventList:
     return events
 
 
+def _refuse(_state: State, refusal: Refuse) -> EventList:
+    return [
+        AsksRefused(
+            user=refusal.by,
+            ask=refusal.ask,
+            code=refusal.code,
+            count=refusal.count,
+            message=plan.plain(refusal.message),
+            about=refusal.about,
+        )
+    ]
+
+
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
@@ -461,6 +476,7 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     DeathReported: _death_reported,
     ReplacementReported: _replacement_reported,
     ExitReported: _exit_reported,
+    Refuse: _refuse,
     Forget: _forget,
     Tick: _tick,
 }

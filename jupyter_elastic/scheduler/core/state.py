@@ -21,6 +21,7 @@ from jupyter_elastic.types import (
     AgentChanged,
     AgentPlace,
     AnyEventData,
+    AsksRefused,
     Drain,
     DrainsChanged,
     Event,
@@ -543,6 +544,7 @@ _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     PlanAccepted: _plan_accepted,
     AgentChanged: _agent_changed,
     SharesChanged: _shares_changed,
+    AsksRefused: lambda _state, _data: None,  # for people
     KeyRegistered: _key_registered,
     KeyRevoked: _key_revoked,
 }

@@ -108,7 +108,9 @@ def test_progress_and_deaths_are_not_seen_at_all() -> None:
         for kind in EVENTS
         if visibility.event("eve", Event(seq=1, at=1.0, by="bob", cause="c", data=record(kind)), "bob") is None
     }
-    assert hidden == {"JobProgressed", "WorkerDied", "WorkerReplaced", "SharesChanged", "KeyRegistered", "KeyRevoked"}
+    assert hidden == {
+        "AsksRefused", "JobProgressed", "WorkerDied", "WorkerReplaced", "SharesChanged", "KeyRegistered", "KeyRevoked",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
