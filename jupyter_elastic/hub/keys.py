@@ -93,6 +93,8 @@ class Registrar:
                 except ElasticError as problem:  # Hub or daemon are away: what is registered stays so, for its term
                     log.warning("the tokens can't be checked now: %s", problem)
                     break
+                except Exception:  # of one token: the others are checked all the same
+                    log.exception("a token could not be checked")
 
     async def _check(self, key: str, models: dict[str, Visitor | None]) -> None:
         """Revoke the key if the Hub knows none of its tokens; give it the rights that they have now."""
@@ -112,7 +114,8 @@ class Registrar:
         if key in self._tokens and not known:
             log.info("the Hub knows no token of a key any more: it is revoked")
             await self._client.ask(wire.RevokeKey(key=key, reason="the Hub knows no token of it any more"))
-            self._tokens.pop(key, None)
+            if not known:  # else it was registered again meanwhile
+                self._tokens.pop(key, None)
 
     async def _admit(self, who: Visitor, key: str) -> wire.KeyAdmitted:
         ask = wire.RegisterKey(

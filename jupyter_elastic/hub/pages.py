@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
+from msgspec.structs import asdict
 
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.hub.visitors import Guarded
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ACTIVE
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest, TooFast
 
 DAY_S = 86_400
 MOST_DAYS = 3660
+LOGINS = 10_000
+"""Logins that have begun; JupyterHub's part remembers each for ten minutes."""
 SHOWN = 20
 """Jobs on the page."""
 
@@ -52,20 +55,23 @@ class UsageHandler(_Pool):
         if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_DAYS):
             raise BadRequest(f"days is a whole number from 1 to {MOST_DAYS}")
         used = await self.used(int(text))
-        self.send({"user": self.name, "until": used.until, "rows": used.rows})
+        self.send({"user": self.name, "until": used.until, "rows": [asdict(row) for row in used.rows]})
 
 
 class PageHandler(_Pool):
     """The page of a browser: one's own jobs and usage, and how the pool is."""
 
     def unknown(self) -> None:
-        """Let the Hub ask for name and password."""
+        """Let the Hub ask for name and password. TooFast where too many have begun to log in and not come back."""
+        if len(self.hub_auth._oauth_states) >= LOGINS:
+            raise TooFast("too many logins have begun; try again in some minutes")
         self.redirect(self.get_login_url())
 
     async def get(self) -> None:
         """Draw the page."""
         hosts = expect(await self.client.ask(wire.ListHosts()), wire.Hosts)
         mine = await self.client.ask(wire.ListJobs(owner=self.name, all=True, limit=SHOWN))
+        policies = expect(await self.client.ask(wire.ListPolicies()), wire.Policies).policies
         all_jobs = await self.client.jobs(limit=3000)
         used = await self.used(30)
         by_day: dict[str, float] = {}
@@ -87,7 +93,7 @@ class PageHandler(_Pool):
             "out": sum(slot.state == "out" for slot in hosts.slots),
             "running": sum(job.phase in ACTIVE for job in all_jobs),
             "waiting": sum(job.phase == "queued" for job in all_jobs),
-            "policy": self.client.welcome.policy if self.client.welcome else "",
+            "policy": next((policy.name for policy in policies if policy.active), ""),
             "jobs": expect(mine, wire.Jobs).jobs[::-1],
             "days": sorted(by_day.items(), reverse=True)[:14],
             "hours": sum(by_day.values()),

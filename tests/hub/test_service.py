@@ -26,6 +26,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 from jupyter_elastic.types.errors import DaemonUnreachable, NotAllowed
 from tests.support.hub_service import CHECK_S, Person, Site, ask, until, why_not
+from tests.support.pool import Pool
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -69,6 +70,28 @@ def test_a_container_needs_a_token_and_an_address_and_no_line_is_pasted(site: Si
     site.pool.client.ask(wire.RevokeKey(key=ada.key))
     assert ada.command("jobs").returncode == 0, "refused by the daemon, it registers again by itself"
     assert (ada.folder / "hub.json").read_bytes() != first
+
+
+def test_an_agent_that_registers_itself_runs_its_users_job(site: Site) -> None:
+    ann = site.person()
+    ours = {name: ann.environment()[name] for name in ("JUPYTER_ELASTIC_ENDPOINT", "JUPYTERHUB_API_TOKEN")}
+    container = Pool(ann.folder, env=ours)
+    try:
+        container.start_agent()
+        until(lambda: site.registered().get(ann.key) == ann.name, "the agent has registered its key")
+        container.endpoint = ann.admitted()
+        job = container.submit("print('hello from', rank)", slots=2)
+        assert site.pool.ended(job).outcome == "completed", container.log("agent")
+        assert container.output(job, 1) == "hello from 1\n"
+        assert container.info(job).owner == ann.name
+        page = ann.ask("api/usage").body
+        (row,) = page["rows"]
+        assert (page["user"], row["user"]) == (ann.name, ann.name)
+        assert row["slot_s"] > 0
+        other = site.person()
+        assert other.ask("api/usage").body["rows"] == [], "another's is not shown"
+    finally:
+        container.stop()
 
 
 def test_what_a_client_lacks_is_said_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,6 +378,7 @@ def answered(where: tuple[str, int], data: bytes) -> bytes:
     return answer
 
 
+@pytest.mark.timeout(1800)
 def test_nothing_that_is_fuzzed_gets_past_the_door(site: Site) -> None:
     number = 100_000 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 10_000
     before, url = site.registered(), urlsplit(site.service)

@@ -275,12 +275,15 @@ class Person:
 
     def connect(self) -> Client:
         """Register by hand, and connect by the file that the answer makes."""
+        client = Client(self.admitted())
+        self.site._clients.append(client)
+        return client
+
+    def admitted(self) -> str:
+        """Register by hand; the connection file that the answer makes."""
         reply = self.register()
         assert reply.status == 200, (reply, self.site.log())
-        return self.reconnect(reply.body)
-
-    def reconnect(self, admitted: dict[str, Any]) -> Client:
-        """Connect by what the service has answered."""
+        admitted = reply.body
         file = self.folder / "pool.json"
         private_files.write_json(
             file,
@@ -290,9 +293,7 @@ class Person:
                 secret_file=str(self.folder / "client.key"),
             ),
         )
-        client = Client(str(file))
-        self.site._clients.append(client)
-        return client
+        return str(file)
 
     def environment(self, **more: str) -> dict[str, str]:
         """What a server of this user has in a container."""
