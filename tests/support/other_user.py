@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,20 @@ def interpreter() -> str:
     pytest.skip(f"there is no {name} that other users may run")
 
 
+def change_accounts(*command: str) -> None:
+    """Run useradd or userdel, again while somebody else has the accounts' lock."""
+    limit = time.monotonic() + 60
+    while subprocess.run(command, check=False, capture_output=True).returncode:
+        assert time.monotonic() < limit, command
+        time.sleep(0.1)
+
+
 class OtherUser:
     """A user with a home; `environment` says nothing of where a pool is."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, uid: int = UID) -> None:
         self.home = home
+        self.uid = uid
         package = Path(__file__).parents[2]
         self.environment = {
             "HOME": str(home),
@@ -51,12 +61,17 @@ class OtherUser:
         *words: str,
         more: Mapping[str, str] | None = None,
         groups: Sequence[int] = (),
-        uid: int = UID,
+        uid: int | None = None,
+        before: Sequence[str] = (),
         **options: Any,
     ) -> subprocess.Popen[str]:
-        """Start `python -P` with these words; `more` is added to the environment, `groups` to the user's."""
+        """Start `python -P` with these words; `more` is added to the environment, `groups` to the user's.
+
+        `uid`: as somebody else. `before`: a command that runs it.
+        """
+        uid = self.uid if uid is None else uid
         return subprocess.Popen(
-            [interpreter(), "-P", *words],
+            [*before, interpreter(), "-P", *words],
             env={**self.environment, **(more or {})},
             user=uid, group=uid, extra_groups=groups, cwd="/", text=True, stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
@@ -73,14 +88,14 @@ class OtherUser:
 
 
 @contextlib.contextmanager
-def other_user() -> Iterator[OtherUser]:
+def other_user(uid: int = UID) -> Iterator[OtherUser]:
     """Such a user; at the end his pools are stopped and his files removed."""
     home = Path(tempfile.mkdtemp())
-    os.chown(home, UID, UID)
-    user = OtherUser(home)
+    os.chown(home, uid, uid)
+    user = OtherUser(home, uid)
     try:
         yield user
     finally:
         user.elastic("stop", "--force", "--all")
-        for left in (home, *Path("/tmp").glob(f"jupyter-elastic-{UID}*")):
+        for left in (home, *Path("/tmp").glob(f"jupyter-elastic-{uid}*")):
             shutil.rmtree(left, ignore_errors=True)

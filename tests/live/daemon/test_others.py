@@ -6,16 +6,15 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import AgentPlace, ExitReported, ProgressReported, RunningReported
+from jupyter_elastic.types import AgentPlace, ExitReported, JobEnded, JobRunning, ProgressReported, RunningReported
 from jupyter_elastic.types.vocabulary import Progress
-from tests.support.other_user import UID, OtherUser, needs_root, other_user
+from tests.support.other_user import UID, OtherUser, change_accounts, needs_root, other_user
 
 SECRETS = ("/root/secret", "notebook.ipynb", "cell 7", "secret loss", "SecretError", "my-interpreter", "key-of-submit")
 ASKS = """
@@ -131,14 +130,6 @@ client.close()
 """
 
 
-def accounts(*command: str) -> None:
-    """Run useradd or userdel, again while somebody else has the accounts' lock."""
-    limit = time.monotonic() + 60
-    while subprocess.run(command, check=False, capture_output=True).returncode:
-        assert time.monotonic() < limit, command
-        time.sleep(0.1)
-
-
 @needs_root
 @pytest.mark.skipif(shutil.which("useradd") is None, reason="accounts can't be made here")
 def test_an_id_that_is_used_again_and_a_name_under_another_id_inherit_nothing(pool, other, open_folder) -> None:
@@ -154,23 +145,88 @@ def test_an_id_that_is_used_again_and_a_name_under_another_id_inherit_nothing(po
 
     first, second = UID + 1, UID + 2
     try:
-        accounts("useradd", "-M", "-u", str(first), ann)
+        change_accounts("useradd", "-M", "-u", str(first), ann)
         assert says(first) == [ann, "1"]
-        accounts("userdel", ann)
-        accounts("useradd", "-M", "-u", str(first), bob)
-        accounts("useradd", "-M", "-u", str(second), ann)
+        change_accounts("userdel", ann)
+        change_accounts("useradd", "-M", "-u", str(first), bob)
+        change_accounts("useradd", "-M", "-u", str(second), ann)
         who, refused = says(first, "1")
         assert who == bob
         assert f"job 1 belongs to {ann}" in refused
         who, refused = says(second, "1")
         assert who == f"{ann}#{second}"
         assert f"job 1 belongs to {ann}" in refused
-        accounts("userdel", ann)
-        accounts("userdel", bob)
-        accounts("useradd", "-M", "-u", str(first), ann)
+        change_accounts("userdel", ann)
+        change_accounts("userdel", bob)
+        change_accounts("useradd", "-M", "-u", str(first), ann)
         pool.kill()
         pool.start("--socket", f"{open_folder}/s")
         assert says(first, "1") == [ann, "cancelled"]
     finally:
         for name in (ann, bob):
             subprocess.run(["userdel", name], check=False, capture_output=True)
+
+
+CONTAINER = ["unshare", "--user", "--map-root-user"]
+
+
+def _can_unshare() -> bool:
+    tool = shutil.which("unshare")
+    if os.getuid() != 0 or tool is None:
+        return False
+    asked = [*CONTAINER, "true"]
+    return subprocess.run(asked, check=False, capture_output=True, user=UID, group=UID).returncode == 0
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="this user can make no namespaces")
+def test_the_root_of_a_container_is_to_the_pool_who_made_the_container(pool, spec, other, open_folder) -> None:
+    endpoint = f"ipc://{open_folder}/s"
+    pool.start("--socket", f"{open_folder}/s").client().submit(spec)
+    asking = other.start(
+        "-c", f"import os; assert os.getuid() == 0\n{WHO}", endpoint, "1",
+        before=CONTAINER, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    told, errors = asking.communicate(timeout=60)
+    assert asking.returncode == 0, errors
+    who, refused = told.splitlines()
+    assert who == f"#{UID}"
+    assert "job 1 belongs to root" in refused
+
+
+JOB = """
+import os, time
+print("begun", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+print("done")
+"""
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("useradd") is None, reason="accounts can't be made here")
+def test_a_user_who_is_removed_loses_no_job_that_runs_and_what_comes_later_is_nobodys(pool, open_folder) -> None:
+    uid, name, endpoint = UID + 3, f"cat{os.getpid()}", f"ipc://{open_folder}/s"
+    client = pool.start("--socket", f"{open_folder}/s", "--lease", "30").client()
+    with other_user(uid) as user:
+        change_accounts("useradd", "-M", "-u", str(uid), name)
+        try:
+            user.environment["JUPYTER_ELASTIC_ENDPOINT"] = endpoint
+            script = user.home / "wait.py"
+            script.write_text(JOB.replace('"go"', repr(str(user.home / "go"))))
+            code, job, errors = user.elastic("run", "--gpus", "1", "--engine", "process", "--detach", str(script))
+            assert code == 0, errors
+            events = client.events(0, int(job))
+            assert next(event.data for event in events if isinstance(event.data, JobRunning))
+            change_accounts("userdel", "-f", name)
+            asking = user.start("-c", WHO, endpoint, job.strip(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            told, errors = asking.communicate(timeout=60)
+            assert asking.returncode == 0, errors
+            who, refused = told.splitlines()
+            assert who == f"#{uid}"
+            assert f"belongs to {name}" in refused
+            (user.home / "go").touch()
+            ended = next(event.data for event in events if isinstance(event.data, JobEnded))
+            assert ended.outcome == "completed"
+            assert all(slot.job is None for slot in client.ask(wire.ListHosts()).slots)
+        finally:
+            subprocess.run(["userdel", "-f", name], check=False, capture_output=True)
