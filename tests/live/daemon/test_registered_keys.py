@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.platform import endpoints, private_files
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, NotAllowed
 
 TCP = ("--tcp", "tcp://127.0.0.1:0")
@@ -152,3 +156,35 @@ def test_a_pool_without_an_address_for_keys_says_so(pool, tmp_path) -> None:
     pool.start()
     with pytest.raises(BadRequest, match="start its daemon with --tcp"):
         register(pool.client(), Person(tmp_path, "ada"), "submit")
+
+
+UNIX_USER = """
+import os, sys, zmq
+from jupyter_elastic.protocol import wire
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+socket = zmq.Context().socket(zmq.DEALER)
+socket.linger, socket.rcvtimeo = 0, 60_000
+socket.connect(sys.argv[1])
+socket.send(wire.encode(wire.Request(id=1, ask=wire.Hello(version=wire.VERSION))))
+print(wire.decode_message(socket.recv()).answer.user)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_unix_user_who_is_called_as_a_hubs_user_is_somebody_else(pool, tmp_path, open_folder) -> None:
+    path, name = f"{open_folder}/s", user_name(65534)
+    pool.start(*TCP, "--socket", path)
+    admin, guest = Client(f"ipc://{path}"), Person(tmp_path, name)
+
+    def called() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", UNIX_USER, f"ipc://{path}"],
+            check=True, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        ).stdout.strip()  # fmt: skip
+
+    with admin:
+        assert called() == name
+        register(admin, guest, "submit")
+        assert called() == f"{name}#65534"
+        admin.ask(wire.RevokeKey(key=guest.key))
+        assert called() == name

@@ -9,7 +9,7 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.auth import Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
+from jupyter_elastic.scheduler.auth import Guest, Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
 from jupyter_elastic.scheduler.shares import Terms
 from jupyter_elastic.types import JobRequest
 from jupyter_elastic.types.errors import NotAllowed
@@ -52,6 +52,40 @@ def test_rights_of_a_shared_pool() -> None:
     rights.shut_down("pool")
     with pytest.raises(NotAllowed):
         rights.shut_down("ann")
+
+
+def test_what_a_guest_may_is_what_the_key_may_whatever_the_name_may() -> None:
+    rights = Rights(owner="pool", admins=["ann"])
+    looks, submits, ann, boss = (
+        Guest("bob", ()), Guest("bob", ("submit",)), Guest("ann", ("submit",)), Guest("carl", ("administer",))
+    )  # fmt: skip
+    for guest in (looks, submits, ann):
+        assert not rights.is_admin(guest)
+        assert not rights.sees_all(guest)
+        with pytest.raises(NotAllowed):
+            rights.release_job(guest, 1)
+        with pytest.raises(NotAllowed):
+            rights.change_job(guest, "eve", 1)
+    with pytest.raises(NotAllowed, match="no scope custom:jupyter-elastic:submit"):
+        rights.change_job(looks, "bob", 1)
+    rights.change_job(submits, "bob", 1)
+    rights.submit("bob")
+    assert rights.is_admin(boss)
+    assert rights.sees_all(boss)
+    assert rights.sees_all(Guest("bob", ("see-all",)))
+    rights.switch_policy(Guest("bob", ("policy",)), source=False)
+    for guest, source in ((Guest("bob", ("policy",)), True), (Guest("bob", ("submit", "see-all")), False)):
+        with pytest.raises(NotAllowed):
+            rights.switch_policy(guest, source=source)
+    for guest in (boss, Guest("pool", ("administer",)), Guest("root", ("administer",))):
+        with pytest.raises(NotAllowed):
+            rights.shut_down(guest)
+        with pytest.raises(NotAllowed, match="on this machine may register"):
+            rights.register_keys(guest, "eve", ())
+    rights.register_keys("ann", "eve", ())
+    rights.register_keys("ann", "root", ("administer",))
+    with pytest.raises(NotAllowed, match="root is an administrator of this pool"):
+        rights.register_keys("ann", "root", ("submit", "policy", "see-all"))
 
 
 def test_going_before_others_needs_a_right_that_the_file_of_shares_gives() -> None:

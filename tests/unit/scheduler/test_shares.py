@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_elastic.scheduler.core import Most
-from jupyter_elastic.scheduler.shares import SharesFile, read_shares
+from jupyter_elastic.scheduler.shares import GroupShare, Shares, SharesFile, read_shares
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -73,3 +73,11 @@ def test_a_changed_file_counts_once_it_is_right(tmp_path: Path, caplog: pytest.L
     path.write_text("[users.ada]\nmax_slots = 30\n")
     assert file.changed()
     assert file.shares.most.users == {"ada": 30}
+
+
+def test_a_hubs_groups_count_where_the_file_names_them_and_members_go_before() -> None:
+    shares = Shares(groups={"b": GroupShare(max_jobs=2), "a": GroupShare(max_jobs=3, members=("ada",))})
+    assert shares.group_of("bob", ("x", "a", "b")) == "b", "the first in the file"
+    assert shares.group_of("ada", ("b",)) == "a"
+    assert shares.group_of("bob", ("x",)) == shares.group_of("bob") == ""
+    assert [shares.terms_of("bob", groups).max_jobs for groups in (("b",), ("a",), ())] == [2, 3, None]
