@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from jupyter_elastic.agent import agent
-from jupyter_elastic.platform import logs, paths, private_files
+from jupyter_elastic.platform import logs, paths, private_files, systemd
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types.errors import ElasticError
 
@@ -48,7 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--idle {options.idle}: expected a number of seconds")
     try:
         lock, clients = Lock(paths.agent_lock()), Lock(paths.clients_lock())
-        if not lock.acquire():
+        taken = lock.acquire()
+        systemd.notify("READY=1")  # the user has an agent, whoever it is
+        if not taken:
             logs.say("this user's agent runs already", options.log_format)
             return 0
         _log(options.log_format, foreground=options.foreground)

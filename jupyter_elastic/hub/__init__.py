@@ -1,5 +1,6 @@
 """The process beside the daemon that speaks HTTP and lets the users of a JupyterHub in: `jupyter elastic hub`."""
 
+from jupyter_elastic.hub.agent_unit import start_agent_unit
 from jupyter_elastic.hub.configure import configure
 
-__all__ = ["configure"]
+__all__ = ["configure", "start_agent_unit"]

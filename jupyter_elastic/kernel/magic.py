@@ -25,6 +25,7 @@ from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
+from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
 
 ENDS_S = 1.0
@@ -68,6 +69,8 @@ def _warm() -> None:
         job_display.prepare()
         default_engine(Payload(source="", filename="", first_line=1, names=b""))
         services.ensure()
+        if detached.agent_is_a_service():  # a parent from here, and its workers, would end with this server
+            return
         for framework in _likely_frameworks():
             workers.address(sys.executable, {**os.environ, **capture.environment(os.environ)}, (framework,)).warm_up()
 

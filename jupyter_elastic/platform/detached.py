@@ -20,6 +20,8 @@ from jupyter_elastic.types.errors import DaemonUnreachable
 
 DAEMON = ("-m", "jupyter_elastic.scheduler")
 AGENT = ("-m", "jupyter_elastic.agent")
+AGENT_UNIT = "jupyter-elastic-agent@"
+"""The beginning of the name of the agent's unit, and of its control group's."""
 WAIT_S = 30.0
 """How long a starting process may take until its file or lock shows that it runs."""
 
@@ -32,6 +34,16 @@ def log_file(name: str) -> Path:
 def agent_pid() -> int | None:
     """The process that holds the lock of this user's agent, as it does for as long as it runs."""
     return Lock(paths.agent_lock()).holder()
+
+
+def agent_is_a_service() -> bool:
+    """Whether this user's agent is a unit of systemd's, outside of the control group that may end with this process."""
+    pid = agent_pid()
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return AGENT_UNIT in groups
 
 
 def starting(name: str) -> Lock:

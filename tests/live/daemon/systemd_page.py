@@ -113,7 +113,7 @@ def status_as_nobody() -> subprocess.CompletedProcess[str]:
 
 def main(folder: Path) -> None:
     page = (SOURCE / "docs" / "systemd.md").read_text()
-    install, look, group = (block.split("\n") for block in re.findall(r"(?m)((?:^    .+\n)+)", page))
+    install, look, group, *_ = (block.split("\n") for block in re.findall(r"(?m)((?:^    .+\n)+)", page))
     make_clean_system(folder)
     Path("/tmp/nobody").mkdir()
     os.chown("/tmp/nobody", 65534, 65534)

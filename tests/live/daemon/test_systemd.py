@@ -58,6 +58,31 @@ def test_the_command_of_the_unit_says_that_it_is_ready_and_lives_and_stops(pool_
             process.kill()
 
 
+def test_the_command_of_the_agents_unit_says_that_there_is_an_agent(pool_dir, tmp_path) -> None:
+    """Also when there was one: the unit of a user with an agent elsewhere starts well, and has nothing to do."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(UNIT.with_name("jupyter-elastic-agent@.service"))
+    here = {"/opt/jupyter-elastic/bin/jupyter-elastic": ("-m", "jupyter_elastic.cli")}
+    words = [word for part in shlex.split(unit["Service"]["ExecStart"]) for word in here.get(part, (part,))]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, contextlib.ExitStack() as stack:
+        listener.settimeout(60)
+        listener.bind(str(tmp_path / "notify"))
+        env = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+
+        def start() -> subprocess.Popen[bytes]:
+            process = subprocess.Popen([sys.executable, "-P", *words], env=env, stdin=subprocess.DEVNULL)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            told(listener, "READY=1")
+            return process
+
+        first, second = start(), start()
+        assert second.wait(60) == 0
+        assert first.poll() is None
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(60) == 0
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd isn't installed")
 @pytest.mark.parametrize("name", sorted(path.name for path in UNIT.parent.glob("*.service")))
 def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path, name: str) -> None:
