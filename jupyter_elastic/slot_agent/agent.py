@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -224,7 +225,9 @@ def _device(slot: SlotInfo) -> Device | None:
     return os.major(info.st_rdev), os.minor(info.st_rdev)
 
 
+@functools.cache
 def _nvidia(uuid: str) -> Path:
+    """The device file of a GPU; BadRequest where it has none of its own."""
     if uuid.startswith("MIG-"):
         raise BadRequest(f"{uuid} is a part of a GPU (MIG): a slot agent can't guard it; give users containers")
     import pynvml

@@ -31,6 +31,20 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+    char line[4096];
+    for (size_t number = 1; read_line(number, line, sizeof line); ++number)
+        if (!strcmp(strtok(line, " \n"), uuid)) return *device = (void *)number, SUCCESS;
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { /* the last GPU has the first file */
+    unsigned count;
+    nvmlDeviceGetCount_v2(&count);
+    *minor = count - (unsigned)(size_t)device;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *next) {
     (void)device, (void)now, (void)next;
     return NOT_SUPPORTED;
