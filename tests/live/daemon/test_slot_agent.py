@@ -196,8 +196,23 @@ def test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in(
             process.wait()
 
 
-def test_nobody_is_kept_waiting_by_garbage_and_silence(guard: Guard) -> None:
+FLOODS = """
+import os, socket, time
+connections = [socket.socket(socket.AF_UNIX) for _ in range(300)]
+for one in connections:
+    one.connect(os.environ["JUPYTER_ELASTIC_SLOT_AGENT"])
+ended = sum(one.recv(1) == b"" for one in connections[::-1][:268])  # the last ones first
+print(ended, flush=True)
+time.sleep(60)
+"""
+
+
+def test_nobody_is_kept_waiting_by_garbage_and_silence(guard: Guard, other: OtherUser) -> None:
     with contextlib.ExitStack() as stack:
+        flood = stack.enter_context(other.start("-c", FLOODS, stdout=subprocess.PIPE))
+        stack.callback(flood.kill)
+        assert flood.stdout is not None
+        assert flood.stdout.readline() == "268\n"
         garbage = (b"\x01\xff\xff\xff", b"\x01\x00\x00\x02\xc1\xc1", b"GET / HTTP/1.1\r\n\r\n", os.urandom(9000))
         for content in (*garbage, *[b""] * 20):
             connected = stack.enter_context(socket.socket(socket.AF_UNIX))
