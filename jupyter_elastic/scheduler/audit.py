@@ -13,6 +13,7 @@ from jupyter_elastic.protocol.wire import Audited, AuditRow, ReadAudit
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.types import (
     AsksRefused,
+    BooksRestored,
     DrainsChanged,
     Event,
     JobEnded,
@@ -31,7 +32,7 @@ from jupyter_elastic.types import (
 
 KINDS = (
     JobSubmitted, JobStarted, RescaleRequested, StopRequested, JobRequeued, JobResized, JobEnded, PolicyUsed,
-    PlanRejected, DrainsChanged, KeyRegistered, KeyRevoked, AsksRefused,
+    PlanRejected, DrainsChanged, KeyRegistered, KeyRevoked, AsksRefused, BooksRestored,
 )  # fmt: skip
 """The events that are somebody's decision."""
 REASON_CHARS = 500
@@ -70,6 +71,8 @@ def row(event: Event, owners: Mapping[JobId, str]) -> AuditRow:
             what = f"a key of {user} may connect"
         case KeyRevoked(user=user):
             what = f"a key of {user} may no longer connect"
+        case BooksRestored(next_job=next_job):
+            what = f"the journal was restored from a backup; the next job is {next_job}"
         case AsksRefused(user=user, ask=ask, code=code, count=count, message=message, about=about):
             times = "" if count == 1 else f" {count} times"
             what, reason, job = f"refused{times}: {ask or 'many kinds'} ({code or 'many reasons'})", message, about

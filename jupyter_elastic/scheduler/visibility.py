@@ -16,6 +16,7 @@ from jupyter_elastic.scheduler.policies.speed import work_left
 from jupyter_elastic.types import (
     AgentChanged,
     AsksRefused,
+    BooksRestored,
     DrainsChanged,
     Event,
     HostsChanged,
@@ -63,6 +64,7 @@ _SEEN: dict[type[Struct], tuple[str, ...]] = {
     JobEnded: ("job", "outcome"),
     JobsForgotten: ("jobs",),
     HostsChanged: ("hosts",),
+    BooksRestored: ("next_job",),
     DrainsChanged: ("target", "drained", "drains"),
     PolicyUsed: ("name", "options", "previous", "reason"),
     PlanRejected: ("policy", "reason"),

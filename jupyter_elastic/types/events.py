@@ -228,6 +228,14 @@ class SharesChanged(EventData, frozen=True, kw_only=True):
     """Members by group."""
 
 
+class BooksRestored(EventData, frozen=True, kw_only=True):
+    """The journal up to here came from a backup; no number is used again that was used since."""
+
+    next_job: JobId
+    attempts: dict[str, Count] = {}
+    """The last attempt of unfinished jobs, by job id as text."""
+
+
 class AsksRefused(EventData, frozen=True, kw_only=True):
     """The daemon refused a user's asks of one kind for one kind of reason."""
 
@@ -285,6 +293,7 @@ AnyEventData: TypeAlias = (
     | AgentChanged
     | SharesChanged
     | AsksRefused
+    | BooksRestored
     | KeyRegistered
     | KeyRevoked
 )

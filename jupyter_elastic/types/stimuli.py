@@ -227,6 +227,13 @@ class Refuse(Stimulus, frozen=True, kw_only=True):
     about: JobId | None = None
 
 
+class Restore(Stimulus, frozen=True, kw_only=True):
+    """The journal so far came from a backup; the fields are those of `BooksRestored`."""
+
+    next_job: JobId
+    attempts: dict[str, Count] = {}
+
+
 class Tick(Stimulus, frozen=True, kw_only=True):
     """Time has passed."""
 

@@ -19,9 +19,9 @@ from jupyter_elastic.types import JobInfo, JobSpec, Progress
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.types.texts import has_control
 
-COMMANDS = ("audit", "jobs", "logs", "cancel", "explain", "host", "hosts", "maintenance", "policy", "status", "daemon",
-            "agent", "doctor", "build-horovod", "sim", "stop", "run", "release", "resize", "pool", "top",
-            "hub")  # fmt: skip
+COMMANDS = ("audit", "backup", "restore", "jobs", "logs", "cancel", "explain", "host", "hosts", "maintenance",
+            "policy", "status", "daemon", "agent", "doctor", "build-horovod", "sim", "stop", "run", "release", "resize",
+            "pool", "top", "hub")  # fmt: skip
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from jupyter_elastic.types import (
     AgentReported,
     AnyEventData,
     AsksRefused,
+    BooksRestored,
     Cancel,
     DeathReported,
     DrainSlots,
@@ -51,6 +52,7 @@ from jupyter_elastic.types import (
     ReplacementReported,
     Report,
     Resize,
+    Restore,
     RevokeKey,
     RunningReported,
     SharesChanged,
@@ -477,6 +479,7 @@ _CASES: dict[type[Stimulus], Callable[[State, Any], EventList]] = {
     ReplacementReported: _replacement_reported,
     ExitReported: _exit_reported,
     Refuse: _refuse,
+    Restore: lambda _state, command: [BooksRestored(next_job=command.next_job, attempts=command.attempts)],
     Forget: _forget,
     Tick: _tick,
 }

@@ -22,6 +22,7 @@ from jupyter_elastic.types import (
     AgentPlace,
     AnyEventData,
     AsksRefused,
+    BooksRestored,
     Drain,
     DrainsChanged,
     Event,
@@ -535,6 +536,14 @@ def _key_revoked(state: State, data: KeyRevoked) -> None:
     state.registered.pop(data.key, None)
 
 
+def _books_restored(state: State, data: BooksRestored) -> None:
+    state.next_job = max(state.next_job, data.next_job)
+    for number, attempt in data.attempts.items():
+        job = state.jobs.get(int(number))
+        if job is not None:
+            job.attempt = max(job.attempt, attempt)
+
+
 _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
@@ -544,6 +553,7 @@ _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
     PlanAccepted: _plan_accepted,
     AgentChanged: _agent_changed,
     SharesChanged: _shares_changed,
+    BooksRestored: _books_restored,
     AsksRefused: lambda _state, _data: None,  # for people
     KeyRegistered: _key_registered,
     KeyRevoked: _key_revoked,

@@ -25,7 +25,7 @@ SEEN_FIELDS = {
     "job", "owner", "spec", "spec.name", "spec.group", "phase", "slots", "draining", "elastic", "reason",
     "submitted_at", "started_at", "ended_at", "attempt", "generation", "preemptions", "servers", "how", "cause",
     "outcome", "by", "jobs", "hosts", "name", "options", "previous", "policy", "reasons", "user", "connected", "size",
-    "target", "drained", "drains", "group", "estimate_s", "queued_at", "changed_at", "attained_s", "run_s",
+    "next_job", "target", "drained", "drains", "group", "estimate_s", "queued_at", "changed_at", "attained_s", "run_s",
     *(prefix + name for prefix in ("", "spec.")
       for name in ("min_slots", "max_slots", "sizes", "min_servers", "max_servers", "priority", "preemptible")),
 }  # fmt: skip
