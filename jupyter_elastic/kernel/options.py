@@ -132,6 +132,12 @@ def sizes_from(text: str) -> tuple[int, ...]:
     help="The cell saves checkpoints and begins with the last one, as scripts for torchrun do: a change of size or a "
     "worker's death ends all workers and starts them anew. For cells without an elastic loop.",
 )
+@argument(
+    "--interactive",
+    action="store_true",
+    help="You wait for it: elastic jobs shrink at once to make room, and no policy pauses it. It runs for minutes only "
+    "(10, unless the pool's administrator says otherwise), and one at a time.",
+)
 @argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
 @argument("--max-time", type=_seconds, metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
 @argument(
@@ -229,6 +235,11 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
             )
     if given.no_capture and given.capture:
         raise BadRequest("--in and --no-capture contradict each other: give one of them")
+    if given.interactive and given.detach:
+        raise BadRequest(
+            "--interactive and --detach contradict each other: a job is interactive because somebody waits for it; "
+            "give one of them"
+        )
     if given.detach and given.block:
         raise BadRequest("--detach and --block contradict each other: give one of them")
     if len(given.name) > 200:

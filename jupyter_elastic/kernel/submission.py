@@ -234,6 +234,7 @@ def report(package: capture.Package, options: Options, choice: Choice) -> list[s
         lines.append(f"to be done by {due}: the policy `deadline` sees to that, others do not look at it")
     if options.dry_run:
         kept = ("" if options.preemptible else ", not to be paused") + (", resumable" if options.resumable else "")
+        kept += ", interactive" if options.interactive else ""
         back = ", ".join(options.out) or "nothing"
         engine = choice.engine + (f" ({choice.why})" if choice.why else "")
         wants = f"{options.slot_numbers} slot(s){kept}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from jupyter_elastic.scheduler.shares import Terms
+from jupyter_elastic.scheduler.shares import INTERACTIVE_S, Terms
 from jupyter_elastic.types import SCOPE, JobId, JobRequest, KeyRegistered, Right
 from jupyter_elastic.types.errors import NotAllowed
 
@@ -151,6 +151,22 @@ class Rights:
                 f"--max-time, or ask an administrator ({self._admins()}) for `max_time_s` in the file of shares"
             )
         return longest if max_time_s is None else max_time_s
+
+    def wait_for(self, caller: Caller, max_time_s: float | None, terms: Terms) -> float:
+        """The time limit of an interactive job of the caller that asks for this one. NotAllowed."""
+        said = INTERACTIVE_S if terms.interactive_s is None else terms.interactive_s
+        if self.is_admin(caller):
+            return max_time_s or said or INTERACTIVE_S
+        ask = f"ask an administrator ({self._admins()}) for `interactive_s` in the file of shares"
+        if not said:
+            who = name_of(caller)
+            raise NotAllowed(f"on this pool {who} may not have interactive jobs: leave --interactive out, or {ask}")
+        if max_time_s is not None and max_time_s > said:
+            raise NotAllowed(
+                f"on this pool an interactive job of {name_of(caller)} may run for {said:g} s at most, not "
+                f"{max_time_s:g}: lower --max-time, leave --interactive out, or {ask}"
+            )
+        return max_time_s or min(said, terms.max_time_s or said)
 
     def _may(self, caller: Caller, right: Right) -> bool:
         if isinstance(caller, str):

@@ -82,7 +82,9 @@ class Daemon:
         self.pool = str(settings.state_dir)
         self.started_at = clock.now()
         self.endpoints: list[str] = []
-        self.store = StateStore(Journal(settings.state_dir / "journal.sqlite"), self.shares, clock)
+        self.store = StateStore(
+            Journal(settings.state_dir / "journal.sqlite"), self.shares, clock, lease_s=settings.lease_s
+        )
         self.store.reply, self.store.committed, self.store.reloaded = self._reply, self._committed, self._reloaded
         users = Users({uid: name for name, uid in self.rights.ids.items()}, bound=self._id_of)
         self.transport = Transport(
@@ -104,7 +106,7 @@ class Daemon:
         self.agents = Agents(self.store, self.transport, clock.monotonic)
         self.subscriptions = Subscriptions(self.store, self.transport, self.visibility, self.rights, settings.limits)
         self._runner = PolicyRunner(settings.deadline_s)
-        self._planner = Planner(self.store, self._runner, clock.monotonic, lease_s=settings.lease_s)
+        self._planner = Planner(self.store, self._runner, clock.monotonic)
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport, self._refusals)
         self._counted = metrics.Counted()
         self._answers: list[tuple[Context, wire.AnyAnswer]] = []

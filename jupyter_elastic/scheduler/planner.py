@@ -29,12 +29,9 @@ log = logging.getLogger(__name__)
 class Planner:
     """Asks the policy at the right moments."""
 
-    def __init__(
-        self, store: StateStore, runner: PolicyRunner, monotonic: Callable[[], float], *, lease_s: float
-    ) -> None:
+    def __init__(self, store: StateStore, runner: PolicyRunner, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._runner = runner
-        self._lease_s = lease_s
         self._monotonic = monotonic
         self._wanted = asyncio.Event()
         self._news_seq = 0
@@ -87,7 +84,7 @@ class Planner:
             plan = await self._runner.plan(policy, store.core.view(store.now()))
             # What came meanwhile it could not know, but the core will take the plan for an answer to it.
             self._again = self._news_seq > seen
-            stimulus = Propose(**store.stamp(), plan=plan, policy=name, lease_s=self._lease_s)
+            stimulus = Propose(**store.stamp(), plan=plan, policy=name)
         except Exception as problem:  # whatever an untrusted policy does, it costs a plan and nothing else
             log.warning("policy %s: %s", name, problem)
             reason = str(problem)[:2000] or type(problem).__name__

@@ -23,7 +23,7 @@ from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
-from jupyter_elastic.scheduler.core.explain import policy_reason
+from jupyter_elastic.scheduler.core.explain import count, policy_reason
 from jupyter_elastic.scheduler.core.state import needs
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.settings import Settings
@@ -157,7 +157,11 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
         api.rights.ask_for(peer.caller, ask.spec, terms)
         group = api.shares.group_of(user, peer.groups)  # nobody says himself which one is his
         api.rights.hold(needs(ask.spec), api.shares.most.of(user, group))
-        limit = api.rights.run_for(peer.caller, ask.spec.max_time_s, terms)
+        limit = ask.spec.max_time_s
+        if ask.spec.interactive:
+            limit = api.rights.wait_for(peer.caller, limit, terms)
+            _check_number_of_interactive_jobs(api, peer, terms)
+        limit = api.rights.run_for(peer.caller, limit, terms)
         spec = replace(ask.spec, group=group, max_time_s=limit)
         store.command(Submit(at=store.now(), by=user, id=ask.key, spec=spec, uid=context.peer.uid))
         job = store.core.state.keys.get(ask.key)
@@ -174,6 +178,17 @@ def _check_number_of_jobs(api: DaemonApi, peer: Peer, terms: Terms) -> None:
         raise TooMuch(
             f"{user} has {has:,} unfinished jobs, and may have no more on this pool ({by}); "
             f"submit again when some have ended, or cancel some; {ask_admins(api.rights.admins)}"
+        )
+
+
+def _check_number_of_interactive_jobs(api: DaemonApi, peer: Peer, terms: Terms) -> None:
+    user, state, most = peer.user, api.store.core.state, terms.interactive_jobs or 1
+    mine = sorted(job for job in state.interactive if state.jobs[job].owner == user)
+    if len(mine) >= most and not api.rights.is_admin(peer.caller):
+        raise TooMuch(
+            f"{user} has {count(len(mine), 'interactive job')} ({', '.join(map(str, mine))}), and may have no more at "
+            "a time (`interactive_jobs` in the file of shares): wait for the end of one, cancel it, or leave "
+            f"--interactive out; {ask_admins(api.rights.admins)}"
         )
 
 

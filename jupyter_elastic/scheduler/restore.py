@@ -23,12 +23,14 @@ LONG = 5_000
 _decoder = msgspec.msgpack.Decoder(State)
 
 
-def restore(journal: Journal, shares: Shares = EQUAL) -> tuple[Core, int]:
+def restore(journal: Journal, shares: Shares = EQUAL, lease_s: float = 0.0) -> tuple[Core, int]:
     """The core with the state of the journal, and how many events had to be read for it.
 
     JournalError where the journal is damaged. A snapshot that this version did not write is passed over.
     """
-    core = Core(_from_snapshot(journal), weights=shares.weights, quotas=shares.quotas, most=shares.most)
+    core = Core(
+        _from_snapshot(journal), weights=shares.weights, quotas=shares.quotas, most=shares.most, lease_s=lease_s
+    )
     read = 0
     for event in journal.replay(core.state.seq):
         core.fold(event)

@@ -44,6 +44,10 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True):
     max_time_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """The longest running time; a job that names none has this one. Nobody said anything: any."""
 
+    interactive_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    """The longest that an interactive job runs; 0: there may be none. Nobody said anything: `INTERACTIVE_S`."""
+    interactive_jobs: Annotated[int, Meta(ge=1)] | None = None
+    """Interactive jobs at a time. Nobody said anything: 1."""
     max_jobs: Annotated[int, Meta(ge=0)] | None = None
     """Unfinished jobs. Nobody said anything: `--max-jobs`."""
     max_slots: Annotated[int, Meta(ge=1)] | None = None
@@ -104,11 +108,13 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
         return Terms(
             **{
                 name: next((value for terms in said if (value := getattr(terms, name, None)) is not None), None)
-                for name in ("priority", "max_time_s", "max_jobs")
+                for name in ("priority", "max_time_s", "max_jobs", "interactive_s", "interactive_jobs")
             }
         )
 
 
+INTERACTIVE_S = 600.0
+"""The longest that an interactive job runs, unless the administrator says another time."""
 EQUAL = Shares()
 """Everybody alike, without groups."""
 

@@ -44,10 +44,10 @@ Answers: TypeAlias = Sequence[tuple[Context, wire.AnyAnswer]]
 class StateStore:
     """The core, its journal, and what was stepped since the last commit."""
 
-    def __init__(self, journal: Journal, shares: Shares, clock: Clock) -> None:
+    def __init__(self, journal: Journal, shares: Shares, clock: Clock, *, lease_s: float = 0.0) -> None:
         """Read the state from the journal. JournalError where that is damaged."""
         self.journal = journal
-        self.core, self.replayed = restore(journal, shares)
+        self.core, self.replayed = restore(journal, shares, lease_s)
         self.commits = Histogram(SHORT_S)
         """Seconds that it took to put events on disk."""
         self.failing: JournalError | None = None
@@ -57,7 +57,7 @@ class StateStore:
         """Called after each commit with what is on disk now, and the orders that follow."""
         self.reloaded: Callable[[JournalError | None], None] = lambda _fatal: None
         """Called when the state was read again: orders may have been lost. With the reason when that failed."""
-        self._shares = shares
+        self._shares, self._lease_s = shares, lease_s
         self._clock = clock
         self._prefix = f"{os.getpid()}.{int(clock.now() * 1000):x}"
         self._ids = 0
@@ -171,7 +171,7 @@ class StateStore:
         """Read the state from the journal: what is not on disk did not happen."""
         self._events, self._effects, self._reports = [], [], []
         try:
-            self.core, _ = restore(self.journal, self._shares)
+            self.core, _ = restore(self.journal, self._shares, self._lease_s)
         except JournalError as problem:
             self.reloaded(problem)
         else:

@@ -44,7 +44,7 @@ _R = TypeVar("_R", JobInfo, JobView)
 
 _RANGE = ("min_slots", "max_slots", "sizes", "min_servers", "max_servers", "preemptible")
 _SEEN: dict[type[Struct], tuple[str, ...]] = {
-    JobSpec: ("name", "group", "priority", *_RANGE),
+    JobSpec: ("name", "group", "priority", "interactive", *_RANGE),
     JobInfo: (
         "job", "owner", "spec", "phase", "attempt", "generation", "slots", "draining", "elastic", "reason",
         "submitted_at", "started_at", "ended_at", "preemptions",

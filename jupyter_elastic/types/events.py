@@ -65,6 +65,9 @@ class JobStarted(Allocation, frozen=True, kw_only=True):
 class RescaleRequested(Allocation, frozen=True, kw_only=True):
     """A running job is to go on with `slots`; slots that it had and are not among them drain."""
 
+    yielded: Count = 0
+    """Workers that it has given up for interactive jobs and is to have back when slots are idle."""
+
 
 class JobRunning(AttemptEvent, frozen=True, kw_only=True):
     """A generation settled, or the cell came to an elastic loop; the job trains on `slots`."""

@@ -92,8 +92,6 @@ class Propose(Stimulus, frozen=True, kw_only=True):
 
     plan: Plan
     policy: Name
-    lease_s: float = 0.0
-    """The term of the leases that attempts get which start now; 0: theirs don't run out."""
 
 
 class PolicyFailed(Stimulus, frozen=True, kw_only=True):

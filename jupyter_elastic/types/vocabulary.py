@@ -127,6 +127,8 @@ class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     max_servers: Count = 0
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     preemptible: bool = True
+    interactive: bool = False
+    """Somebody waits for it: elastic jobs shrink at once to make room, and no policy pauses it. It runs for minutes."""
     deadline_at: float | None = None
     max_time_s: float | None = None
     """Running time after which the job is stopped as failed (Slurm's `--time`)."""

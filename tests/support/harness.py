@@ -34,8 +34,8 @@ def job_spec(least: int = 1, most: int = 4, **changes: Any) -> JobSpec:
 class Harness:
     """A core with hosts; each step is checked, and a second later than the last."""
 
-    def __init__(self, *hosts: Host) -> None:
-        self.core = Core()
+    def __init__(self, *hosts: Host, **pool: Any) -> None:
+        self.core = Core(**pool)
         self.now = 100.0
         self.events: list[Event] = []
         self.effects: tuple[AnyEffect, ...] = ()

@@ -6,6 +6,7 @@ live, which the core does not, and so it sees when a slot is leased while somebo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -28,6 +29,7 @@ from jupyter_elastic.types import (
     Host,
     HostsReported,
     JobSpec,
+    JobSubmitted,
     JobView,
     Launch,
     Plan,
@@ -171,11 +173,12 @@ class World:
             min_servers=r.choice((0, 0, 0, 1)),
             max_servers=r.choice((0, 1, 2)),
             preemptible=r.random() > 0.2,
+            interactive=r.random() < 0.2,
             max_time_s=r.choice((None, None, None, 60.0, 60.0, 60.0, float("nan"))),
             estimate_s=r.choice((None, 30.0)),
         )
         if not self.refused(Submit, by=r.choice(OWNERS), spec=spec) and r.random() < 0.3:
-            event = self.events[-1]
+            event = next(event for event in reversed(self.events) if isinstance(event.data, JobSubmitted))
             again = Submit(at=self.now, by=event.by, id=event.cause, spec=spec)
             assert self.core.step(again) == ((), ())
             assert self.core.state.keys.get(event.cause) == self.core.state.next_job - 1
@@ -511,8 +514,10 @@ class World:
 
     def quiesce(self) -> None:
         """Everything asked for is done and told: then nothing may be left undone."""
-        for _ in range(3):
+        for rounds in range(20):
             self.hear_all()
+            if rounds >= 3 and not any(self.restless()):
+                break  # what a report leads to may be an order to others: one shrinks, and an interactive job starts
             for attempt in list(self.attempts.values()):
                 if not self.connected[attempt.owner]:
                     continue
@@ -527,6 +532,12 @@ class World:
             if self.connected[job.owner]:
                 assert (job.phase, job.draining) == ("running", ()), self.core.explain(job_id, self.now)
                 assert job.members == job.slots
+
+    def restless(self) -> Iterator[bool]:
+        """Of each job whose agent is there: whether something is still to happen."""
+        for job in self.core.state.active_jobs():
+            if self.connected[job.owner]:
+                yield (job.phase, job.draining) != ("running", ())
 
     def hear_all(self) -> None:
         for owner in OWNERS:

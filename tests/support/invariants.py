@@ -40,6 +40,9 @@ def _check_index(state: State) -> None:
     )
     active = {job.job for job in state.jobs.values() if job.phase != "queued"}
     _that(state.active == active, f"the active jobs are {sorted(active)}, not {sorted(state.active)}")
+    interactive = {job.job for job in state.jobs.values() if job.spec.interactive}
+    _that(state.interactive == interactive, f"the interactive jobs are {sorted(interactive)}")
+    _that(state.yielded.keys() <= active, "a job that holds nothing is to get slots back")
     known = state.jobs.keys() | state.ended.keys()
     _that(set(state.keys.values()) == known, "a job has no submit key, or a key no job")
     _that(all(job < state.next_job for job in known), "the next job's number is used already")

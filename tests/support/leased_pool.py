@@ -90,7 +90,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.now = 1000.0
-        self.core = Core()
+        self.core = Core(lease_s=TERM_S)
         self.events: list[Event] = []
         self.failing = None
         self.numbers = 0
@@ -311,7 +311,7 @@ class World:
         self.agents.execute(effects)
         if self.core.wants_plan:
             plan = greedy(self.core.view(self.now))
-            self.tell(Propose(**self.stamp(), policy=self.core.state.policy, plan=plan, lease_s=TERM_S))
+            self.tell(Propose(**self.stamp(), policy=self.core.state.policy, plan=plan))
 
     # --- what happens to processes
 

@@ -50,6 +50,7 @@ def test_the_most_workers_that_a_line_allows() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("--interactive --detach", "a job is interactive because somebody waits for it"),
         ("--gpus 0", "needs at least 1 slot"),
         ("--gpus 3:1", "least"),
         ("--gpus two", "write a number"),
@@ -84,6 +85,7 @@ NOON = datetime(2026, 11, 22, 12, 0).timestamp()  # noqa: DTZ001 - local time, a
         ("--sizes 1,2,4", {"sizes": (1, 2, 4), "min_slots": 1, "max_slots": 4}),
         ("--sizes 4,2 --gpus 1:8", {"sizes": (2, 4), "min_slots": 2, "max_slots": 4}),
         ("--no-preempt", {"preemptible": False}),
+        ("--interactive --max-time 2m", {"interactive": True, "max_time_s": 120.0}),
         ("--resumable", {"resumable": True}),
         ("--deadline 2h", {"deadline_at": NOON + 7200}),
         ("--deadline 1d2h", {"deadline_at": NOON + 93_600}),

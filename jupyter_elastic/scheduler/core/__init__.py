@@ -6,22 +6,24 @@ follows from the events alone, so folding a journal gives the same state again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import drains
-from jupyter_elastic.scheduler.core.decide import decide, found, limit_at
+from jupyter_elastic.scheduler.core.decide import decide, found
 from jupyter_elastic.scheduler.core.explain import explain, until
+from jupyter_elastic.scheduler.core.interactive import make_room
 from jupyter_elastic.scheduler.core.most import Most, exceeded
 from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
-from jupyter_elastic.scheduler.core.state import FALLBACK, State, evolve
+from jupyter_elastic.scheduler.core.state import FALLBACK, State, evolve, limit_at
 from jupyter_elastic.scheduler.core.view import Views, job_info, job_view, slot_infos
 from jupyter_elastic.types import (
     AgentChanged,
     AnyEffect,
+    AnyEventData,
     DrainsChanged,
     Event,
     HostsChanged,
@@ -32,6 +34,7 @@ from jupyter_elastic.types import (
     JobRequeued,
     JobResized,
     JobRunning,
+    JobStarted,
     JobSubmitted,
     PlanRejected,
     PolicyFailed,
@@ -60,6 +63,10 @@ _NEWS = (
 """Events after which a policy may want something else."""
 
 
+DAEMON = "daemon"
+"""Who has done what nobody asked for."""
+
+
 class Core:
     """The pure heart of the daemon and of the simulator."""
 
@@ -71,12 +78,14 @@ class Core:
         quotas: Mapping[str, int] | None = None,
         most: Most | None = None,
         seed: int = 0,
+        lease_s: float = 0.0,
     ) -> None:
-        """Begin with an empty state, or with that of a snapshot. What else is given is no history and goes into views.
+        """Begin with an empty state, or with that of a snapshot. What else is given is the pool's configuration.
 
-        No plan may exceed `most`.
+        No plan may exceed `most`. `lease_s` is the term of the leases that attempts get; 0: theirs don't run out.
         """
         self.state = state if state is not None else State()
+        self._lease_s = lease_s
         self._views = Views(weights=weights or {}, quotas=quotas or {}, most=most or Most(), seed=seed)
         self._wants_plan = True
 
@@ -98,15 +107,24 @@ class Core:
         at = max(stimulus.at, self.state.at) if isfinite(stimulus.at) else self.state.at
         decided = decide(self.state, stimulus if at == stimulus.at else replace(stimulus, at=at))
         policy = self.state.policy
+        events = self._write(decided, at, stimulus.by, stimulus.id)
+        if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
+            self._wants_plan = _again(policy, events)
+        events += self._write(make_room(self.state, self._views.most, self._views.quotas), at, DAEMON, stimulus.id)
+        return events, tuple(react(self.state, [event.data for event in events]))
+
+    def _write(self, decided: Sequence[AnyEventData], at: float, by: str, cause: str) -> tuple[Event, ...]:
+        """The events of what was decided, folded into the state."""
         events = tuple(
-            Event(seq=seq, at=at, by=stimulus.by, cause=stimulus.id, data=data)
+            Event(seq=seq, at=at, by=by, cause=cause, data=self._leased(data))
             for seq, data in enumerate(decided, self.state.seq + 1)
         )
         for event in events:
             self.fold(event)
-        if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
-            self._wants_plan = _again(policy, events)
-        return events, tuple(react(self.state, decided))
+        return events
+
+    def _leased(self, data: AnyEventData) -> AnyEventData:
+        return replace(data, lease_s=self._lease_s) if isinstance(data, JobStarted) else data
 
     def _limited(self, proposal: Propose) -> Propose | PolicyFailed:
         """The proposal with what is said of jobs that it could not see; its refusal where it exceeds a limit."""

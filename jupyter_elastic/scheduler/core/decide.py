@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import drains, keys, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
-from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, needs
+from jupyter_elastic.scheduler.core.reservation import reserved
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at, needs
 from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
@@ -175,6 +176,11 @@ def _resize(state: State, command: Resize) -> EventList:
     _check_fits(state, spec)
     if spec == job.spec:
         return []
+    if spec.interactive and needs(spec) > needs(job.spec):
+        raise BadRequest(
+            f"job {job.job} is interactive and starts with the least that it was submitted with, "
+            f"{count(needs(job.spec))}; cancel it and run the cell again with another --gpus"
+        )
     changed = (spec.min_slots, spec.max_slots, spec.sizes) != (job.spec.min_slots, job.spec.max_slots, job.spec.sizes)
     kept = spec.min_slots == spec.max_slots == job.size.workers
     if changed and not kept and job.rigid and job.elastic is False:
@@ -250,7 +256,7 @@ def _propose(state: State, proposal: Propose) -> EventList:
     if state.rejections or memo != state.memos.get(state.policy) or reasons != state.reasons:
         spoken = {str(job): reason for job, reason in reasons.items()}
         events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
-    return events + plan.difference(state, proposal.plan, proposal.lease_s)
+    return events + plan.difference(state, proposal.plan, kept=reserved(state).slots)
 
 
 def _policy_failed(state: State, failure: PolicyFailed) -> EventList:
@@ -405,6 +411,11 @@ def _tick(state: State, tick: Tick) -> EventList:
         due = limit_at(job)
         if limit is not None and due is not None and tick.at >= due:
             reason = f"it ran for its time limit of {limit:g} s; give it more with --max-time"
+            if job.spec.interactive:
+                reason = (
+                    f"it ran for {limit:g} s, which is all that it had as an interactive job; run it without "
+                    "--interactive if it takes longer"
+                )
             events.append(StopRequested(job=job.job, attempt=job.attempt, how="time limit", reason=reason))
         elif tick.at >= drains.leaves_at(state, job):
             events.append(drains.leave(state, job))
@@ -423,13 +434,6 @@ def _forget(state: State, command: Forget) -> EventList:
         gone.append(job.job)
     starts = range(0, len(gone), FORGOTTEN_AT_ONCE)
     return [JobsForgotten(jobs=tuple(gone[at : at + FORGOTTEN_AT_ONCE])) for at in starts]
-
-
-def limit_at(job: Job) -> float | None:
-    """When the job's running time is used up if it goes on; None: never."""
-    if job.spec.max_time_s is None or job.phase == "stopping" or not job.slots:
-        return None
-    return job.accounted_at + job.spec.max_time_s - job.run_s
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------

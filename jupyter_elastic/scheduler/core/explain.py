@@ -11,7 +11,8 @@ from itertools import islice
 from math import inf
 
 from jupyter_elastic.scheduler.core import drains
-from jupyter_elastic.scheduler.core.state import Job, State, needs
+from jupyter_elastic.scheduler.core.reservation import reserved
+from jupyter_elastic.scheduler.core.state import Job, State, limit_at, needs
 from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.types import JobId, Phase, size_stays
 
@@ -105,6 +106,7 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     free = sum(1 for _ in state.free())
     draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
+    lines += _interactive(state, job, now)
     if need > state.capacity:
         out = state.total - state.capacity
         lines.append(f"The pool can't give {need} now ({count(out)} out): it waits for slots to come back.")
@@ -117,6 +119,27 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         lines.append(f"Before it in the queue: {first}{more}.")
     reason = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' gave it nothing in its last plan'}.")
+    return lines
+
+
+def _interactive(state: State, job: Job, now: float) -> list[str]:
+    """What interactive jobs have to do with the wait."""
+    kept = reserved(state)
+    if job.job in kept.jobs:
+        return ["It is interactive: it starts as soon as these are free, for running jobs are making room."]
+    lines = []
+    if job.spec.interactive:
+        lines.append(
+            "It is interactive, but what runs can't make room (it can't shrink, or is within a guaranteed quota), or "
+            "its owner may hold no more: it gets the first slots that come free."
+        )
+    for number in sorted(state.interactive & state.active):
+        other = state.jobs[number]
+        due = limit_at(other)
+        left = "" if due is None else f" for {span(due - now)} at most"
+        lines.append(f"Interactive job {number} of {other.owner} holds {count(other.size.slots)}{left}.")
+    if kept.slots:
+        lines.append(f"{count(kept.slots)} of what is free or draining are for interactive jobs that wait.")
     return lines
 
 
@@ -175,8 +198,8 @@ def _trains(state: State, job: Job, now: float) -> list[str]:
     end = finish(job, now)
     if end is not None:
         lines.append(f"At its present speed it is done in about {span(end - now)}.")
-    if not spec.preemptible:
-        lines.append("No policy may take all its slots (--no-preempt).")
+    if not job.preemptible:
+        lines.append(f"No policy may take all its slots ({'--interactive' if spec.interactive else '--no-preempt'}).")
     if spec.deadline_at is not None:
         lines.append(_deadline(spec.deadline_at, now))
     if spec.max_time_s is not None:

@@ -49,7 +49,7 @@ def judge(state: State, plan: Any) -> str | None:
         if number in state.ended:
             return None
         job = state.jobs[number]
-        return None if ignored(state, job) else job_view(job)
+        return None if state.ignored(job) else job_view(job)
 
     held = (view for job in state.active_jobs() if job.slots and not (view := job_view(job)).preemptible)
     return _judge(plan, find, held, state.capacity)
@@ -88,11 +88,6 @@ def _judge(plan: Any, find: Callable[[JobId], JobView | None], held: Iterable[Jo
         if not sizes.get(job.job, Size(0)).workers:
             return f"job {job.job} is not preemptible, but the plan takes all its slots"
     return None
-
-
-def ignored(state: State, job: Job) -> bool:
-    """Whether plans have no say about the job: it is stopping, or waits for its owner's agent to come back."""
-    return job.phase == "stopping" or (job.phase == "queued" and state.absent(job.owner))
 
 
 def _judge_size(job: JobView, size: Size) -> str | None:
@@ -161,32 +156,29 @@ def plain(text: str) -> str:
     return visible(text[:REASON_CHARS].encode("utf-8", "replace").decode("utf-8"), lines=True)[:REASON_CHARS]
 
 
-def difference(state: State, plan: Plan, lease_s: float = 0.0) -> list[AnyEventData]:
-    """What has to happen now for a legal plan: stops, then shrinks, then as much growth as is free."""
-    return _Difference(state, plan, lease_s).events()
+def difference(state: State, plan: Plan, *, kept: int = 0) -> list[AnyEventData]:
+    """What has to happen now for a legal plan: stops, then shrinks, then as much growth as is free.
+
+    The first `kept` slots that are free, or will be soon, are for jobs that the plan does not know of.
+    """
+    return _Difference(state, plan, kept).events()
 
 
 class _Difference:
     """One plan against what is held. `_free` slots are still to give; `_coming` ones will be free soon."""
 
-    def __init__(self, state: State, plan: Plan, lease_s: float) -> None:
+    def __init__(self, state: State, plan: Plan, kept: int) -> None:
         self._state = state
-        self._lease_s = lease_s
         self._reasons = reasons(state, plan)
         self._wanted = {
             job: size
             for job, size in plan.sizes.items()
-            if size.workers and job in state.jobs and not ignored(state, state.jobs[job])
+            if size.workers and job in state.jobs and not state.ignored(state.jobs[job])
         }
         self._pool = placement.Free(state.free())
         self._free = len(self._pool)
-        self._coming = sum(len(self._soon(job, job.draining)) for job in state.active_jobs())
-
-    def _soon(self, job: Job, slots: tuple[str, ...]) -> list[str]:
-        """Those of a job's slots that can be leased once it has released them; none if nobody is there to release."""
-        if self._state.absent(job.owner):
-            return []
-        return [slot for slot in slots if self._state.slots[slot].leasable]
+        self._coming = sum(state.coming(job, job.draining) for job in state.active_jobs())
+        self._set_aside(kept)
 
     def events(self) -> list[AnyEventData]:
         state = self._state
@@ -199,11 +191,11 @@ class _Difference:
                 continue
             if size is None:
                 stops.append(self._stop(job))
-                self._coming += len(self._soon(job, job.slots))
+                self._coming += state.coming(job, job.slots)
             elif size.workers <= job.size.workers and size.servers <= job.size.servers:
                 data = self._rescale(job, size)
                 shrinks.append(data)
-                self._coming += len(self._soon(job, tuple(set(job.slots).difference(data.slots))))
+                self._coming += state.coming(job, set(job.slots).difference(data.slots))
             else:
                 growing.append(job)
         growing += [state.jobs[job] for job in self._wanted if state.jobs[job].phase == "queued"]
@@ -267,7 +259,6 @@ class _Difference:
             slots=slots,
             servers=size.servers,
             reason=self._reasons.get(job.job, ""),
-            lease_s=self._lease_s,
         )
 
     def _rescale(self, job: Job, size: Size) -> RescaleRequested:

@@ -7,7 +7,7 @@ alone, so two states folded from the same events are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import intern
 from typing import Any, Literal
 
@@ -158,6 +158,11 @@ class Job(Struct, kw_only=True, gc=False):
     """Who changed its range last; empty when nobody has."""
 
     @property
+    def preemptible(self) -> bool:
+        """Whether a policy may take all its slots."""
+        return self.spec.preemptible and not self.spec.interactive
+
+    @property
     def size(self) -> Size:
         """What it holds, draining slots not counted."""
         return Size(workers=len(self.slots) - self.servers, servers=self.servers)
@@ -203,6 +208,10 @@ class State(Struct, kw_only=True):
     active: set[JobId] = field(default_factory=set)
     unfinished: dict[str, int] = field(default_factory=dict)
     """How many unfinished jobs an owner has; those who have none are left out."""
+    interactive: set[JobId] = field(default_factory=set)
+    """The unfinished jobs that are interactive."""
+    yielded: dict[JobId, int] = field(default_factory=dict)
+    """Workers that running jobs have given up for interactive ones and have not got back."""
     keys: dict[str, JobId] = field(default_factory=dict)
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
@@ -257,6 +266,14 @@ class State(Struct, kw_only=True):
         """Whether this user's agent was here and went. One never seen is on its way: the first submit starts it."""
         return not self.agents.get(owner, True)
 
+    def ignored(self, job: Job) -> bool:
+        """Whether plans have no say about the job: it is stopping, or waits for its owner's agent to come back."""
+        return job.phase == "stopping" or (job.phase == "queued" and self.absent(job.owner))
+
+    def coming(self, job: Job, slots: Iterable[SlotId]) -> int:
+        """How many of a job's slots can be leased once it has released them; none if nobody is there to do so."""
+        return 0 if self.absent(job.owner) else sum(self.slots[slot].leasable for slot in slots)
+
     def active_jobs(self) -> list[Job]:
         """Unfinished jobs that aren't queued, oldest first."""
         return [self.jobs[job] for job in sorted(self.active)]
@@ -277,6 +294,13 @@ class State(Struct, kw_only=True):
 def needs(spec: JobSpec) -> int:
     """Slots without which such a job can't start."""
     return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers
+
+
+def limit_at(job: Job) -> float | None:
+    """When the job's running time is used up if it goes on; None: never."""
+    if job.spec.max_time_s is None or job.phase == "stopping" or not job.slots:
+        return None
+    return job.accounted_at + job.spec.max_time_s - job.run_s
 
 
 def evolve(state: State, event: Event) -> None:
@@ -311,6 +335,8 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     state.jobs[data.job] = job
     state.unfinished[job.owner] = state.unfinished.get(job.owner, 0) + 1
     state.keys[event.cause] = data.job
+    if data.spec.interactive:
+        state.interactive.add(data.job)
     if data.uid is not None:
         state.ids[data.owner] = data.uid
     state.next_job = max(state.next_job, data.job + 1)
@@ -339,6 +365,9 @@ def _started(state: State, job: Job, at: float, data: JobStarted) -> None:
 def _rescale_requested(state: State, job: Job, at: float, data: RescaleRequested) -> None:
     job.phase = after(job.phase, data)
     job.generation = data.generation
+    state.yielded.pop(job.job, None)
+    if data.yielded:
+        state.yielded[job.job] = data.yielded
     _hold(state, job, at, data)
 
 
@@ -378,6 +407,7 @@ def _stop_requested(state: State, job: Job, at: float, data: StopRequested) -> N
     _drain(state, job, job.slots)
     job.slots, job.servers, job.leaving = (), 0, False
     job.stop, job.reason = data.how, data.reason
+    state.yielded.pop(job.job, None)
 
 
 def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
@@ -427,6 +457,7 @@ def _requeued(state: State, job: Job, at: float, data: JobRequeued) -> None:
     job.stop, job.reason = "", data.reason
     job.members = ()
     state.active.discard(job.job)
+    state.yielded.pop(job.job, None)
     if data.cause == "preempted":
         job.preemptions += 1
     else:
@@ -452,6 +483,8 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     if not state.unfinished[job.owner]:
         del state.unfinished[job.owner]
     state.active.discard(job.job)
+    state.interactive.discard(job.job)
+    state.yielded.pop(job.job, None)
     state.reasons.pop(job.job, None)
 
 

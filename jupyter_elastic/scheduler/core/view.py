@@ -13,7 +13,8 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.most import Most, within
-from jupyter_elastic.scheduler.core.state import Job, SlotState, State
+from jupyter_elastic.scheduler.core.reservation import reserved
+from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs
 from jupyter_elastic.types import (
     AnyEventData,
     DrainsChanged,
@@ -24,6 +25,7 @@ from jupyter_elastic.types import (
     JobStarted,
     JobView,
     RescaleRequested,
+    Size,
     SlotId,
     SlotInfo,
     SlotsReleased,
@@ -51,7 +53,7 @@ class Views:
 
     def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
         """Use these from the next view on."""
-        self._weights, self._quotas, self.most = dict(weights), dict(quotas), most
+        self._weights, self.quotas, self.most = dict(weights), dict(quotas), most
 
     def touch(self, data: AnyEventData) -> None:
         """An event was written: what it changed must be drawn again."""
@@ -74,16 +76,21 @@ class Views:
         absent = {user for user, connected in state.agents.items() if not connected}
         if absent:
             jobs = [job for job in jobs if job.phase != "queued" or job.owner not in absent]
+        kept = reserved(state)
         if self.most:
+            # Those with slots reserved count as if they held them.
+            jobs = [_seated(job, state.jobs[job.job]) if job.job in kept.jobs else job for job in jobs]
             jobs, self.held_back = within(jobs, self.most)
+        if kept.jobs:
+            jobs = [job for job in jobs if job.job not in kept.jobs]
         return View(
             now=now,
             seed=self._seed,
-            hosts=self._hosts,
+            hosts=_without(self._hosts, kept.slots),
             jobs=tuple(jobs),
             memo=state.memos.get(state.policy),
             weights=self._weights,
-            quotas=self._quotas,
+            quotas=self.quotas,
         )
 
     def _draw(self, state: State, now: float) -> None:
@@ -141,7 +148,7 @@ def job_view(job: Job) -> JobView:
         min_servers=spec.min_servers,
         max_servers=spec.max_servers,
         priority=spec.priority,
-        preemptible=spec.preemptible and not job.leaving,
+        preemptible=job.preemptible and not job.leaving,
         deadline_at=spec.deadline_at,
         max_time_s=spec.max_time_s,
         estimate_s=spec.estimate_s,
@@ -161,6 +168,24 @@ def _host_views(state: State) -> Iterable[HostView]:
             free=sum(entry.free for entry in found),
             draining=sum(entry.draining for entry in found),
         )
+
+
+def _seated(draft: JobView, job: Job) -> JobView:
+    """A waiting job as if it held the least that it needs."""
+    workers = needs(job.spec) - draft.min_servers
+    return replace(draft, size=Size(workers=workers, servers=draft.min_servers), max_slots=workers)
+
+
+def _without(hosts: tuple[HostView, ...], slots: int) -> tuple[HostView, ...]:
+    """The hosts without so many slots, the free ones first."""
+    shown = list(hosts)
+    for what in ("free", "draining"):
+        for at, host in enumerate(shown):
+            fewer = min(slots, getattr(host, what), host.capacity)
+            if fewer:
+                slots -= fewer
+                shown[at] = replace(host, capacity=host.capacity - fewer, **{what: getattr(host, what) - fewer})
+    return tuple(shown)
 
 
 def job_info(state: State, job: Job) -> JobInfo:

@@ -15,7 +15,7 @@ from jupyter_elastic.client import AsyncClient, Client
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
-from jupyter_elastic.types.errors import BadRequest, TooFast, TooMuch
+from jupyter_elastic.types.errors import BadRequest, NotAllowed, TooFast, TooMuch
 
 
 class Users:
@@ -79,6 +79,30 @@ def test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_
     assert users.client("ann").submit(spec), "what the file of shares says of a user goes before"
     with pytest.raises(TooMuch, match="ann has 4 unfinished jobs"):
         users.client("ann").submit(spec)
+
+
+def test_one_interactive_job_at_a_time_for_minutes_and_the_file_of_shares(users, spec, tmp_path) -> None:
+    shares = tmp_path / "shares.toml"
+    shares.write_text("[users.bob]\ninteractive_s = 0\n")
+    users.start("--shares", str(shares))
+    ann, spec = users.client("ann"), replace(spec, interactive=True)
+    first = ann.submit(spec)
+    assert ann.jobs(job=first)[0].spec.max_time_s == 600.0
+    with pytest.raises(TooMuch, match=rf"ann has 1 interactive job \({first}\).*leave --interactive out.*\(root\)"):
+        ann.submit(spec)
+    assert ann.submit(replace(spec, interactive=False)), "others are not counted"
+    with pytest.raises(NotAllowed, match="bob may not have interactive jobs"):
+        users.client("bob").submit(spec)
+    with pytest.raises(NotAllowed, match="may run for 600 s at most, not 601"):
+        ann.submit(replace(spec, max_time_s=601.0))
+    shares.write_text("[default]\ninteractive_jobs = 2\ninteractive_s = 60\n")
+    while True:  # it is read again
+        with contextlib.suppress(NotAllowed):
+            assert users.client("bob").submit(spec)
+            break
+    assert ann.jobs(job=ann.submit(spec))[0].spec.max_time_s == 60.0
+    with pytest.raises(TooMuch, match="ann has 2 interactive jobs"):
+        ann.submit(spec)
 
 
 def test_a_spec_has_so_many_bytes_and_no_more(users, spec) -> None:

@@ -10,7 +10,7 @@ import zmq
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.auth import Guest, Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
-from jupyter_elastic.scheduler.shares import Terms
+from jupyter_elastic.scheduler.shares import INTERACTIVE_S, Terms
 from jupyter_elastic.types import JobRequest
 from jupyter_elastic.types.errors import NotAllowed
 
@@ -157,3 +157,15 @@ def test_a_wrong_line_is_named() -> None:
     assert (users, len(problems)) == ({}, 1)
     assert "line 2: expected a public key of 40" in problems[0]
     assert parse_keys("#" + "a" * 39 + " ann") == ({"#" + "a" * 39: "ann"}, []), "Z85 has a # among its letters"
+
+
+def test_how_long_an_interactive_job_may_run() -> None:
+    rights, longest = Rights(owner="pool"), INTERACTIVE_S
+    assert [rights.wait_for("bob", asked, Terms()) for asked in (None, 60.0, longest)] == [longest, 60.0, longest]
+    assert rights.wait_for("bob", None, Terms(interactive_s=30.0)) == 30.0
+    assert rights.wait_for("bob", None, Terms(interactive_s=900.0, max_time_s=100.0)) == 100.0
+    assert [rights.wait_for("pool", asked, Terms(interactive_s=0.0)) for asked in (None, 1e5)] == [longest, 1e5]
+    with pytest.raises(NotAllowed, match=r"may run for 30 s at most, not 31: lower --max-time, leave --inter.*root"):
+        rights.wait_for("bob", 31.0, Terms(interactive_s=30.0))
+    with pytest.raises(NotAllowed, match=r"bob may not have interactive jobs: leave --interactive out, or ask .*root"):
+        rights.wait_for("bob", None, Terms(interactive_s=0.0))

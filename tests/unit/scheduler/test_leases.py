@@ -30,8 +30,7 @@ class Pool(Harness):
     """A core whose attempts have leases, and a clock for them."""
 
     def __init__(self, lease_s: float = TERM_S) -> None:
-        super().__init__(host("a", 2))
-        self.lease_s = lease_s
+        super().__init__(host("a", 2), lease_s=lease_s)
         self.clock = 50.0
         self.leases = Leases(lambda: self.clock)
         self.heard: dict[str, float] = {}
@@ -41,7 +40,7 @@ class Pool(Harness):
 
     def start(self) -> None:
         plan = Plan(sizes={self.job: Size(workers=2)})
-        self.started = self.step(Propose, by="daemon", policy="fifo", plan=plan, lease_s=self.lease_s)
+        self.started = self.step(Propose, by="daemon", policy="fifo", plan=plan)
         self.launches = self.effects
 
     def run_out_after(self, seconds: float) -> list[int]:

@@ -1,0 +1,171 @@
+"""Interactive jobs: somebody waits for them, so elastic jobs shrink for them at once, whatever the policy.
+
+What a policy is asked comes after: an interactive job that waits for slots which others are giving back is not shown,
+and these slots are not in the view; once it has them it is shown as one that no plan may pause. No running job loses
+all its slots for it, and nobody goes below a guaranteed quota. Where that gives no room it waits in the queue like any
+other job, and the first slots that come free are its.
+
+Knows the state and the administrator's limits; must not know policies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.core.most import Most, Party
+from jupyter_elastic.scheduler.core.plan import difference
+from jupyter_elastic.scheduler.core.reservation import room, waiting
+from jupyter_elastic.scheduler.core.state import Job, State, needs
+from jupyter_elastic.types import AnyEventData, JobId, Plan, RescaleRequested, Size
+
+GIVEN_BACK = "the slots that it gave up for interactive jobs are idle again"
+
+
+def make_room(state: State, most: Most, quotas: Mapping[str, int]) -> list[AnyEventData]:
+    """The starts and shrinks that interactive jobs call for now; or what others get back when slots are idle."""
+    jobs = waiting(state)
+    if jobs:
+        return _Room(state, most, quotas).events(jobs)
+    if state.yielded:
+        return _given_back(state, most)
+    return []
+
+
+def _parties(job: Job) -> tuple[Party, ...]:
+    """The user and the group that its slots count for."""
+    return (("user", job.owner), ("group", job.spec.group)) if job.spec.group else (("user", job.owner),)
+
+
+def _sizes(state: State) -> dict[JobId, Size]:
+    """What is held now."""
+    return {job.job: job.size for job in state.active_jobs() if job.phase != "stopping"}
+
+
+def _held(state: State) -> Counter[Party]:
+    """Slots by user and group."""
+    held: Counter[Party] = Counter()
+    for job in state.active_jobs():
+        for party in _parties(job):
+            held[party] += job.size.slots
+    return held
+
+
+def _events(state: State, sizes: dict[JobId, Size], reasons: dict[JobId, str]) -> list[AnyEventData]:
+    """What has to happen for these sizes; it is noted what each has given up."""
+    found = difference(state, Plan(sizes=sizes, reasons=reasons))
+    for at, data in enumerate(found):
+        if isinstance(data, RescaleRequested):
+            gone = state.jobs[data.job].size.workers - (len(data.slots) - data.servers)
+            found[at] = replace(data, yielded=state.yielded.get(data.job, 0) + gone)
+    return found
+
+
+class _Room:
+    """A plan in the making that changes nothing but what interactive jobs need."""
+
+    def __init__(self, state: State, most: Most, quotas: Mapping[str, int]) -> None:
+        self._state, self._most, self._quotas = state, most, quotas
+        self._room = room(state)
+        self._sizes = _sizes(state)
+        self._reasons: dict[JobId, str] = {}
+        self._held = _held(state)
+        self._elastic = [
+            job
+            for job in state.active_jobs()
+            if job.phase in ("running", "rescaling") and not (job.rigid or job.leaving or state.absent(job.owner))
+        ]
+
+    def events(self, jobs: list[Job]) -> list[AnyEventData]:
+        """What has to happen for these jobs, the first one first."""
+        for job in jobs:
+            self._seat(job, alone=len(jobs) == 1)
+        return _events(self._state, self._sizes, self._reasons)
+
+    def _seat(self, job: Job, *, alone: bool) -> None:
+        need = needs(job.spec)
+        limits = self._most.of(job.owner, job.spec.group)
+        over = {party: self._held[party] + need - limit for party, limit in limits.items()}
+        shrunk = self._shrunk(job, need - self._room, {party: slots for party, slots in over.items() if slots > 0})
+        if shrunk is None:
+            return
+        for other, size in shrunk.items():
+            gone = self._sizes[other].workers - size.workers
+            self._take(self._state.jobs[other], -gone)
+            self._sizes[other] = size
+            self._reasons[other] = f"makes room for interactive job {job.job} of {job.owner}"
+        idle = self._room - need if alone and len(self._state.jobs) == len(self._state.active) + 1 else 0
+        spare = min([idle, *(limit - self._held[party] - need for party, limit in limits.items())])
+        workers = job.largest(need - job.spec.min_servers + max(spare, 0))
+        self._sizes[job.job] = Size(workers=workers, servers=job.spec.min_servers)
+        self._take(job, workers + job.spec.min_servers)
+        self._reasons[job.job] = "it is interactive"
+
+    def _take(self, job: Job, slots: int) -> None:
+        self._room -= slots
+        for party in _parties(job):
+            self._held[party] += slots
+
+    def _shrunk(self, job: Job, lack: int, over: dict[Party, int]) -> dict[JobId, Size] | None:
+        """The sizes of others that free `lack` slots, and of each party in `over` so many; None where they can't.
+
+        Those of the job's owner shrink first, then whoever has most beyond its least.
+        """
+        shrunk: dict[JobId, Size] = {}
+        given: Counter[Party] = Counter()
+        while lack > 0 or over:
+            steps = [
+                step for other in self._elastic if (step := self._step(job, other, shrunk, given, over)) is not None
+            ]
+            if not steps:
+                return None
+            _, _, number, size = max(steps, key=lambda step: step[:3])
+            other = self._state.jobs[number]
+            freed = shrunk.get(number, self._sizes[number]).workers - size.workers
+            shrunk[number] = size
+            lack -= freed
+            for party in _parties(other):
+                given[party] += freed
+                if party in over and given[party] >= over[party]:
+                    del over[party]
+        return shrunk
+
+    def _step(
+        self, job: Job, other: Job, shrunk: Mapping[JobId, Size], given: Counter[Party], over: Mapping[Party, int]
+    ) -> tuple[bool, int, JobId, Size] | None:
+        """Whether it is the owner's own, its workers beyond its least, its number, its next smaller size."""
+        size = shrunk.get(other.job, self._sizes[other.job])
+        smaller = other.largest(size.workers - 1)
+        if not smaller:
+            return None
+        own = other.owner == job.owner
+        if over and not any(party in over for party in _parties(other)):
+            return None
+        for party in _parties(other):
+            left = self._held[party] - given[party] - (size.workers - smaller)
+            if party not in _parties(job) and left < self._quotas.get(party[1], 0):
+                return None
+        beyond = size.workers - (needs(other.spec) - other.spec.min_servers)
+        return own, beyond, other.job, Size(workers=smaller, servers=size.servers)
+
+
+def _given_back(state: State, most: Most) -> list[AnyEventData]:
+    """Idle slots to those who have given up theirs for interactive jobs, when nobody waits for slots."""
+    free = sum(1 for _ in state.free())
+    if not free or any(job.phase == "queued" and not state.ignored(job) for job in state.jobs.values()):
+        return []
+    held, sizes, reasons = _held(state), _sizes(state), {}
+    for number in sorted(state.yielded):
+        job = state.jobs[number]
+        limits = most.of(job.owner, job.spec.group)
+        rooms = [limit - held[party] for party, limit in limits.items()]
+        more = job.largest(job.size.workers + min([state.yielded[number], free, *rooms])) - job.size.workers
+        if more > 0 and job.phase == "running" and not (job.rigid or job.leaving):
+            sizes[number] = replace(job.size, workers=job.size.workers + more)
+            reasons[number] = GIVEN_BACK
+            free -= more
+            for party in _parties(job):
+                held[party] += more
+    return _events(state, sizes, reasons) if reasons else []

@@ -1,0 +1,47 @@
+"""The slots that are kept for interactive jobs which wait: no policy sees them.
+
+Knows the state alone, so that who asks later hears the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jupyter_elastic.scheduler.core.state import Job, State, needs
+from jupyter_elastic.types import JobId
+
+
+class Reserved(NamedTuple):
+    """What is kept for interactive jobs that wait."""
+
+    slots: int
+    """Of those that are free or will be soon."""
+    jobs: frozenset[JobId]
+    """Whose they are."""
+
+
+_NOTHING = Reserved(0, frozenset())
+
+
+def reserved(state: State) -> Reserved:
+    """The slots that are free, or that others are giving back, and are for waiting interactive jobs."""
+    found = waiting(state)
+    if not found:
+        return _NOTHING
+    have, kept, jobs = room(state), 0, []
+    for job in found:
+        if kept + needs(job.spec) <= have:
+            kept += needs(job.spec)
+            jobs.append(job.job)
+    return Reserved(kept, frozenset(jobs))
+
+
+def waiting(state: State) -> list[Job]:
+    """The interactive jobs that could start, the first first."""
+    jobs = (state.jobs[job] for job in sorted(state.interactive))
+    return [job for job in jobs if job.phase == "queued" and not state.ignored(job)]
+
+
+def room(state: State) -> int:
+    """Slots that are free or will be soon."""
+    return sum(1 for _ in state.free()) + sum(state.coming(job, job.draining) for job in state.active_jobs())
