@@ -133,6 +133,10 @@ def views(rounds: int, seed: int = 0) -> Iterator[View]:
     """Pools of every kind: empty, full, with gangs, odd sizes, servers, priorities, deadlines, jobs in every phase."""
     yield View(now=START, hosts=(), jobs=())
     yield View(now=START, hosts=(HostView(name="a", capacity=4, free=4),), jobs=())
+    waits = JobView(
+        job=1, owner="ann", phase="queued", submitted_at=START - 5, queued_at=START - 5, min_slots=1, max_slots=2
+    )
+    yield View(now=START, hosts=(HostView(name="a", capacity=0, free=0),), jobs=(waits,))  # all slots are out
     for at in range(rounds):
         chance = random.Random(seed * 1_000_003 + at)  # noqa: S311 - examples, no secrets
         yield _view(chance)

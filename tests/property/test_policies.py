@@ -48,6 +48,12 @@ def test_plans_are_legal_and_deterministic(name, options, seed):
     check_plan(make(name, options), view, again=make(name, options))
 
 
+@pytest.mark.parametrize("name", SHELF)
+def test_an_empty_pool_and_one_whose_slots_are_all_out(name):
+    for view in policies.views(0):
+        assert not check_plan(make(name, {}), view).sizes
+
+
 CONSERVING = [name for name in SHELF if SHELF[name].load().work_conserving]
 
 

@@ -45,7 +45,7 @@ class FinishTimeFair(Elastic):
 
     def _behind(self, draft: Draft, share: float) -> Iterator[JobView]:
         """The largest rho first; who has just started keeps its place."""
-        now, inside = draft.view.now, min(share, 1.0)
+        now, inside = draft.view.now, min(max(share, 1e-9), 1.0)
         works = [
             # the usual case, spelled out: never started, nothing measured
             (job.estimate_s or UNKNOWN_S) * job.min_slots

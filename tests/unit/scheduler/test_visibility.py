@@ -22,7 +22,8 @@ from tests.unit.policies.pool import linear, view
 RIGHTS = Rights(owner="pool", admins=["ada"])
 EVENTS = get_args(AnyEventData)
 SEEN_FIELDS = {
-    "job", "owner", "spec", "spec.name", "spec.interactive", "spec.group", "phase", "slots", "draining", "elastic", "reason",
+    "job", "owner", "spec", "spec.name", "spec.group", "phase", "slots", "draining", "elastic", "reason",
+    "spec.interactive",
     "submitted_at", "started_at", "ended_at", "attempt", "generation", "preemptions", "servers", "how", "cause",
     "outcome", "by", "jobs", "hosts", "name", "options", "previous", "policy", "reasons", "user", "connected", "size",
     "next_job", "target", "drained", "drains", "group", "estimate_s", "queued_at", "changed_at", "attained_s", "run_s",
