@@ -292,6 +292,8 @@ class Welcome(Answer, frozen=True, kw_only=True):
     policy: str
     started_at: float
     pid: int = 0
+    administers: bool = False
+    """Whether you may change what is others'."""
 
 
 class Done(Answer, frozen=True, kw_only=True):

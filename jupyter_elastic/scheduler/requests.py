@@ -139,6 +139,7 @@ def _hello(ask: wire.Hello, api: DaemonApi, context: Context) -> Answer:
         policy=state.policy,
         started_at=api.started_at,
         pid=os.getpid(),
+        administers=api.rights.is_admin(context.peer.caller),
     )
 
 

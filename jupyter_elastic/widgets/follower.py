@@ -275,6 +275,7 @@ class PoolFollower:
             policy_options=active.options if active else {},
             kind=hosts.kind,
             user=welcome.user,
+            administers=welcome.administers,
             maintenance=next((one.text for one in hosts.drains if not one.target), ""),
         )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from jupyter_elastic.client.job_model import fraction_done
 from jupyter_elastic.types import ACTIVE, ENDED, Event, JobId, JobInfo, SlotId, SlotInfo, events
-from jupyter_elastic.types.texts import also_used_by, in_use_by
+from jupyter_elastic.types.texts import also_used_by, in_use_by, visible
 from jupyter_elastic.widgets.pool_screen import (
     HistoryPoint,
     HostBox,
@@ -45,6 +45,7 @@ class PoolModel:
         policy_options: dict[str, Any] | None = None,
         kind: str = "cpu",
         user: str = "",
+        administers: bool = False,
         maintenance: str = "",
     ) -> None:
         self.seq = seq
@@ -55,6 +56,7 @@ class PoolModel:
         self.slots: dict[SlotId, SlotInfo] = {slot.slot: slot for slot in slots}
         self.policy, self.policy_options = policy, policy_options or {}
         self.kind, self.user = kind, user
+        self.administers = administers
         self.maintenance = maintenance
         """Who has put the pool into maintenance, and why; empty when nobody has."""
         self.forecasts: dict[JobId, tuple[float, float]] = {}
@@ -120,7 +122,9 @@ class PoolModel:
             case events.PolicyUsed():
                 self.policy, self.policy_options = data.name, data.options
                 self.switches.appendleft(
-                    SwitchRow(at=event.at, by=event.by, name=data.name, previous=data.previous, reason=data.reason)
+                    SwitchRow(
+                        at=event.at, by=event.by, name=data.name, previous=data.previous, reason=visible(data.reason)
+                    )
                 )
             case events.PlanRejected():
                 self._note(event.at, None, f"plan of {data.policy} not followed: {data.reason}")
@@ -197,6 +201,7 @@ class PoolModel:
         self.jobs[info.job] = info
 
     def _note(self, at: float, job: JobId | None, text: str) -> None:
+        text = visible(text)
         if not (self.notes and self.notes[0].job == job and self.notes[0].text == text):
             self.notes.appendleft(NoteRow(at=at, job=job, text=text))
 
@@ -230,6 +235,7 @@ class PoolModel:
             at=now,
             kind=self.kind,
             user=self.user,
+            maintenance=self.maintenance,
             policy=self.policy,
             policy_options=self.policy_options,
             hosts=self._hosts(),
@@ -243,11 +249,13 @@ class PoolModel:
         )
 
     def _row(self, info: JobInfo, position: int | None, now: float) -> JobRow:
-        forecast = self.forecasts.get(info.job) if position is not None else None
+        waits = position is not None and not self.maintenance  # which has no end that anybody knows
+        forecast = self.forecasts.get(info.job) if waits else None
         return JobRow(
             job=info.job,
             name=info.spec.name,
             owner=info.owner,
+            mine=self.administers or info.owner == self.user,
             phase=info.phase,
             position=position,
             held=len(info.slots),
@@ -257,7 +265,7 @@ class PoolModel:
             started_at=info.started_at,
             fraction=fraction_done(info.progress),
             wait_s=(max(0.0, forecast[0] - now), max(0.0, forecast[1] - now)) if forecast else None,
-            reason=(position is not None and self.maintenance) or info.reason,
+            reason="waits for the end of the maintenance" if position and self.maintenance else info.reason,
         )
 
     def _hosts(self) -> list[HostBox]:

@@ -37,6 +37,8 @@ class JobRow(Struct, frozen=True, kw_only=True):
     job: int
     name: str
     owner: str
+    mine: bool
+    """Whether who looks may change it."""
     phase: str
     position: int | None
     """Place in the queue, from 1, in order of submission; None once it has slots."""
@@ -133,6 +135,8 @@ class PoolScreen(Struct, frozen=True, kw_only=True):
     kind: str
     """`gpu`, or `cpu` where slots are CPU cores."""
     user: str
+    maintenance: str
+    """Who has put the pool into maintenance, and why; empty when nobody has."""
     policy: str
     policy_options: dict[str, Any]
     hosts: list[HostBox]

@@ -61,3 +61,9 @@ def test_a_long_queue_is_cut() -> None:
 
 def test_an_empty_pool_is_shown_too() -> None:
     assert "nobody runs anything" in drawn(PoolModel())
+
+
+def test_maintenance_stands_first_and_its_reason_commands_no_terminal() -> None:
+    model = PoolModel(seq=1, jobs=[info(1)], user="bob", maintenance="maintenance by ada: [red]new\x1b[2J driver")
+    first = drawn(model).splitlines()[0]
+    assert first.rstrip() == r"maintenance by ada: [red]new\u001b[2J driver"

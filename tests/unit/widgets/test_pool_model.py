@@ -182,11 +182,13 @@ def test_drained_slots_and_maintenance_are_shown_until_they_end() -> None:
     assert [(box.state, box.reason) for box in boxes] == [("out", "drained by ada: fan"), ("free", "")]
     story.tell(DrainsChanged(target="", drained=True, drains=(fan, Drain(reason="driver", by="ada", at=1.0))))
     assert {box.state for box in story.screen().hosts[0].slots} == {"out"}
-    assert story.screen().jobs[0].reason == "maintenance by ada: driver"
+    assert story.screen().maintenance == "maintenance by ada: driver"
+    assert story.screen().jobs[0].reason == "waits for the end of the maintenance"
     assert story.screen().notes[0].text == "the pool: maintenance by ada: driver"
     story.tell(DrainsChanged(target="", drained=False, drains=(fan,)))
     assert [box.state for box in story.screen().hosts[0].slots] == ["out", "free"]
-    assert story.screen().jobs[0].reason != "maintenance by ada: driver"
+    assert story.screen().maintenance == ""
+    assert story.screen().jobs[0].reason != "waits for the end of the maintenance"
 
 
 def test_begins_from_what_the_daemon_answers_and_travels_as_json() -> None:
@@ -200,3 +202,22 @@ def test_begins_from_what_the_daemon_answers_and_travels_as_json() -> None:
     screen = msgspec.json.decode(msgspec.json.encode(model.screen(6.0)), type=PoolScreen)
     assert screen == model.screen(6.0)
     assert screen.jobs[0].name == "<b>💥</b>"
+
+
+def test_under_maintenance_the_page_says_why_and_tells_nobody_when_a_job_starts() -> None:
+    model = PoolModel(seq=1, jobs=[waiting(1)], slots=[SlotInfo(slot="a:0", state="free")], user="ann", maintenance="x")
+    model.forecasts[1] = (10.0, 20.0)
+    (row,) = (screen := model.screen(5.0)).jobs
+    assert (screen.maintenance, row.wait_s, row.reason) == ("x", None, "waits for the end of the maintenance")
+    model.maintenance = ""
+    assert model.screen(5.0).jobs[0].wait_s == (5.0, 15.0)
+
+
+def test_who_administers_may_change_what_is_others() -> None:
+    for user, administers, mine in (("ann", False, True), ("bob", False, False), ("bob", True, True)):
+        model = PoolModel(seq=1, jobs=[waiting(1)], user=user, administers=administers)
+        assert model.screen(5.0).jobs[0].mine is mine
+
+
+def waiting(job: int) -> JobInfo:
+    return JobInfo(job=job, owner="ann", spec=spec(), phase="queued", submitted_at=0.0)

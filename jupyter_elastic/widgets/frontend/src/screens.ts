@@ -17,6 +17,7 @@ export interface JobRow {
   job: number;
   name: string;
   owner: string;
+  mine: boolean;
   phase: string;
   position: number | null;
   held: number;
@@ -86,6 +87,7 @@ export interface PoolScreen {
   at: number;
   kind: string;
   user: string;
+  maintenance: string;
   policy: string;
   policy_options: Record<string, unknown>;
   hosts: HostBox[];

@@ -131,7 +131,7 @@ function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions;
             <Row
               key={row.job}
               row={row}
-              mine={row.owner === screen.user}
+              mine={row.mine}
               cancel={() => actions.cancel(row.job)}
               now={screen.at}
               requests={requests}
@@ -270,6 +270,11 @@ export function PoolView(props: {
       {props.down !== null && (
         <p class="je-banner" role="alert">
           The pool has not answered since {clock(props.down)}. Jobs go on; this page comes back by itself.
+        </p>
+      )}
+      {screen.maintenance && (
+        <p class="je-banner" role="status">
+          {screen.maintenance}
         </p>
       )}
       <Problem requests={requests} />
