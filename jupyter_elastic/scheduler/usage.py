@@ -42,12 +42,16 @@ class Usage:
     def __init__(self) -> None:
         self._jobs: dict[JobId, Account] = {}
         """Whose the jobs are that are not over."""
+        self._there: Counter[Account] = Counter()
+        """How many of these each account has; those that have none are left out."""
         self._slots: dict[SlotId, Account] = {}
         """Whose each slot is that is not free."""
         self._capacity = 0
         self._shares = SharesChanged()
         self._at = 0.0
         """Up to when the sums count."""
+        self._due: dict[Account, float] | None = None
+        """What each account is entitled to; None: to be counted again."""
         self._rates: dict[Account, tuple[float, float, float]] | None = {}
         """Slots that each account holds, has borrowed and has lent since then; None: to be counted again."""
         self._sums: defaultdict[tuple[int, Account], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -58,19 +62,25 @@ class Usage:
         self._at = max(self._at, event.at)
         match event.data:
             case JobSubmitted(job=job, owner=owner, spec=spec):
-                self._jobs[job] = (owner, spec.group)
+                account = self._jobs[job] = (owner, spec.group)
+                if account not in self._there:
+                    self._due = None
+                self._there[account] += 1
             case JobStarted(job=job, slots=slots) | RescaleRequested(job=job, slots=slots):
                 for slot in slots:
                     self._slots.setdefault(slot, self._jobs[job])
             case SlotsReleased(slots=slots):
                 for slot in slots:
                     self._slots.pop(slot, None)
-            case JobEnded(job=job):
-                self._jobs.pop(job, None)
+            case JobEnded(job=job) if (ended := self._jobs.pop(job, None)) is not None:
+                self._there[ended] -= 1
+                if not self._there[ended]:
+                    del self._there[ended]
+                    self._due = None
             case HostsChanged(hosts=hosts):
-                self._capacity = sum(not slot.out for host in hosts for slot in host.slots)
+                self._capacity, self._due = sum(not slot.out for host in hosts for slot in host.slots), None
             case SharesChanged() as shares:
-                self._shares = shares
+                self._shares, self._due = shares, None
         self._rates = None
 
     def rows(self, since: float, now: float) -> list[UsageRow]:
@@ -111,7 +121,9 @@ class Usage:
         held = Counter(self._slots.values())
         if not held:
             return {}  # nobody has anything to borrow
-        due = entitlements(self._capacity, set(self._jobs.values()), self._shares)
+        if self._due is None:
+            self._due = entitlements(self._capacity, self._there, self._shares)
+        due = self._due
         over = {account: more for account, slots in held.items() if (more := slots - due.get(account, 0.0)) > LEAST}
         unused = {account: rest for account, slots in due.items() if (rest := slots - held[account]) > LEAST}
         part = min(1.0, sum(over.values()) / sum(unused.values())) if unused else 0.0
