@@ -59,6 +59,7 @@ class StateStore:
         """Called when the state was read again: orders may have been lost. With the reason when that failed."""
         self._shares, self._lease_s = shares, lease_s
         self._clock = clock
+        clock.not_before(self.core.state.at)
         self._prefix = f"{os.getpid()}.{int(clock.now() * 1000):x}"
         self._ids = 0
         self._events: list[Event] = []
