@@ -19,8 +19,14 @@ c.JupyterHub.bind_url = "http://127.0.0.1:8000"  # behind your web server, which
 c.Authenticator.allow_all = True  # every UNIX user; or name them in c.Authenticator.allowed_users
 c.Authenticator.admin_users = {os.environ.get("HUB_ADMIN", "ada")}  # `admin = ["ada"]` in config.toml: the pool's too
 
-if os.environ.get("HUB_AUTHENTICATOR") == "dummy":  # any name, any password, all of them you: for a try only
+dummy = os.environ.get("HUB_AUTHENTICATOR") == "dummy"
+if dummy:  # any name, any password, all of them you: for a try only
     c.JupyterHub.authenticator_class = "dummy"
     c.JupyterHub.spawner_class = "simple"
 
-configure(c)  # last: it adds to what is set above
+configure(  # last: it adds to what is set above
+    c,
+    service="managed",  # pages of one's jobs and usage at /services/elastic/
+    service_url=os.environ.get("HUB_SERVICE_URL", "http://127.0.0.1:10101"),
+    service_user="" if dummy else os.environ.get("HUB_POOL_USER", "jupyter-elastic"),  # whom the daemon runs as
+)

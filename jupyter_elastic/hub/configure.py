@@ -5,30 +5,34 @@ Knows JupyterHub's settings by name; imports nothing of it, so that a configurat
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from traitlets.config import LazyConfigValue
 
 from jupyter_elastic.platform import endpoints
+from jupyter_elastic.platform.python_path import with_package
+from jupyter_elastic.types import SCOPE, Right
 from jupyter_elastic.types.errors import BadRequest
 
 SERVICE = "elastic"
 """The service's name at the Hub; its pages are below `/services/elastic/`."""
+SERVICE_URL = "http://127.0.0.1:10101"
 SOCKET = "/run/jupyter-elastic/pool.sock"
 """Where the systemd unit's daemon listens."""
-SUBMIT, SEE_ALL, POLICY, ADMINISTER = (
-    f"custom:jupyter-elastic:{right}" for right in ("submit", "see-all", "policy", "administer")
-)
-SCOPES: dict[str, dict[str, Any]] = {
-    SUBMIT: {"description": "Submit jobs to the pool of GPUs, and do as one likes with them."},
-    SEE_ALL: {"description": "See everybody's jobs and usage in full."},
-    POLICY: {"description": "Switch the policy of the pool of GPUs."},
-    ADMINISTER: {"description": "Administer the pool of GPUs.", "subscopes": [SUBMIT, SEE_ALL, POLICY]},
-}
 ADMINS = "jupyter-elastic-admin"
-"""The role that has all of them."""
+"""The role of those who administer the pool by the service."""
 ENCRYPTION = "--KernelManager.transport_encryption"
+_SUBMIT, _ADMINISTER = SCOPE + "submit", SCOPE + "administer"
+_SCOPES: dict[str, dict[str, Any]] = {
+    SCOPE + "submit": {"description": "Submit jobs to the pool of GPUs, cancel and resize one's own."},
+    SCOPE + "see-all": {"description": "See everybody's jobs and usage in full."},
+    SCOPE + "policy": {"description": "Switch the policy of the pool of GPUs."},
+    SCOPE + "administer": {"description": "Administer the pool of GPUs."},
+}
+assert set(_SCOPES) == {SCOPE + right for right in get_args(Right)}
 _SERVER_SCOPES = ("users:activity!user", "access:servers!server")
 """Of a server's token where nothing else is said (JupyterHub's role `server`)."""
 _ACCESS = f"access:services!service={SERVICE}"
@@ -38,8 +42,14 @@ def configure(
     c: Any,
     *,
     socket: str = "",
-    admins: Iterable[str] | None = None,
     jobs_are_activity: bool = False,
+    service: str = "",
+    service_user: str = "",
+    service_url: str = SERVICE_URL,
+    service_token: str = "",
+    hub_url: str = "",
+    address: str = "",
+    admins: Iterable[str] | None = None,
 ) -> None:
     """Give everybody who logs in to this Hub the pool of the Hub's machine.
 
@@ -49,28 +59,74 @@ def configure(
         c: The configuration, from `get_config()`.
         socket: Path of the daemon's UNIX socket; left out: what `$JUPYTER_ELASTIC_ENDPOINT` or
             `/etc/jupyter-elastic/config.toml` names, else that of the systemd unit.
-        admins: Hub users who have all rights at the service; left out: `c.Authenticator.admin_users`. The daemon's own
-            administrators are its `--admin`.
         jobs_are_activity: A server counts as active while a job of its user runs, so that a culler leaves it alone.
+        service: `managed`: the Hub runs `jupyter elastic hub`; `external`: something else does. Left out: there is
+            none, and none is needed where each user is a UNIX user of this machine.
+        service_user: The UNIX user that a managed service runs as: the daemon's, who administers the pool.
+        service_url: Where the service listens.
+        service_token: The token of an external service, its `JUPYTERHUB_API_TOKEN`.
+        hub_url: The Hub's URL as servers in containers reach it: they use the pool by keys, which the service
+            registers.
+        address: The daemon's address as they reach it, `tcp://host:port`; left out: where it listens.
+        admins: Hub users who administer the pool by the service; left out: `c.Authenticator.admin_users`.
 
     Raises:
-        BadRequest: An argument is none, or contradicts what the configuration says already.
+        BadRequest: An argument is none, or contradicts another or what the configuration says already.
     """
-    endpoint = _endpoint(socket)
-    hub, spawner = c.JupyterHub, c.Spawner
-    _add_environment(spawner, {endpoints.ENDPOINT_VARIABLE: endpoint})
-    _add_arguments(spawner, {ENCRYPTION: "required"})
+    pool = _endpoint(socket)
+    _check(service, service_user, service_token, hub_url, address)
+    reached = f"{hub_url.rstrip('/')}/services/{SERVICE}" if hub_url else pool
+    _add_environment(c.Spawner, {endpoints.ENDPOINT_VARIABLE: reached})
+    _add_arguments(c.Spawner, {ENCRYPTION: "required"})
     if jobs_are_activity:
-        _add_arguments(spawner, {"--ElasticApp.jobs_are_activity": "True"})
-    _add_scopes(hub)
-    _add_roles(hub, sorted(_given(c.Authenticator, "admin_users", set()) if admins is None else set(admins)))
-    _add_server_scopes(spawner)
+        _add_arguments(c.Spawner, {"--ElasticApp.jobs_are_activity": "True"})
+    if service:
+        how: dict[str, Any] = {"api_token": service_token}
+        if service == "managed":
+            how = {
+                "command": [sys.executable, "-m", "jupyter_elastic.hub", *(["--address", address] if address else [])],
+                "environment": {**_python_path(), endpoints.ENDPOINT_VARIABLE: pool},
+                "cwd": "/",
+                **({"user": service_user} if service_user else {}),
+            }
+        _add_service(c.JupyterHub, {"name": SERVICE, "url": service_url, "oauth_no_confirm": True, **how})
+        _add_scopes(c.JupyterHub)
+        given = _given(c.Authenticator, "admin_users", set()) if admins is None else admins
+        _add_roles(c.JupyterHub, sorted(set(given)))
+        _add_server_scopes(c.Spawner)
 
 
 def _endpoint(socket: str) -> str:
     if socket and not socket.startswith("/"):
         raise BadRequest(f"socket is the absolute path of the daemon's UNIX socket, as {SOCKET}; {socket!r} is none")
     return f"ipc://{socket}" if socket else endpoints.choose().endpoint or f"ipc://{SOCKET}"
+
+
+def _check(service: str, service_user: str, service_token: str, hub_url: str, address: str) -> None:
+    if service not in {"", "managed", "external"}:
+        raise BadRequest(f"service is 'managed' or 'external', or left out; {service!r} is neither")
+    if service == "managed" and not service_user and os.getuid() == 0:
+        raise BadRequest(
+            "a managed service of this Hub would run as root, and needs no such right: give service_user, the user "
+            "that the daemon runs as (jupyter-elastic under systemd)"
+        )
+    if service == "external" and len(service_token) < 32:
+        raise BadRequest("an external service needs a service_token of 32 characters or more: `openssl rand -hex 32`")
+    if service != "external" and service_token:
+        raise BadRequest("service_token is for service='external'; the Hub makes that of a managed one itself")
+    if service != "managed" and (service_user or address):
+        raise BadRequest(
+            "service_user and address are for service='managed'; an external one has them from who starts it"
+        )
+    if hub_url and not service:
+        raise BadRequest("hub_url is for servers that use the pool by the service: say service='managed' too")
+    if hub_url and not hub_url.startswith(("http://", "https://")):
+        raise BadRequest(f"hub_url is the Hub's URL, as https://hub.example.org; {hub_url!r} is none")
+
+
+def _python_path() -> dict[str, str]:
+    """What lets the service find what the Hub finds."""
+    return with_package({name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ})
 
 
 def _given(section: Any, name: str, empty: Any) -> Any:
@@ -101,18 +157,23 @@ def _add_arguments(spawner: Any, arguments: dict[str, str]) -> None:
     spawner.args = given
 
 
+def _add_service(hub: Any, service: dict[str, Any]) -> None:
+    given = _given(hub, "services", [])
+    if any(one.get("name") == SERVICE for one in given):
+        raise BadRequest(f"c.JupyterHub.services has one that is called {SERVICE} already: call configure() once")
+    hub.services = [*given, service]
+
+
 def _add_scopes(hub: Any) -> None:
     given = _given(hub, "custom_scopes", {})
-    if taken := sorted(given.keys() & SCOPES.keys()):
-        raise BadRequest(
-            f"c.JupyterHub.custom_scopes has {taken[0]} already: call configure() once, and define none of it"
-        )
-    hub.custom_scopes = {**given, **SCOPES}
+    if taken := sorted(given.keys() & _SCOPES.keys()):
+        raise BadRequest(f"c.JupyterHub.custom_scopes has {taken[0]} already: remove it, configure() defines it")
+    hub.custom_scopes = {**given, **_SCOPES}
 
 
 def _add_roles(hub: Any, admins: list[str]) -> None:
     """Everybody may submit; administrators may do all. The role `user` is everybody's; what is said of it stays."""
-    mine = [_ACCESS, SUBMIT]
+    mine = [_ACCESS, _SUBMIT]
     roles = [dict(role) for role in _given(hub, "load_roles", [])]
     if any(role.get("name") == ADMINS for role in roles):
         raise BadRequest(f"c.JupyterHub.load_roles has the role {ADMINS} already: give `admins` to configure() instead")
@@ -123,7 +184,7 @@ def _add_roles(hub: Any, admins: list[str]) -> None:
         if everybody is None:
             roles.append(everybody := {"name": "user"})
         everybody["scopes"] = [*everybody.get("scopes", ["self"]), *mine]
-    roles.append({"name": ADMINS, "scopes": [_ACCESS, ADMINISTER], "users": admins})
+    roles.append({"name": ADMINS, "scopes": [_ACCESS, _ADMINISTER], "users": admins})
     hub.load_roles = roles
 
 
@@ -133,6 +194,6 @@ def _add_server_scopes(spawner: Any) -> None:
     if callable(given):
         raise BadRequest(
             "c.Spawner.server_token_scopes is a function: let it return "
-            f"{', '.join([_ACCESS, *SCOPES])} too, and set it after configure()"
+            f"{', '.join([_ACCESS, *_SCOPES])} too, and set it after configure()"
         )
-    spawner.server_token_scopes = [*(given or _SERVER_SCOPES), _ACCESS, *SCOPES]
+    spawner.server_token_scopes = [*(given or _SERVER_SCOPES), _ACCESS, *_SCOPES]

@@ -57,6 +57,8 @@ def attack(target: dict[str, Any]) -> dict[str, str]:
         "release": lambda: client.ask(wire.ReleaseJob(job=number)),
         "policy": lambda: client.ask(wire.SwitchPolicy(name="fifo")),
         "policy as text": lambda: client.ask(wire.SwitchPolicy(name="mine", source="def plan(view): return {}")),
+        "drain": lambda: client.ask(wire.Drain(target=target["slots"][0], reason="mine")),
+        "maintenance": lambda: client.ask(wire.Drain(reason="mine")),
         "shutdown": lambda: client.ask(wire.Shutdown()),
         "priority": lambda: client.submit(
             JobSpec(name="n", folder="/none", python=sys.executable, min_slots=1, max_slots=1, priority=9)

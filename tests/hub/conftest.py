@@ -33,9 +33,9 @@ class Machine:
         self.endpoint = f"ipc://{folder}/run/pool.sock"
         self.daemon = self._start_daemon(held)
         self.client = held.enter_context(Client(self.endpoint))
-        self.hub = held.enter_context(
-            Hub(folder, {endpoints.CONFIG_VARIABLE: str(self.config), "HUB_ADMIN": self.eve.name})
-        )
+        says = {endpoints.CONFIG_VARIABLE: str(self.config)}
+        says |= {"HUB_ADMIN": self.eve.name, "HUB_POOL_USER": self.pool.name}
+        self.hub = held.enter_context(Hub(folder, says))
 
     def _account(self, name: str, held: contextlib.ExitStack) -> Account:
         made = Account(f"{name}{os.getpid()}", self.folder / name)
@@ -62,6 +62,19 @@ class Machine:
         until(lambda: process.poll() is not None or (self.folder / "run" / "pool.sock").exists(), "the daemon comes up")
         assert process.poll() is None, (self.folder / "daemon.log").read_text()
         return process
+
+    def elastic(self, account: Account, *words: str) -> tuple[int, str]:
+        """`jupyter elastic ...` in a terminal of this user: the exit code, and all that it wrote."""
+        done = subprocess.run(
+            [interpreter(), "-P", "-m", "jupyter_elastic.cli", *words],
+            env={
+                "HOME": str(account.home), "PATH": os.defpath, endpoints.CONFIG_VARIABLE: str(self.config),
+                "PYTHONPATH": os.pathsep.join((str(ROOT), sysconfig.get_path("purelib"))),
+            },
+            user=account.uid, group=account.home.stat().st_gid, extra_groups=[], cwd="/", check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120,
+        )  # fmt: skip
+        return done.returncode, done.stdout
 
     def login(self, account: Account) -> Login:
         """Log in at the Hub with the account's password."""

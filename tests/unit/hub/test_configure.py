@@ -26,18 +26,53 @@ def no_pool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config.toml"
 
 
-def test_an_empty_configuration_gets_all_that_a_shared_pool_needs() -> None:
+MANAGED = {"service": "managed", "service_user": "elastic"}
+
+
+def test_users_of_the_machine_need_the_socket_and_kernels_that_nobody_else_reads() -> None:
     c = Config()
-    configure(c, socket="/srv/s", admins=["ada"])
+    configure(c, socket="/srv/s")
     assert c.Spawner.environment == {"JUPYTER_ELASTIC_ENDPOINT": "ipc:///srv/s"}
     assert c.Spawner.args == ["--KernelManager.transport_encryption=required"]
+    assert not c.JupyterHub
+
+
+def test_a_service_has_its_scopes_and_roles() -> None:
+    c = Config()
+    configure(c, socket="/srv/s", admins=["ada"], **MANAGED)
+    assert c.Spawner.environment == {"JUPYTER_ELASTIC_ENDPOINT": "ipc:///srv/s"}
+    (service,) = c.JupyterHub.services
+    assert service["command"] == [sys.executable, "-m", "jupyter_elastic.hub"]
+    assert (service["name"], service["url"], service["user"]) == ("elastic", "http://127.0.0.1:10101", "elastic")
+    assert service["environment"]["JUPYTER_ELASTIC_ENDPOINT"] == "ipc:///srv/s"
     assert c.Spawner.server_token_scopes[:4] == ["users:activity!user", "access:servers!server", ACCESS, SUBMIT]
     assert ADMINISTER in c.Spawner.server_token_scopes
     assert c.JupyterHub.load_roles == [
         {"name": "user", "scopes": ["self", ACCESS, SUBMIT]},
         {"name": "jupyter-elastic-admin", "scopes": [ACCESS, ADMINISTER], "users": ["ada"]},
     ]
-    assert set(c.JupyterHub.custom_scopes[ADMINISTER]["subscopes"]) == set(c.JupyterHub.custom_scopes) - {ADMINISTER}
+    assert len(c.JupyterHub.custom_scopes) == 4
+
+
+def test_servers_in_containers_use_the_pool_by_the_service() -> None:
+    c = Config()
+    configure(c, socket="/srv/s", hub_url="https://hub.lab/jupyter/", address="tcp://172.17.0.1:7000", **MANAGED)
+    assert c.Spawner.environment == {"JUPYTER_ELASTIC_ENDPOINT": "https://hub.lab/jupyter/services/elastic"}
+    (service,) = c.JupyterHub.services
+    assert service["command"][3:] == ["--address", "tcp://172.17.0.1:7000"]
+    assert service["environment"]["JUPYTER_ELASTIC_ENDPOINT"] == "ipc:///srv/s"
+
+
+def test_a_service_that_something_else_starts_has_the_token_that_is_given() -> None:
+    c = Config()
+    configure(c, socket="/srv/s", service="external", service_token="t" * 32)
+    (service,) = c.JupyterHub.services
+    assert service == {
+        "name": "elastic",
+        "url": "http://127.0.0.1:10101",
+        "oauth_no_confirm": True,
+        "api_token": "t" * 32,
+    }
 
 
 def test_what_is_there_is_kept_and_added_to_however_it_was_set() -> None:
@@ -48,7 +83,7 @@ def test_what_is_there_is_kept_and_added_to_however_it_was_set() -> None:
     c.JupyterHub.custom_scopes.update({"custom:other": {"description": "d"}})
     c.JupyterHub.load_roles = [{"name": "user", "scopes": ["self", "read:groups"]}, {"name": "teacher"}]
     c.Authenticator.admin_users.update({"grace", "ada"})
-    configure(c, socket="/srv/s", jobs_are_activity=True)
+    configure(c, socket="/srv/s", jobs_are_activity=True, **MANAGED)
     assert c.Spawner.environment["LAB"] == "physics"
     assert c.Spawner.args[0] == "--debug"
     assert "--ElasticApp.jobs_are_activity=True" in c.Spawner.args
@@ -63,7 +98,7 @@ def test_what_is_there_is_kept_and_added_to_however_it_was_set() -> None:
 def test_the_scopes_that_a_newer_hub_adds_to_its_users_stay() -> None:
     c = Config()
     c.JupyterHub.extra_user_scopes = ["read:groups"]
-    configure(c, socket="/srv/s")
+    configure(c, socket="/srv/s", **MANAGED)
     assert c.JupyterHub.extra_user_scopes == ["read:groups", ACCESS, SUBMIT]
     assert [role["name"] for role in c.JupyterHub.load_roles] == ["jupyter-elastic-admin"]
 
@@ -82,7 +117,11 @@ def test_the_pool_is_the_machines_where_none_is_given(no_pool_is_named, monkeypa
 
 
 def _twice(c: Config) -> None:
-    configure(c, socket="/srv/s")
+    configure(c, socket="/srv/s", **MANAGED)
+
+
+def _a_scope_of_its_name(c: Config) -> None:
+    c.JupyterHub.custom_scopes = {SUBMIT: {"description": "mine"}}
 
 
 def _another_pool(c: Config) -> None:
@@ -104,7 +143,8 @@ def _a_role_of_its_name(c: Config) -> None:
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (_twice, r"custom:jupyter-elastic:administer already: call configure\(\) once"),
+        (_twice, r"called elastic already: call configure\(\) once"),
+        (_a_scope_of_its_name, f"custom_scopes has {SUBMIT} already"),
         (_another_pool, r"sets JUPYTER_ELASTIC_ENDPOINT to 'ipc:///srv/other', and configure\(\) to 'ipc:///srv/s'"),
         (_readable_kernels, "transport_encryption=disabled.*remove the first"),
         (_computed_scopes, f"is a function: let it return {ACCESS}, {SUBMIT}"),
@@ -115,7 +155,29 @@ def test_what_contradicts_it_is_refused_with_what_to_do(before, message: str) ->
     c = Config()
     before(c)
     with pytest.raises(BadRequest, match=message):
-        configure(c, socket="/srv/s")
+        configure(c, socket="/srv/s", **MANAGED)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"service": "mine"}, "'managed' or 'external'"),
+        ({"service": "external"}, "service_token of 32 characters or more"),
+        ({"service": "external", "service_token": "t" * 32, "service_user": "ada"}, "are for service='managed'"),
+        ({"service_token": "t" * 32}, "is for service='external'"),
+        ({"hub_url": "https://hub.lab"}, "say service='managed' too"),
+        ({"hub_url": "hub.lab", **MANAGED}, "as https://hub.example.org"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(given, message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        configure(Config(), socket="/srv/s", **given)
+
+
+def test_a_hub_of_root_is_told_to_run_its_service_as_somebody_else(monkeypatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    with pytest.raises(BadRequest, match="would run as root"):
+        configure(Config(), socket="/srv/s", service="managed")
 
 
 @pytest.mark.parametrize("socket", ["run/s", "ipc:///run/s", "~/s"])
