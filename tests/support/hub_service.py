@@ -19,8 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import psutil
+
 from jupyter_elastic.client import Client
-from jupyter_elastic.platform import endpoints, private_files
+from jupyter_elastic.platform import endpoints, paths, private_files
 from tests.support.pool import Pool
 
 PROXY = Path(sys.prefix, "configurable-http-proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy")
@@ -41,7 +43,6 @@ c.JupyterHub.authenticator_class = "dummy"
 c.Authenticator.allow_all = True
 c.JupyterHub.spawner_class = "simple"
 c.JupyterHub.db_url = "sqlite:///hub.sqlite"
-c.JupyterHub.cleanup_servers = c.JupyterHub.cleanup_proxy = False
 access, scope = "access:services!service=elastic", "custom:jupyter-elastic:"
 c.JupyterHub.custom_scopes = {{
     scope + right: {{"description": right}} for right in ("submit", "see-all", "policy", "administer")
@@ -151,6 +152,7 @@ class Site:
         self.service_process: subprocess.Popen[bytes] | None = None
         self._clients: list[Client] = []
         self._people = 0
+        self._folders: list[Path] = []
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -182,6 +184,23 @@ class Site:
                 os.killpg(self.hub_process.pid, signal.SIGKILL)
             self.hub_process.wait()
         self.pool.stop()
+        while left := self._left():  # agents that commands have started, a proxy whose Hub was killed
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.02)
+        for folder in self._folders:
+            shutil.rmtree(paths.runtime_dir_of(folder), ignore_errors=True)
+
+    def _left(self) -> list[psutil.Process]:
+        """Every process that was started with something of this site's folder in its environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                ours = str(self.folder).encode() in Path(f"/proc/{process.pid}/environ").read_bytes()
+                if ours and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
 
     def start_hub(self) -> None:
         """Start the Hub and wait until it answers."""
@@ -263,6 +282,7 @@ class Person:
         self.token: str = token if isinstance(token, str) else token["token"]
         self.token_id = "" if isinstance(token, str) else token["id"]
         self.folder = private_files.private_dir(site.folder / f"{name}-{secrets.token_hex(4)}")
+        site._folders.append(self.folder)
         self.key = endpoints.client_key(str(self.folder / "client.key"))[0]
 
     def ask(self, path: str, method: str = "GET", body: Any = None, token: str | None = None) -> Reply:
