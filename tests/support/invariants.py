@@ -6,10 +6,11 @@ Knows what must be true at any time, and nothing of how it came to be: it counts
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from math import isfinite
 
 from jupyter_elastic.scheduler.core.state import Job, State
-from jupyter_elastic.types import ACTIVE, ENDED
+from jupyter_elastic.types import ACTIVE, ENDED, Event, JobStarted, RescaleRequested, SlotsReleased
 
 
 class InvariantBroken(AssertionError):
@@ -94,3 +95,18 @@ def _check_slots(state: State) -> None:
         covered = any(drain.covers(entry.host, slot_id) for drain in state.drains)
         _that(entry.drained == covered, f"{slot_id} is drained in one entry only")
         _that(entry.job is not None or entry.granted == 0, f"{slot_id} is free but granted")
+
+
+def no_slot_is_leased_twice(events: Iterable[Event]) -> None:
+    """Fold the leases of a whole story: a slot has one attempt at a time."""
+    held: dict[str, tuple[int, int]] = {}
+    for event in events:
+        data = event.data
+        if isinstance(data, JobStarted | RescaleRequested):
+            for slot in data.slots:
+                other = held.setdefault(slot, (data.job, data.attempt))
+                _that(other == (data.job, data.attempt), f"{slot} is leased twice: {event}")
+        elif isinstance(data, SlotsReleased):
+            for slot in data.slots:
+                if held.get(slot) == (data.job, data.attempt):
+                    del held[slot]

@@ -43,11 +43,9 @@ from jupyter_elastic.types import (
     JobRequeued,
     JobRunning,
     JobSpec,
-    JobStarted,
-    RescaleRequested,
-    SlotsReleased,
 )
 from jupyter_elastic.types.errors import ElasticError
+from tests.support.invariants import no_slot_is_leased_twice
 
 LIMIT_S = 60.0
 
@@ -339,17 +337,7 @@ class Pool:
 
     def no_slot_is_leased_twice(self) -> None:
         """Fold the leases of the whole story: a slot has one attempt at a time."""
-        held: dict[str, tuple[int, int]] = {}
-        for event in self.events:
-            data = event.data
-            if isinstance(data, JobStarted | RescaleRequested):
-                for slot in data.slots:
-                    assert held.get(slot) in {None, (data.job, data.attempt)}, f"{slot} is leased twice: {event}"
-                    held[slot] = (data.job, data.attempt)
-            elif isinstance(data, SlotsReleased):
-                for slot in data.slots:
-                    if held.get(slot) == (data.job, data.attempt):
-                        del held[slot]
+        no_slot_is_leased_twice(self.events)
 
     def _collect(self) -> None:
         self._journal = Client(self.endpoint)

@@ -140,8 +140,8 @@ def test_kills_of_the_daemon_lose_nothing(tmp_path: Path) -> None:
 
 def nothing_is_lost_or_doubled(pool: Pool, churn: Churn) -> None:
     """Every acknowledged submit once, every job one attempt and one end, no slot twice; the journal says the same."""
-    live = {info.job: info for info in pool.client.jobs(all=True, limit=3000)}
-    seen = pool.client.ask(wire.ListJobs(limit=1)).seq
+    listed = pool.client.ask(wire.ListJobs(all=True, limit=3000))
+    live, seen = {info.job: info for info in listed.jobs}, listed.seq
     pool.wait(lambda: pool.events[-1].seq >= seen, "all events are here")
     pool.kill_daemon()
     assert [event.seq for event in pool.events] == list(range(1, len(pool.events) + 1))
@@ -155,4 +155,4 @@ def nothing_is_lost_or_doubled(pool: Pool, churn: Churn) -> None:
     assert {data.job for data in events_of(pool, JobRunning)} <= {data.job for data in events_of(pool, JobStarted)}
     assert {data.job for data in events_of(pool, JobEnded)} == set(made.values())
     pool.no_slot_is_leased_twice()
-    replayed_is_live(pool.folder, live)
+    replayed_is_live(pool.folder, live, seen)

@@ -33,7 +33,12 @@ class Users:
 
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> None:
         self.pool.start("--tcp", "tcp://127.0.0.1:0", "--keys", str(self.table), *arguments, env=env)
-        self.remote = private_files.read_json(paths.state_dir() / "remote.json", endpoints.Endpoint)
+        self.remote = self.found()
+
+    @staticmethod
+    def found() -> endpoints.Endpoint:
+        """Where the daemon says that it is."""
+        return private_files.read_json(paths.state_dir() / "remote.json", endpoints.Endpoint)
 
     def endpoint(self, name: str) -> str:
         """The file that a client of this user is given."""

@@ -40,7 +40,8 @@ def test_a_daemon_forgets_what_ended_long_ago(pool, spec) -> None:
     assert client.submit(spec, "key 1") == 4, "no number is used twice"
     pool.kill()
     pool.start()
-    live = {info.job: info for info in client.jobs(all=True)}
+    listed = client.ask(wire.ListJobs(all=True))
+    live = {info.job: info for info in listed.jobs}
     assert set(live) == {3, 4}
     pool.kill()
-    replayed_is_live(pool.folder, live)
+    replayed_is_live(pool.folder, live, listed.seq)
