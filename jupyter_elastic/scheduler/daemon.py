@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from math import inf
 
 from jupyter_elastic.protocol import wire
@@ -18,6 +18,7 @@ from jupyter_elastic.scheduler import metrics, policies, requests
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.intake import Intake
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, too_fast, too_many_connections
 from jupyter_elastic.scheduler.planner import Planner
@@ -110,6 +111,8 @@ class Daemon:
         self._timers = Timers(settings, clock, self.store, self.agents, self.transport, self._refusals)
         self._counted = metrics.Counted()
         self._answers: list[tuple[Context, wire.AnyAnswer]] = []
+        self._long: Intake[tuple[Context, wire.AnyAsk, requests.LongAnswer]] = Intake()
+        self._any_long = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._stopping = asyncio.Event()
         self._fatal: JournalError | None = None
@@ -144,6 +147,7 @@ class Daemon:
                     timers.watch_hosts,
                     self._watch_shares,
                     self._planner.run,
+                    self._answer_long,
                     self._until_stopped,
                 ):
                     self._tasks.create_task(work())
@@ -271,10 +275,15 @@ class Daemon:
 
     def _take(self, peer: Peer, frame: memoryview) -> None:
         """Answer a frame; the answer goes out with `_commit`."""
-        began = (
-            time.thread_time()
-        )  # not the clock's: that a busy machine lets this process wait is no doing of the user
+        began = time.thread_time()
         self._answer(peer, frame)
+        self._spend(peer, began)
+
+    def _spend(self, peer: Peer, began: float) -> None:
+        """Let the peer's user pay for the time since then.
+
+        It is this thread's, not the clock's: that a busy machine lets the daemon wait is no doing of the user.
+        """
         if peer.allowance is not None:
             self._allowances.spend(_account(peer), peer.allowance, (time.thread_time() - began) / UNIT_S)
 
@@ -290,13 +299,35 @@ class Daemon:
             text = too_many_connections(peer.user, self.limits, self.rights.admins)
             self._put(context, wire.Refused(code=TooMuch.code, message=text), "connection")
             return
-        answer: wire.AnyAnswer | None
+        answer: requests.Answer
         try:
             answer = requests.answer(request.ask, self, context)
         except Exception as problem:
             answer = requests.refusal(problem, context, request.ask)
-        if answer is not None:
+        if isinstance(answer, Generator):
+            self._long.put(peer.user, (context, request.ask, answer), 0)
+            self._any_long.set()
+        elif answer is not None:
             self._put(context, answer, asked, getattr(request.ask, "job", None))
+
+    async def _answer_long(self) -> None:
+        """Build the long answers, one after the other, each user in turn; all else goes on between their parts."""
+        while await self._any_long.wait():
+            context, ask, parts = self._long.take()
+            if not self._long:
+                self._any_long.clear()
+            answer: wire.AnyAnswer | None = None
+            while answer is None and not context.peer.gone:
+                began = time.thread_time()
+                try:
+                    answer = _next_part(parts)
+                except Exception as problem:
+                    answer = requests.refusal(problem, context, ask)
+                self._spend(context.peer, began)
+                await asyncio.sleep(0)
+            if answer is not None:
+                self._put(context, answer, type(ask).__name__, getattr(ask, "job", None))
+                self._commit()
 
     def _put(self, context: Context, answer: wire.AnyAnswer, asked: str, about: JobId | None = None) -> None:
         """Answer with the next commit what was `asked`."""
@@ -340,6 +371,16 @@ class Daemon:
         if problem is not None:
             self._fatal = problem
             self._stopping.set()
+
+
+def _next_part(parts: requests.LongAnswer) -> wire.AnyAnswer | None:
+    """Build the next part; the answer after the last one."""
+    try:
+        next(parts)
+    except StopIteration as done:
+        answer: wire.AnyAnswer = done.value
+        return answer
+    return None
 
 
 def _account(peer: Peer) -> str:

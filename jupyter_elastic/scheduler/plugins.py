@@ -6,11 +6,14 @@ Our own are found in the same way. Knows entry points; must not know what the th
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.types import Policy, PolicyInfo
@@ -18,6 +21,8 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 
 POLICIES = "jupyter_elastic.policies"
 HOSTS = "jupyter_elastic.hosts"
+KEPT_S = 10.0
+"""So long it is believed which policies are installed, for those who list them."""
 _KINDS = {POLICIES: "policy", HOSTS: "source of hosts"}
 
 
@@ -77,23 +82,33 @@ def _known(kind: type[Struct]) -> str:
 
 def policy_infos(active: str, options: dict[str, Any]) -> tuple[PolicyInfo, ...]:
     """All installed policies for the picker; one that can't be loaded is shown with the reason, never hidden."""
-    infos = []
-    for name in names(POLICIES):
-        try:
-            kind = load(POLICIES, name)
-            schema = msgspec.json.schema(kind.Options)
-            defaults = msgspec.to_builtins(kind.Options())
-            summary = str(kind.summary)
-        except Exception as problem:
-            schema, defaults, summary = {}, {}, f"can't be used: {problem}"
-        chosen = {**defaults, **options} if name == active else defaults
-        infos.append(PolicyInfo(name=name, summary=summary, active=name == active, options=chosen, schema=schema))
+    infos = [
+        replace(info, active=True, options={**info.options, **options}) if info.name == active else info
+        for info in _policy_infos(int(time.monotonic() // KEPT_S))
+    ]
     if active not in {info.name for info in infos}:
         infos.append(
             PolicyInfo(
                 name=active, summary="Given as source text, or no longer installed.", active=True, options=options
             )
         )
+    return tuple(infos)
+
+
+@lru_cache(maxsize=1)
+def _policy_infos(_when: int) -> tuple[PolicyInfo, ...]:
+    """All that are installed, none of them active. To look reads a file of each package, which takes long."""
+    infos = []
+    found = plugins.installed(POLICIES)
+    for name in sorted(found):
+        try:
+            kind = plugins.load(found[name], BadRequest)
+            schema = msgspec.json.schema(kind.Options)
+            defaults = msgspec.to_builtins(kind.Options())
+            summary = str(kind.summary)
+        except Exception as problem:
+            schema, defaults, summary = {}, {}, f"can't be used: {problem}"
+        infos.append(PolicyInfo(name=name, summary=summary, active=False, options=defaults, schema=schema))
     return tuple(infos)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Generator, Iterator
 from functools import singledispatch
 from typing import Any, Protocol, TypeAlias
 
@@ -34,7 +34,6 @@ from jupyter_elastic.scheduler.transport import Peer
 from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
-    ACTIVE,
     Cancel,
     DrainSlots,
     JobSpec,
@@ -63,7 +62,9 @@ SERVICE = "service:"
 """What the name of a Hub's service begins with in the pool: a user of the same name is somebody else."""
 
 
-Answer: TypeAlias = wire.AnyAnswer | None
+LongAnswer: TypeAlias = Generator[None, None, wire.AnyAnswer]
+"""It is built in parts, and others are answered between them. What it is about is read before the first pause."""
+Answer: TypeAlias = wire.AnyAnswer | LongAnswer | None
 """None: it is answered later."""
 
 
@@ -281,18 +282,15 @@ def _undrain(ask: wire.Undrain, api: DaemonApi, context: Context) -> Answer:
 
 
 @answer.register
-def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> Answer:
+def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> LongAnswer:
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
     infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit, owner=ask.owner)
-    if len(infos) > limit:  # those with slots are always shown, then the newest
-        active = [info for info in infos if info.phase in ACTIVE][:limit]
-        others = [info for info in infos if info.phase not in ACTIVE]
-        infos = sorted([*active, *others[len(others) - (limit - len(active)) :]], key=lambda info: info.job)
     caller, state = context.peer.caller, api.store.core.state
-    shown = tuple(api.visibility.job(caller, info, policy_reason(state, info.job)) for info in infos)
+    seq, reasons = state.seq, {info.job: policy_reason(state, info.job) for info in infos}
+    shown = yield from api.visibility.jobs(caller, infos, reasons)
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
-    return wire.Jobs(jobs=shown, seq=state.seq)
+    return wire.Jobs(jobs=shown, seq=seq)
 
 
 @answer.register
@@ -313,11 +311,12 @@ def _list_policies(_ask: wire.ListPolicies, api: DaemonApi, context: Context) ->
 
 
 @answer.register
-def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> Answer:
+def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> LongAnswer:
     """A what-if of more jobs than this is no longer read by anybody, and its view must fit into a frame."""
     state, view = api.store.core.state, api.store.core.view(api.store.now())
-    near = api.visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
-    return wire.PoolView(view=near, policy=state.policy, options=state.policy_options)
+    policy, options = state.policy, state.policy_options
+    near = yield from api.visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
+    return wire.PoolView(view=near, policy=policy, options=options)
 
 
 @answer.register

@@ -6,6 +6,8 @@ each field of that: what a later version adds is hidden until it is named here. 
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -42,6 +44,10 @@ from jupyter_elastic.types import (
 
 _R = TypeVar("_R", JobInfo, JobView)
 
+PART = 50
+"""Jobs that are shown without a pause."""
+NO_REASONS: Mapping[JobId, str] = {}
+
 _RANGE = ("min_slots", "max_slots", "sizes", "min_servers", "max_servers", "preemptible")
 _SEEN: dict[type[Struct], tuple[str, ...]] = {
     JobSpec: ("name", "group", "priority", "interactive", *_RANGE),
@@ -72,6 +78,8 @@ _SEEN: dict[type[Struct], tuple[str, ...]] = {
     AgentChanged: ("user", "connected"),
 }  # fmt: skip
 """By record, the fields that everybody sees; a record that is not here is seen by its owner and administrators only."""
+_PICK = {kind: attrgetter(*names, names[0]) for kind, names in _SEEN.items()}
+"""Gets them at once: a list may have thousands of jobs. One more than there are, so that it is a tuple in any case."""
 _BLANK: dict[type[Struct], dict[str, Any]] = {JobSpec: {"folder": "", "python": "", "engine": "-"}}
 """What stands for a hidden field that has no default, or whose default would say something."""
 
@@ -92,15 +100,25 @@ class Visibility:
         if self.whole(user, record.owner):
             return record
         if isinstance(record, JobView):
-            known: _R = replace(record, estimate_s=_expected_s(record))
+            seen: _R = self._public(record, record.job, estimate_s=_expected_s(record))
         else:
-            known = replace(record, reason=policys_reason)
-        seen: _R = self._public(known, record.job)
+            seen = self._public(record, record.job, reason=policys_reason)
         return seen
 
-    def view(self, user: Caller, view: View) -> View:
-        """What `user` sees of a policy's view."""
-        return replace(view, jobs=tuple(self.job(user, job) for job in view.jobs), memo=None)
+    def jobs(
+        self, user: Caller, records: Sequence[_R], policys_reasons: Mapping[JobId, str] = NO_REASONS
+    ) -> Generator[None, None, tuple[_R, ...]]:
+        """What `user` sees of many jobs, built in parts of a millisecond at most, after each of which it yields."""
+        seen: list[_R] = []
+        for at in range(0, len(records), PART):
+            seen += [self.job(user, record, policys_reasons.get(record.job, "")) for record in records[at : at + PART]]
+            yield
+        return tuple(seen)
+
+    def view(self, user: Caller, view: View) -> Generator[None, None, View]:
+        """What `user` sees of a policy's view, in such parts."""
+        seen = yield from self.jobs(user, view.jobs)
+        return replace(view, jobs=seen, memo=None)
 
     def event(self, user: Caller, event: Event, owner: str | None) -> Event | None:
         """What `user` sees of an event; None: nothing. `owner` is that of the job it is about, None: not known."""
@@ -120,15 +138,15 @@ class Visibility:
             public = replace(public, reason=data.reason)  # the policy's; of all others it is the user's or an error's
         return replace(event, data=public, cause="")  # the cause of a submit is its key
 
-    def _public(self, record: Any, job: JobId | None) -> Any:
+    def _public(self, record: Any, job: JobId | None, **known: Any) -> Any:
+        """Those fields that everybody sees; `known`: what stands for some of them."""
         kind = type(record)
-        fields = {name: self._value(getattr(record, name), job) for name in _SEEN[kind]}
+        fields = dict(zip(_SEEN[kind], _PICK[kind](record), strict=False)) | known
+        if "spec" in fields:
+            fields["spec"] = self._public(fields["spec"], job)
         if self._hide_names and "name" in fields and job is not None:
             fields["name"] = f"job {job}"
         return kind(**_BLANK.get(kind, {}), **fields)
-
-    def _value(self, value: Any, job: JobId | None) -> Any:
-        return self._public(value, job) if isinstance(value, JobSpec) else value
 
 
 def _expected_s(job: JobView) -> float | None:

@@ -7,6 +7,7 @@ follows from the events alone, so folding a journal gives the same state again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from math import inf, isfinite
 
 from msgspec.structs import replace
@@ -18,9 +19,10 @@ from jupyter_elastic.scheduler.core.interactive import make_room
 from jupyter_elastic.scheduler.core.most import Most, exceeded
 from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
-from jupyter_elastic.scheduler.core.state import FALLBACK, State, evolve, limit_at
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve, limit_at
 from jupyter_elastic.scheduler.core.view import Views, job_info, job_view, slot_infos
 from jupyter_elastic.types import (
+    ACTIVE,
     AgentChanged,
     AnyEffect,
     AnyEventData,
@@ -174,16 +176,22 @@ class Core:
         limit: int = 1000,
         owner: str = "",
     ) -> list[JobInfo]:
-        """The unfinished jobs, with `all` also the `limit` that ended last, oldest first; or the one `job`.
+        """At most `limit` unfinished jobs, with `all` ended ones too, oldest first; or the one `job`.
 
-        With `owner` only that user's. NotFound if there is no such job.
+        Those with slots are always among them, then the newest. With `owner` only that user's. NotFound if there is no
+        such job.
         """
         if job is not None:
             return [job_info(self.state, found(self.state, job))]
-        ended = list(self.state.ended.values()) if all else []
-        shown = [*ended[max(len(ended) - limit, 0) :], *self.state.jobs.values()]
-        if owner:
-            shown = [one for one in shown if one.owner == owner]
+
+        def newest(jobs: dict[JobId, Job]) -> list[Job]:
+            mine = (one for one in reversed(jobs.values()) if one.phase not in ACTIVE and owner in {"", one.owner})
+            return list(islice(mine, limit))
+
+        held = [one for one in self.state.active_jobs() if owner in {"", one.owner}][:limit]
+        ended = newest(self.state.ended) if all else []
+        others = sorted([*newest(self.state.jobs), *ended], key=lambda one: one.job)
+        shown = [*held, *others[max(len(others) - (limit - len(held)), 0) :]]
         return [job_info(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
 
     def slots(self) -> list[SlotInfo]:

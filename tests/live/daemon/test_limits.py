@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -210,3 +212,21 @@ def test_that_the_machine_is_busy_is_no_users_doing(users, tmp_path) -> None:
         for number in range(1, 4):
             socket.send(wire.encode(wire.Request(id=number, ask=wire.Ping())))
             assert wire.decode_message(socket.recv()) == wire.AnswerMessage(id=number, answer=wire.Done())
+
+
+def test_others_are_answered_while_a_long_list_is_built(pool, spec) -> None:
+    pool.start()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger, socket.rcvtimeo, socket.sndhwm, socket.rcvhwm = 0, 60_000, 0, 0
+        socket.connect(endpoints.find().endpoint)
+        for frame in submit_frames(spec, 500):
+            socket.send(frame)
+        assert all(isinstance(wire.decode_message(socket.recv()).answer, wire.Submitted) for _ in range(500))
+        pool.process.send_signal(signal.SIGSTOP)
+        socket.send(wire.encode(wire.Request(id=1, ask=wire.ListJobs())))
+        socket.send(wire.encode(wire.Request(id=2, ask=wire.Ping())))
+        time.sleep(0.2)  # both are in the daemon's socket when it goes on
+        pool.process.send_signal(signal.SIGCONT)
+        answers = [wire.decode_message(socket.recv()) for _ in range(2)]
+    assert [type(message.answer) for message in answers] == [wire.Done, wire.Jobs]
+    assert len(answers[1].answer.jobs) == 500

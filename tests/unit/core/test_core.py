@@ -60,8 +60,11 @@ def test_lists() -> None:
         pool.step(Cancel, job=job)
     assert [info.job for info in pool.core.jobs()] == jobs[3:]
     assert [info.job for info in pool.core.jobs(all=True)] == jobs
-    assert [info.job for info in pool.core.jobs(all=True, limit=1)] == jobs[2:]
-    assert [info.job for info in pool.core.jobs(all=True, limit=0)] == jobs[3:]
+    assert [info.job for info in pool.core.jobs(all=True, limit=3)] == jobs[2:]
+    assert [info.job for info in pool.core.jobs(limit=1)] == jobs[4:]
+    pool.plan({jobs[3]: 1})
+    assert [info.job for info in pool.core.jobs(all=True, limit=1)] == jobs[3:4], "those with slots are always there"
+    assert [info.job for info in pool.core.jobs(owner="somebody")] == []
     assert [info.job for info in pool.core.jobs(job=jobs[0])] == jobs[:1]
     with pytest.raises(NotFound):
         pool.core.jobs(job=77)
