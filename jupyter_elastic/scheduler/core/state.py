@@ -477,6 +477,7 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     if job.phase not in ENDED:
         return
     job.ended_at, job.reason, job.stop = at, data.reason, ""
+    job.learned, job.died = _NOTHING_LEARNED, _NOBODY_DIED  # policies see unfinished jobs only
     del state.jobs[job.job]
     state.ended[job.job] = job
     state.unfinished[job.owner] -= 1

@@ -86,12 +86,12 @@ import os, time
 print("begun", flush=True)
 while not os.path.exists(FOLDER + "/killed"):
     time.sleep(0.02)
-time.sleep(9)
+time.sleep(19)
 """
 
 
 def test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases(tmp_path: Path) -> None:
-    with Pool(tmp_path / "pool", slots=2, options=("--lease", "7")) as pool:
+    with Pool(tmp_path / "pool", slots=2, options=("--lease", "18")) as pool:
         jobs = [pool.submit(LONGER_THAN_A_LEASE, names={"FOLDER": str(tmp_path)}) for _ in range(2)]
         for job in jobs:
             pool.printed(job, "begun")

@@ -1,4 +1,4 @@
-"""A long queue is small."""
+"""A long queue is small, and so is what has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import tracemalloc
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.types import Host, HostsReported, JobSpec, Slot, Submit
+from jupyter_elastic.types import ExitReported, Host, HostsReported, JobSpec, ProgressReported, Slot, Submit
+from jupyter_elastic.types.vocabulary import Progress
+from tests.support.harness import Harness, host
 
 JOBS = 5_000
 
@@ -25,8 +27,8 @@ def submit(number: int) -> Submit:
 
 def test_a_queued_job_takes_a_kilobyte() -> None:
     core = Core()
-    host = Host(name="a", kind="cpu", slots=(Slot(index=0),))
-    core.step(HostsReported(at=0.0, by="daemon", id="h", hosts=(host,)))
+    machine = Host(name="a", kind="cpu", slots=(Slot(index=0),))
+    core.step(HostsReported(at=0.0, by="daemon", id="h", hosts=(machine,)))
     tracemalloc.start()
     try:
         for number in range(JOBS):
@@ -36,3 +38,15 @@ def test_a_queued_job_takes_a_kilobyte() -> None:
         tracemalloc.stop()
     assert len(core.state.jobs) == JOBS
     assert each < 1_200, f"{each:.0f} bytes each"
+
+
+def test_of_an_ended_job_is_forgotten_what_only_policies_read() -> None:
+    pool = Harness(host("a", 1))
+    job = pool.running(1)
+    for step in (1, 2, 3):
+        progress = Progress(step=step, samples=100.0 * step, samples_per_s=50.0 + step)
+        pool.step(ProgressReported, progress=progress, job=job, attempt=1)
+    assert pool.job(job).learned.points
+    pool.step(ExitReported, outcome="completed", job=job, attempt=1)
+    assert not pool.job(job).learned.points
+    assert pool.job(job).progress == progress

@@ -1,0 +1,290 @@
+"""`python scripts/guards.py [WORD ...]`: removes each guard of a shared pool once, and shows that its test turns red.
+
+It works in a copy of the tree. All tests must pass there first, and none may be skipped (be root); then each guard, or
+those whose line has one of the words, is taken out alone, its test is run, and it is put back. Prints a table; exit
+code 1 when a test stays green. About ten minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from jupyter_elastic.platform import processes
+
+ROOT = Path(__file__).parents[1]
+LIMIT_S = 150
+
+
+class Guard(NamedTuple):
+    """A place that keeps something from happening."""
+
+    what: str
+    file: str
+    """Below `jupyter_elastic/`."""
+    old: str
+    """Stands there exactly once."""
+    new: str
+    """What the place is without the guard."""
+    test: str
+    """Below `tests/`: `file::test`."""
+
+    def removed(self, root: Path) -> str:
+        """The file without the guard; ValueError when the guard isn't there exactly once."""
+        text = (root / "jupyter_elastic" / self.file).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.what}: {self.file} has it {text.count(self.old)} times, not once: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+TAKE_OVER = (
+    "live/agent/test_second_agent.py"
+    "::test_it_takes_over_after_the_term_of_one_that_is_stopped_which_is_fenced_when_it_wakes"
+)
+AUTH = "unit/scheduler/test_auth.py::test_rights_of_a_shared_pool"
+LEASES = "unit/scheduler/test_leases.py"
+LIMITS = "live/daemon/test_limits.py"
+HOSTILE = "live/daemon/test_hostile.py"
+VISIBLE = "unit/scheduler/test_visibility.py"
+GUARDS = (
+    # leases: a slot comes back, and only when nothing of its attempt lives
+    Guard("a lease that has run out stays so", "driver/lease.py",
+          "now >= self.until or until <= self.until", "until <= self.until",
+          "unit/agent/test_lease.py::test_a_lease_counts_from_the_question_and_never_comes_back"),
+    Guard("the kernel kills a driver whose lease has run out", "platform/enforced_end.py",
+          "        _check(_libc().timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(when), None))\n", "",
+          "unit/agent/test_lease.py::test_the_kernel_kills_a_process_that_is_stopped_when_its_time_has_come"),
+    Guard("the kernel kills workers with all that they started", "platform/enforced_end.py",
+          "F_SETOWN, -os.getpgrp()", "F_SETOWN, os.getpid()",
+          "unit/agent/test_lease.py::test_a_group_is_killed_with_the_writer_stopped_or_in_compiled_code"),
+    Guard("slots stay leased for a margin after the term", "scheduler/leases.py",
+          "renewed + job.lease_s + MARGIN_S - now", "renewed + job.lease_s - now",
+          f"{LEASES}::test_a_lease_runs_out_a_margin_after_its_term"),
+    Guard("a lease is renewed by its owner only", "scheduler/leases.py",
+          "(job.owner, job.attempt) == (user, attempt[1])", "job.attempt == attempt[1]",
+          f"{LEASES}::test_only_what_holds_slots_is_renewed_by_its_owner"),
+    Guard("a lease of an attempt that is over is not renewed", "scheduler/leases.py",
+          " and job.phase in ACTIVE\n", "\n", f"{LEASES}::test_only_what_holds_slots_is_renewed_by_its_owner"),
+    Guard("leases that have run out are ended", "scheduler/leases.py",
+          "if self.left_s(job, heard.get(job.owner)) < 0]", "if False]",
+          f"{LEASES}::test_a_lease_runs_out_a_margin_after_its_term"),
+    Guard("a lease is renewed before anything is started", "agent/attempt.py",
+          "if launch.lease_s and not await self._holds_slots():", "if False:",
+          "live/agent/test_agent.py::test_an_order_to_launch_that_came_too_late_starts_nothing"),
+    Guard("what holds no slots any more is ended", "agent/agent.py",
+          "                attempt.forfeit()\n", "                pass\n",
+          "live/agent/test_agent.py::test_what_holds_no_slots_any_more_is_ended"),
+    Guard("a driver ends its attempt with the lease", "driver/driver.py",
+          "self._lease_end = self._loop.call_at(lease.until, self._terminate, why)", "pass",
+          TAKE_OVER),
+    Guard("an agent that was killed is replaced", "driver/driver.py",
+          "sampler.run(), self._keeper.run())", "sampler.run())",
+          "live/agent/test_leases.py::test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases"),
+    Guard("a driver that ends leaves nobody without an agent", "driver/driver.py",
+          "        await self._keeper.replace_killed()", "        pass",
+          "live/agent/test_pool.py::test_a_driver_replaces_a_killed_agent_though_its_job_ends_at_once"),
+    Guard("an agent that left on purpose is not started again", "agent/__main__.py",
+          "        paths.agent_file().unlink(missing_ok=True)", "        pass",
+          "live/agent/test_what_stays.py::test_an_agent_that_is_told_to_end_takes_its_parents_along_but_no_job"),
+    Guard("slots with a lease are not released before its end", "scheduler/agents.py",
+          "if left_s < inf:", "if False:",
+          "live/daemon/test_service.py::test_what_has_a_lease_is_not_released_before_its_end"),
+    Guard("slots of an agent that is there are not released", "scheduler/agents.py",
+          "if job.owner in self._peers or job.owner in self._awaited:", "if False:",
+          "live/daemon/test_service.py::test_an_administrator_releases_what_nobody_speaks_for"),
+    # two agents of one user
+    Guard("an agent elsewhere is refused while something runs", "scheduler/core/agents.py",
+          "elif not jobs or take_over or (alone", "elif True or (alone",
+          "unit/core/test_agents.py::test_it_takes_over_openly_when_the_first_is_gone"),
+    Guard("only the user's agent reports", "scheduler/agents.py",
+          'if peer.role != "agent":', "if False:",
+          "live/daemon/test_service.py::test_an_agent_elsewhere_is_not_heard"),
+    # who may what
+    Guard("others change no job", "scheduler/auth.py",
+          "if name_of(caller) != owner and not self.is_admin(caller):", "if False:", AUTH),
+    Guard("others report on no job", "scheduler/auth.py", "if user != owner:", "if False:", AUTH),
+    Guard("others switch no policy", "scheduler/auth.py",
+          'if not self._may(caller, "administer" if source else "policy"):', "if False:", AUTH),
+    Guard("others end no daemon", "scheduler/auth.py",
+          "if caller not in {self.owner, user_name(0)}:", "if False:", AUTH),
+    Guard("a priority needs a right", "scheduler/auth.py",
+          "(spec.priority <= highest and", "(True and",
+          "unit/scheduler/test_auth.py::test_going_before_others_needs_a_right_that_the_file_of_shares_gives"),
+    Guard("a shared pool begins with shares of users", "scheduler/daemon.py",
+          "policies.SHARED_DEFAULT if shared else policies.DEFAULT", "policies.DEFAULT",
+          "live/daemon/test_default.py::test_a_shared_pool_begins_with_a_policy_that_serves_users_before_jobs"),
+    Guard("nobody says himself which group is his", "scheduler/requests.py",
+          "replace(ask.spec, group=group, max_time_s=limit)", "replace(ask.spec, max_time_s=limit)",
+          "live/daemon/test_default.py::test_shares_come_from_the_administrators_file_and_a_group_is_not_chosen"),
+    Guard("a submit key is its user's", "scheduler/core/decide.py",
+          "if state.owner_of(known) != command.by:", "if False:",
+          f"{HOSTILE}::test_another_unix_user_may_see_and_submit_but_not_touch"),
+    # who is who
+    Guard("a name is what the kernel says", "scheduler/transport.py",
+          'return uid_of_peer(str(frame.get("Peer-Address")))', 'return str(frame.get("User-Id"))',
+          f"{HOSTILE}::test_a_peer_cannot_write_its_own_name_into_its_greeting"),
+    Guard("names that peers give themselves are refused", "scheduler/transport.py",
+          "if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:", "if len(parts) != 2:",
+          f"{HOSTILE}::test_parts_and_names_of_ones_own_are_ignored"),
+    Guard("a name under another id inherits nothing", "scheduler/users.py",
+          "bound is None or bound == uid", "True",
+          "live/daemon/test_others.py::test_an_id_that_is_used_again_and_a_name_under_another_id_inherit_nothing"),
+    Guard("a key that is struck off loses its connection", "scheduler/transport.py",
+          "if caller is None or name_of(caller) != peer.user:", "if False:",
+          f"{HOSTILE}::test_a_key_that_is_struck_off_loses_its_connection_and_a_bad_line_costs_itself"),
+    Guard("a key that is not in the table gets in nowhere", "scheduler/transport.py",
+          '                    caller = self._keys.caller(key.decode("ascii"))', '                    caller = "ann"',
+          f"{HOSTILE}::test_curve_lets_in_the_keys_of_the_table_and_nobody_else"),
+    Guard("a process of somebody else is not served", "platform/peer.py",
+          "if uid != os.getuid():", "if False:",
+          "live/engine/test_hostile.py::test_another_user_is_not_served"),
+    Guard("an agent starts only what its user packed", "agent/attempt.py",
+          "info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o022", "False",
+          "unit/agent/test_folder.py::test_only_a_job_that_this_user_packed_is_started"),
+    Guard("a folder of somebody else is not used", "platform/private_files.py",
+          "if info.st_uid != os.getuid() or link.st_uid not in {os.getuid(), 0}:", "if False:",
+          "unit/test_platform.py::test_somebody_elses_folder_is_refused"),
+    Guard("a folder in /tmp that somebody else made locks nobody out", "platform/paths.py",
+          "        return _other_root(notes)", "        raise",
+          "unit/test_platform.py::test_a_name_that_somebody_else_took_locks_nobody_out"),
+    Guard("a commit that somebody else has laid there is not read", "jobfiles/commits.py",
+          "(self.shared, self.disk) if self._is_ours() else (self.disk,)", "(self.shared, self.disk)",
+          "unit/agent/test_commits.py::test_a_commit_that_somebody_else_has_laid_there_is_not_read"),
+    # what one user may take
+    Guard("unfinished jobs of a user are limited", "scheduler/requests.py",
+          "if has >= most and not", "if False and not",
+          f"{LIMITS}::test_a_users_unfinished_jobs_are_limited_and_the_refusal_says_who_can_raise_it"),
+    Guard("bytes of a spec are limited", "scheduler/requests.py",
+          "if length > SPEC_BYTES:", "if False:", f"{LIMITS}::test_a_spec_has_so_many_bytes_and_no_more"),
+    Guard("streams of a user are limited", "scheduler/subscriptions.py",
+          "if self._of_user[peer.user] >= self._limits.streams and", "if False and",
+          f"{LIMITS}::test_a_users_streams_are_limited_over_all_connections"),
+    Guard("streams of a connection are limited", "scheduler/subscriptions.py",
+          "if len(streams) >= STREAMS and", "if False and",
+          f"{HOSTILE}::test_a_connection_follows_so_many_streams_and_no_more"),
+    Guard("asks of a user are limited", "scheduler/limits.py",
+          "if mine.left < 1 or connection.left < 1:", "if False:",
+          f"{LIMITS}::test_who_asks_too_fast_is_told_when_to_come_again_and_others_are_answered"),
+    Guard("who floods the pool is hung up on", "scheduler/daemon.py",
+          "        if self._allowances.overdrawn(account):", "        if False:",
+          f"{LIMITS}::test_who_goes_on_all_the_same_is_hung_up_on"),
+    Guard("connections of a user are limited", "scheduler/connections.py",
+          "connection.surplus = count > self.by_user", "connection.surplus = False",
+          "live/daemon/test_connections.py::test_the_connections_of_one_user_are_counted_and_nobody_else_notices"),
+    Guard("connections end before descriptors do", "scheduler/connections.py",
+          "if len(self._open) > self.most + ADMINS:", "if False:",
+          "live/daemon/test_connections.py::test_more_connections_than_descriptors_do_not_end_the_daemon"),
+    Guard("a frame has so many bytes and no more", "scheduler/transport.py",
+          "        socket.maxmsgsize = MAX_FRAME", "        pass",
+          f"{HOSTILE}::test_an_oversized_frame_costs_its_sender_the_connection"),
+    Guard("names hold no control characters", "scheduler/requests.py",
+          "if isinstance(text, str) and has_control(text):", "if False:",
+          f"{HOSTILE}::test_hostile_fields_are_refused"),
+    # what others see
+    Guard("others see of a job what is named", "scheduler/visibility.py",
+          "        if self.whole(user, record.owner):", "        if True:",
+          f"{VISIBLE}::test_of_what_is_anothers_no_field_is_seen_but_those_that_are_named"),
+    Guard("others see of an event what is named", "scheduler/visibility.py",
+          "        if self.whole(user, owner):", "        if True:",
+          f"{VISIBLE}::test_progress_and_deaths_are_not_seen_at_all"),
+    Guard("names may be hidden", "scheduler/visibility.py",
+          'if self._hide_names and "name" in fields', 'if False and "name" in fields',
+          f"{VISIBLE}::test_names_may_be_hidden"),
+    # files and processes
+    Guard("an agent that somebody may need stays", "agent/agent.py",
+          "or not self._clients.acquire(attempts=1):", "or False:",
+          "live/agent/test_agent.py::test_an_agent_stays_as_long_as_a_process_of_its_user_may_need_it"),
+    Guard("an agent for which a job waits stays", "agent/agent.py",
+          "needed = bool(self._attempts or expect(answer, Jobs).jobs)", "needed = False",
+          "live/agent/test_agent.py::test_an_agent_stays_as_long_as_a_job_of_its_user_waits"),
+    Guard("a table of keys costs no more than its bad line", "scheduler/auth.py",
+          "len(fields) != 2 or len(fields[0]) != 40", "False",
+          "unit/scheduler/test_auth.py::test_a_wrong_line_is_named"),
+)  # fmt: skip
+
+
+def main(words: list[str]) -> int:
+    """Remove one guard after the other; 1 when a test does not notice."""
+    processes.adopt_orphans()
+    chosen = [guard for guard in GUARDS if not words or any(word in f"{guard}" for word in words)]
+    with tempfile.TemporaryDirectory(prefix="je-guards-") as folder:
+        root = _copy(Path(folder))
+        tests = sorted({guard.test for guard in chosen})
+        said = _run(root, *tests, limit_s=LIMIT_S * len(tests))
+        if said.code != 0 or "skipped" in said.last:
+            print(f"{said.text}\nThe tests must pass as they are, and none be skipped, before a guard is removed.")
+            return 1
+        green = 0
+        for guard in chosen:
+            path = root / "jupyter_elastic" / guard.file
+            whole = path.read_text()
+            path.write_text(guard.removed(root))
+            code = _run(root, guard.test).code
+            path.write_text(whole)
+            red = code in {1, None}
+            green += not red
+            print(f"{'red' if red else 'GREEN'}  {guard.what}  ({guard.file}; {guard.test})", flush=True)
+    print(f"{len(chosen) - green} of {len(chosen)} tests turn red without their guard")
+    return int(green > 0)
+
+
+class Said(NamedTuple):
+    """What pytest said."""
+
+    code: int | None
+    """None: it did not end in time."""
+    text: str
+
+    @property
+    def last(self) -> str:
+        """The line with the numbers."""
+        return self.text.rstrip().rpartition("\n")[2]
+
+
+def _copy(folder: Path) -> Path:
+    """The tracked files of this tree, and new ones, where other users may read them."""
+    folder.chmod(0o755)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def _run(root: Path, *tests: str, limit_s: float = LIMIT_S) -> Said:
+    """Run tests of a copy. It comes first on the path, before the tree that the environment is made for."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        *(f"tests/{test}" for test in tests),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        return Said(None, "")
+    finally:
+        processes.end_children()  # what a test without its guard leaves behind
+    return Said(done.returncode, done.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
