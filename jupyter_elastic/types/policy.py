@@ -125,6 +125,9 @@ class View(Record, frozen=True, kw_only=True):
     """Fair-share weight of users and groups; 1 when absent."""
     quotas: dict[str, int] = {}
     """Slots guaranteed to a user or group."""
+    used: dict[str, dict[str, float]] = {}
+    """Slot-seconds used, by group (empty: none) and user; those of one half-life ago count half. The half-life is the
+    active policy's option `half_life_s`, 7 days where it has none. Who is no administrator sees none."""
 
     @property
     def capacity(self) -> int:

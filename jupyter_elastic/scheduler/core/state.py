@@ -8,6 +8,7 @@ alone, so two states folded from the same events are equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from math import exp2, expm1, isfinite, log
 from sys import intern
 from typing import Any, Literal
 
@@ -59,6 +60,34 @@ from jupyter_elastic.types.texts import in_use_by
 
 FALLBACK = "fifo"
 """The policy that a pool begins with, and falls back to."""
+
+
+HALF_LIFE_S = 7 * 86_400.0
+"""After so long what was used counts half, unless the policy's options say another time (Slurm's default)."""
+
+
+class Used(Struct):
+    """Slot-seconds that decay: those of one half-life ago count half.
+
+    Source: Slurm's priority/multifactor (PriorityDecayHalfLife), here without its steps of five minutes.
+    """
+
+    slot_s: float
+    at: float
+
+    def add(self, slots: int, since: float, at: float, half_life_s: float) -> None:
+        """Count `slots` that were held from `since` until `at`."""
+        self.slot_s = self.now(at, half_life_s) + used_s(slots, at - since, half_life_s)
+        self.at = at
+
+    def now(self, at: float, half_life_s: float) -> float:
+        """What it is at that time, with nothing used since."""
+        return self.slot_s * exp2(-max(at - self.at, 0.0) / half_life_s)
+
+
+def used_s(slots: int, passed_s: float, half_life_s: float) -> float:
+    """What `slots` count at the end of a time for which they were held."""
+    return slots * half_life_s / log(2.0) * -expm1(-log(2.0) * max(passed_s, 0.0) / half_life_s)
 
 
 class SlotState(Struct):
@@ -212,6 +241,9 @@ class State(Struct, kw_only=True):
     """The unfinished jobs that are interactive."""
     yielded: dict[JobId, int] = field(default_factory=dict)
     """Workers that running jobs have given up for interactive ones and have not got back."""
+    used: dict[str, dict[str, Used]] = field(default_factory=dict)
+    """What was used, by group (empty: none) and user, up to the last count of each job."""
+    half_life_s: float = HALF_LIFE_S
     keys: dict[str, JobId] = field(default_factory=dict)
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
@@ -373,7 +405,7 @@ def _rescale_requested(state: State, job: Job, at: float, data: RescaleRequested
 
 def _hold(state: State, job: Job, at: float, data: JobStarted | RescaleRequested) -> None:
     """The job is to hold exactly these slots: new ones are leased, others drain."""
-    job.account(at)
+    _account(state, job, at)
     wanted = set(data.slots)
     _drain(state, job, tuple(slot for slot in job.slots if slot not in wanted))
     for slot in data.slots:
@@ -402,7 +434,7 @@ def _running(_state: State, job: Job, _at: float, data: JobRunning) -> None:
 
 
 def _stop_requested(state: State, job: Job, at: float, data: StopRequested) -> None:
-    job.account(at)
+    _account(state, job, at)
     job.phase = after(job.phase, data)
     _drain(state, job, job.slots)
     job.slots, job.servers, job.leaving = (), 0, False
@@ -411,7 +443,7 @@ def _stop_requested(state: State, job: Job, at: float, data: StopRequested) -> N
 
 
 def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
-    job.account(at)
+    _account(state, job, at)
     gone = set(data.slots)
     for slot in data.slots:
         entry = state.slots.get(slot)
@@ -451,7 +483,7 @@ def _replaced(_state: State, job: Job, _at: float, data: WorkerReplaced) -> None
 
 
 def _requeued(state: State, job: Job, at: float, data: JobRequeued) -> None:
-    job.account(at)
+    _account(state, job, at)
     job.phase = after(job.phase, data)
     job.queued_at = at
     job.stop, job.reason = "", data.reason
@@ -472,7 +504,7 @@ def _resized(_state: State, job: Job, _at: float, data: JobResized) -> None:
 
 
 def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
-    job.account(at)
+    _account(state, job, at)
     job.phase = after(job.phase, data)
     if job.phase not in ENDED:
         return
@@ -489,12 +521,23 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     state.reasons.pop(job.job, None)
 
 
+def _account(state: State, job: Job, at: float) -> None:
+    """Count the time since the last count, for the job and for who owns it."""
+    if job.slots and at > job.accounted_at:
+        users = state.used.setdefault(job.spec.group, {})
+        used = users.setdefault(job.owner, Used(slot_s=0.0, at=at))
+        used.add(len(job.slots), job.accounted_at, at, state.half_life_s)
+    job.account(at)
+
+
 def _forgotten(state: State, data: JobsForgotten) -> None:
     gone = set(data.jobs)
     for job in gone:
         state.ended.pop(job, None)
     state.keys = {key: job for key, job in state.keys.items() if job not in gone}
     owners = {job.owner for jobs in (state.jobs, state.ended) for job in jobs.values()}
+    for group, users in list(state.used.items()):
+        state.used[group] = {name: one for name, one in users.items() if one.now(state.at, state.half_life_s) >= 1.0}
     state.ids = {owner: uid for owner, uid in state.ids.items() if owner in owners}
 
 
@@ -537,6 +580,14 @@ def _leave(state: State, job: Job) -> None:
 def _policy_used(state: State, data: PolicyUsed) -> None:
     if data.source:  # other code under the same name may not understand an old memo
         state.memos.pop(data.name, None)
+    asked = data.options.get("half_life_s")
+    half_life_s = float(asked) if isinstance(asked, int | float) and isfinite(asked) and asked > 0 else HALF_LIFE_S
+    if half_life_s != state.half_life_s:  # as with Slurm what was counted stays, and decays at the new rate
+        for job in state.active_jobs():
+            _account(state, job, state.at)
+        for used in (one for users in state.used.values() for one in users.values()):
+            used.add(0, state.at, state.at, state.half_life_s)
+        state.half_life_s = half_life_s
     state.policy, state.policy_options, state.policy_source = data.name, data.options, data.source
     state.rejections = 0
     state.reasons = {}

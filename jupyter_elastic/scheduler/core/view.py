@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs
+from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs, used_s
 from jupyter_elastic.types import (
     AnyEventData,
     DrainsChanged,
@@ -91,6 +91,7 @@ class Views:
             memo=state.memos.get(state.policy),
             weights=self._weights,
             quotas=self.quotas,
+            used=_used(state, now),
         )
 
     def _draw(self, state: State, now: float) -> None:
@@ -168,6 +169,20 @@ def _host_views(state: State) -> Iterable[HostView]:
             free=sum(entry.free for entry in found),
             draining=sum(entry.draining for entry in found),
         )
+
+
+def _used(state: State, now: float) -> dict[str, dict[str, float]]:
+    """What everybody has used, with what is held until now."""
+    half_life_s = state.half_life_s
+    found = {
+        group: {user: used.now(now, half_life_s) for user, used in users.items()} for group, users in state.used.items()
+    }
+    for job in state.active_jobs():
+        if job.slots:
+            users = found.setdefault(job.spec.group, {})
+            more = used_s(len(job.slots), now - job.accounted_at, half_life_s)
+            users[job.owner] = users.get(job.owner, 0.0) + more
+    return found
 
 
 def _seated(draft: JobView, job: Job) -> JobView:

@@ -7,14 +7,18 @@ there to the next waiting job's minimum, else to the growth of that user's small
 A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
 when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A gang
 that waited `patience_s` goes first, one of each user, so that small jobs don't fill every gap before it for ever.
+
+With a `half_life_s` it looks back: a weight counts times 2^(-U/S), where U is the part of what was used of late that a
+group, or in it a user, has used, and S its part by weight. That is the factor of Slurm's classic fair-share algorithm
+(priority/multifactor), level by level; use decays with the half-life as it does there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container
+from collections.abc import Container, Hashable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
 
@@ -25,6 +29,24 @@ from jupyter_elastic.types import JobId, JobView, Plan, View
 
 Queues: TypeAlias = defaultdict[tuple[str, str], deque[JobView]]
 """Jobs by group and user, by priority, the running first."""
+
+
+ON_SHARE = 0.5
+"""The factor of who has used just its share."""
+Name = TypeVar("Name", bound=Hashable)
+
+
+def fair_shares(used: Mapping[Name, float], weights: Mapping[Name, float]) -> dict[Name, float]:
+    """Slurm's fair-share factors of siblings, 2^(-U/S): 1 for who has used nothing, 1/2 for who has used its share."""
+    total, shares = sum(used.values()), sum(weights.values())
+    if total <= 0 or shares <= 0:
+        return dict.fromkeys(used, 1.0)
+    return {name: 2.0 ** -min((one / total) / max(weights[name] / shares, 1e-9), 1000.0) for name, one in used.items()}
+
+
+def _span(options: Fair.Options) -> str:
+    days = options.half_life_s / 86_400
+    return f"{days:g} d" if days >= 1 else f"{options.half_life_s:g} s"
 
 
 class Party:
@@ -61,6 +83,10 @@ class Fair(Configured):
             float, Meta(ge=1, le=1e7, description="a job of several slots that waited so long goes first")
         ] = 3600.0
         theta: LeastGain = 0.05
+        half_life_s: Annotated[
+            float,
+            Meta(ge=0, le=1e9, description="use counts half after so many seconds; 0: only the present counts"),
+        ] = 0.0
 
     options: Options
 
@@ -73,7 +99,40 @@ class Fair(Configured):
                 draft = self._filled(view, preempt=False)
         nobody: Queues = defaultdict(deque)
         settle(draft, Guard(self.options, view.now), lambda jobs: self._pour(draft, nobody, {job.job for job in jobs}))
+        if self.options.half_life_s:
+            self._explain(draft)
         return draft.plan()
+
+    def _explain(self, draft: Draft) -> None:
+        """Say of whom has used too much of late, of the first job that waits and of those that shrink."""
+        factors = self._factors(draft.view)
+        told = set()
+        for job in [*draft.running, *draft.waiting]:
+            over = min(factors.get((job.group, ""), 1.0), factors.get((job.group, job.owner), 1.0)) < ON_SHARE
+            gets = draft.workers.get(job.job, 0)
+            less = gets < job.size.workers or (not gets and job.owner not in told)
+            if over and less:
+                whose = f"group {job.group}" if factors.get((job.group, ""), 1.0) < ON_SHARE else job.owner
+                draft.reasons[job.job] = f"{whose} has used more than a share of late (half-life {_span(self.options)})"
+                told.add(job.owner)
+
+    def _factors(self, view: View) -> dict[tuple[str, str], float]:
+        """By what weights count, by group and user; a group's own has no user. Empty: all count whole."""
+        if not self.options.half_life_s:
+            return {}
+        used: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for group, users in view.used.items():
+            used[group].update(users)
+        for job in view.jobs:
+            used[job.group].setdefault(job.owner, 0.0)
+        top = {("", user): seconds for user, seconds in used[""].items()}
+        top |= {(group, ""): sum(users.values()) for group, users in used.items() if group}
+        found = fair_shares(top, {party: view.weights.get(party[0] or party[1], 1.0) for party in top})
+        for group, users in used.items():
+            if group:
+                members = {(group, user): seconds for user, seconds in users.items()}
+                found |= fair_shares(members, {party: view.weights.get(party[1], 1.0) for party in members})
+        return found
 
     def _filled(self, view: View, *, preempt: bool) -> Draft:
         draft = Draft(view)
@@ -118,10 +177,10 @@ class Fair(Configured):
         """Whether it started so recently that preempting it would waste the start."""
         return job.changed_at is None or now - job.changed_at < self.options.cooldown * job.profile.rescale_cost_s
 
-    @staticmethod
-    def _parties(draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
+    def _parties(self, draft: Draft, queues: Queues, growing: Container[JobId]) -> list[Party]:
         """Groups with their users; each user with its jobs that wait and those that may grow."""
         weights, quotas = draft.view.weights, draft.view.quotas
+        factors = self._factors(draft.view)
         seated: defaultdict[tuple[str, str], list[JobView]] = defaultdict(list)
         for job in draft.jobs.values():
             seated[job.group, job.owner].append(job)
@@ -129,8 +188,10 @@ class Fair(Configured):
         for group_name, owner in dict.fromkeys([*queues, *seated]):
             alone = not group_name
             name = group_name or owner
-            group = groups.setdefault(name, Party(weights.get(name, 1.0), quotas.get(name, 0)))
-            user = Party(1.0 if alone else weights.get(owner, 1.0), 0 if alone else quotas.get(owner, 0))
+            factor = factors.get((group_name, owner if alone else ""), 1.0)
+            group = groups.setdefault(name, Party(weights.get(name, 1.0) * factor, quotas.get(name, 0)))
+            own = 1.0 if alone else weights.get(owner, 1.0) * factors.get((group_name, owner), 1.0)
+            user = Party(own, 0 if alone else quotas.get(owner, 0))
             for job in seated[group_name, owner]:
                 held = draft.cost(job)
                 user.has += held

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -124,6 +124,9 @@ class Simulation:
     keep_events: bool = False
     oracle: bool = False
     """Show the policy the true speeds and the true work left, as published simulators do, not what the core learned."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    """Of users and groups, as in the file of shares."""
     pace_s: float = 0.0
     """A policy's own interval is stretched to at least this; events are answered at once all the same."""
     events: list[Event] = field(default_factory=list)
@@ -132,7 +135,7 @@ class Simulation:
         capacity = sum(len(host.slots) for host in self.hosts)
         if capacity < 1:
             raise BadRequest("a pool without slots can't run anything; give at least one node with one GPU")
-        self.core = Core()
+        self.core = Core(weights=self.weights, quotas=self.quotas)
         self.now = 0.0
         self.run_ = Run(policy=self.name, capacity=capacity, timelines=[])
         self._fold = Fold()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.scheduler.policies.fair import Fair
+from jupyter_elastic.scheduler.policies.fair import Fair, fair_shares
 from tests.unit.policies.pool import NOW, ask, job, view
 
 
@@ -72,3 +72,32 @@ def test_the_first_slot_that_comes_free_is_the_newcomers_whatever_the_others_que
     assert sorted(full) == [1, 2, 3, 4]
     freed = ask(Fair, view(4, *running[:3], *queue, late))
     assert sorted(freed) == [1, 2, 3, 6_000]
+
+
+def test_the_factor_is_slurms() -> None:
+    """Its documentation's marks: 1 for no use, 1/2 at the share, 1/4 at twice and 1/8 at three times the share."""
+    shares = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0}
+    assert fair_shares({"a": 0.0, "b": 1.0, "c": 2.0, "d": 1.0}, shares) == {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.5}
+    assert fair_shares({"a": 3.0, "b": 1.0, "c": 0.0, "d": 0.0}, shares)["a"] == 0.125
+    assert fair_shares({"a": 2.0, "b": 1.0}, {"a": 2.0, "b": 1.0}) == {"a": 0.5, "b": 0.5}
+    assert fair_shares({"a": 0.0}, {"a": 1.0}) == {"a": 1.0}
+
+
+def test_who_has_used_more_gets_less_for_a_while_with_a_half_life_only() -> None:
+    both = (*jobs("ann", range(1, 10)), *jobs("bob", range(10, 20)))
+    where = view(10, *both, used={"": {"ann": 3600.0, "bob": 0.0}})
+    assert shares(ask(Fair, where), range(1, 10), range(10, 20)) == [5, 5]
+    assert shares(ask(Fair, where, half_life_s=604_800.0), range(1, 10), range(10, 20)) == [2, 8]
+    level = view(10, *both, used={"": {"ann": 3600.0, "bob": 3600.0}})
+    assert shares(ask(Fair, level, half_life_s=604_800.0), range(1, 10), range(10, 20)) == [5, 5]
+    plan = Fair(Fair.Options(half_life_s=604_800.0)).plan(where)
+    assert plan.reasons[3] == "ann has used more than a share of late (half-life 7 d)"
+    assert 19 not in plan.reasons
+
+
+def test_groups_look_back_first_then_their_users() -> None:
+    lab = [*jobs("ann", range(1, 10), group="lab"), *jobs("bob", range(10, 20), group="lab")]
+    used = {"lab": {"ann": 100.0, "bob": 0.0}, "": {"cyd": 100.0}}
+    found = ask(Fair, view(10, *lab, *jobs("cyd", range(20, 30)), used=used), half_life_s=3600.0)
+    assert shares(found, range(1, 20), range(20, 30)) == [5, 5]
+    assert shares(found, range(1, 10), range(10, 20)) == [1, 4]
