@@ -158,8 +158,9 @@ class Timers:
             for slot in host.slots:
                 known = slots.get(host.slot_id(slot.index))
                 if slot.processes and known is not None and known.foreign != slot.processes:
+                    owner = None if known.job is None else self._store.core.state.owner_of(known.job)
                     log.warning("%s, leased to job %s, is %s", host.slot_id(slot.index), known.job,
-                                also_used_by(slot.processes))  # fmt: skip
+                                also_used_by(slot.processes), extra={"job": known.job, "user": owner})  # fmt: skip
 
     def _holders(self) -> dict[SlotId, foreign.Holder]:
         state = self._store.core.state

@@ -13,7 +13,7 @@ from jupyter_elastic.hub.metrics import address, text
 from jupyter_elastic.protocol.wire import MetricFamily, Metrics
 from jupyter_elastic.scheduler import metrics
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.types import Cancel, PolicyFailed, Submit, UsePolicy
+from jupyter_elastic.types import Cancel, DrainSlots, PolicyFailed, Submit, UsePolicy
 from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 from tests.support.histories import World
@@ -90,6 +90,16 @@ def job(number: int) -> Any:
     from tests.support.harness import job_spec
 
     return job_spec(name=f"job {number}")
+
+
+def test_what_an_administrator_drains_is_told_from_maintenance() -> None:
+    pool = Harness(host("a", 2), host("b", 1))
+    told = []
+    for target in ("a:0", "b", ""):
+        pool.step(DrainSlots, by="ada", target=target)
+        found = families(pool.core, pool.now)
+        told.append((figures(found, "drains")[()], figures(found, "maintenance")[()]))
+    assert told == [(1.0, 0.0), (2.0, 0.0), (2.0, 1.0)]
 
 
 def test_a_policy_that_is_replaced_because_it_fails_is_told_from_one_that_is_switched() -> None:
