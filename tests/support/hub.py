@@ -151,7 +151,11 @@ class Hub:
                 return requests.get(f"{self.url}/hub/health", timeout=10).status_code == 200
             return False
 
-        until(answers, "the Hub answers", self.tell)
+        try:
+            until(answers, "the Hub answers", self.tell)
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> None:
         """End the Hub, which ends its proxy and servers."""
@@ -163,11 +167,16 @@ class Hub:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+            with contextlib.suppress(OSError, psutil.NoSuchProcess):  # a Hub that fails leaves its proxy
+                proxy = psutil.Process(int((self.folder / "jupyterhub-proxy.pid").read_text()))
+                if str(PROXY) in proxy.cmdline():
+                    proxy.kill()
 
     def tell(self) -> str:
         """The end of its log, without what the proxy says while it waits for the Hub."""
+        noise = ("ConfigProxy", "TCPConnectWrap", "  errno:", "  code:", "  syscall:", "  address:", "  port:")
         lines = self.log.read_text().splitlines()
-        return "\n".join([line for line in lines if "ConfigProxy" not in line][-60:])
+        return "\n".join([line for line in lines if line != "}" and not any(word in line for word in noise)][-60:])
 
     def __enter__(self) -> Self:
         self.begin()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -198,3 +201,17 @@ def test_it_is_imported_without_the_hub_and_what_the_service_needs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_page_names_every_setting_and_files_that_the_wheel_brings() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "jupyterhub.md").read_text()
+    settings = set(inspect.signature(configure).parameters) - {"c"}
+    assert {
+        name for row in page.splitlines() if row.startswith("| `") for name in re.findall(r"`(\w+)=", row)
+    } == settings
+    data = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "shared-data"
+    ]
+    (brought,) = re.findall(r"/opt/jupyter-elastic/(share/\S+)", page)
+    assert (root / next(ours for ours, theirs in data.items() if theirs == brought)).is_file()
