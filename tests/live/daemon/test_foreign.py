@@ -46,7 +46,9 @@ def test_who_uses_a_gpu_that_another_has_leased_is_shown_and_told(pool, spec, ot
             next(events)
         return slots
 
-    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here")))
+    agent = pool.client()  # of its own: a silent agent is forgotten, and its streams of events with it
+    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here"))
+    agent.ask(hello)
     client.ask(wire.SubmitJob(spec=spec, key="one"))
     while not isinstance((started := next(events).data), JobStarted):
         pass
@@ -72,9 +74,10 @@ def test_who_uses_a_gpu_that_another_has_leased_is_shown_and_told(pool, spec, ot
         assert f"attention: {first.slot}, leased to job 1 of root, is also used by #{UID}" in told
         assert f"is also used by #{UID}" in pool.log.read_text()
         stamp = {"at": 0.0, "by": "", "id": "", "job": 1, "attempt": 1}
-        client.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="completed")))
+        agent.ask(hello)
+        agent.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="completed")))
         client.ask(wire.SubmitJob(spec=spec, key="two"))
         slots = client.ask(wire.ListHosts()).slots
         assert [slot.state for slot in slots] == ["out", "out"], "nobody else gets it"
     gpus.use()
-    after_events(lambda slots: slots[0].job == 2)
+    after_events(lambda slots: "out" not in {slot.state for slot in slots})

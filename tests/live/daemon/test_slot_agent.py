@@ -152,7 +152,9 @@ def test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in(
     """It says that it is gone, and holds the device open."""
     client = pool.client()
     events = client.events(0)
-    client.ask(wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here")))
+    agent = pool.client()  # of its own: a silent agent is forgotten, and its streams of events with it
+    hello = wire.Hello(version=wire.VERSION, role="agent", place=AgentPlace(place="here"))
+    agent.ask(hello)
     client.ask(wire.SubmitJob(spec=spec, key="one"))
     while not isinstance((started := next(events).data), JobStarted):
         pass
@@ -183,7 +185,8 @@ def test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in(
         assert guard.running(0) == [mine.pid]
         client.ask(wire.CancelJob(job=1))
         stamp = {"at": 0.0, "by": "", "id": "", "job": 1, "attempt": 1}
-        client.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="cancelled")))
+        agent.ask(hello)
+        agent.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="cancelled")))
         assert mine.wait(30) == -signal.SIGKILL
         for process in (earlier, elsewhere):
             assert process.poll() is None, "who is not in a group is none of its business"
