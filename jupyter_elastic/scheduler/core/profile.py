@@ -9,13 +9,13 @@ sample with a, b, d >= 0, by non-negative least squares on relative errors.
 
 from __future__ import annotations
 
-from itertools import combinations
 from math import isfinite
 from statistics import median
 from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from jupyter_elastic.scheduler.core.nnls import nnls
 from jupyter_elastic.types import Profile, Progress, Speed
 
 RECENT = 9
@@ -104,44 +104,10 @@ def remaining(progress: Progress | None) -> float | None:
 def fit(seconds: dict[int, float]) -> _Coefficients | None:
     """(a, b, d) >= 0 of T(n) = a/n + b + d*n with the least squared relative error; None without a measurement.
 
-    Exact: three unknowns have seven non-empty supports, and the best non-negative solution is the unconstrained one of
-    its own support (Lawson & Hanson 1974, ch. 23). Among equals the first support wins: one point says perfect scaling,
-    two points say Amdahl.
+    Among equals the smallest support wins: one point says perfect scaling, two points say Amdahl.
     """
     rows = [(1 / n / t, 1 / t, n / t) for n, t in seconds.items() if n > 0 and t > 0 and isfinite(t)]
     if not rows:
         return None
-    best: tuple[float, _Coefficients] | None = None
-    for size in (1, 2, 3):
-        for support in combinations(range(3), size):
-            solution = _least_squares(rows, support)
-            if solution is None or min(solution) < 0:
-                continue
-            error = sum((sum(x * y for x, y in zip(row, solution, strict=True)) - 1) ** 2 for row in rows)
-            if best is None or error < best[0] - 1e-9:
-                best = (error, solution)
-    return best and best[1]
-
-
-def _least_squares(rows: list[_Coefficients], support: tuple[int, ...]) -> _Coefficients | None:
-    """Solve the normal equations of `row * x = 1` on some columns by Gauss-Jordan with pivots; None if singular."""
-    size = len(support)
-    matrix = [[*(sum(row[i] * row[j] for row in rows) for j in support), sum(row[i] for row in rows)] for i in support]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda r: abs(matrix[r][column]))
-        matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
-        top = matrix[column][column]
-        if abs(top) <= 1e-12 * max(abs(value) for value in [*matrix[column][:size], 1e-300]):
-            return None
-        matrix[column] = [value / top for value in matrix[column]]
-        for other in range(size):
-            if other != column:
-                factor = matrix[other][column]
-                matrix[other] = [x - factor * y for x, y in zip(matrix[other], matrix[column], strict=True)]
-    values = [0.0, 0.0, 0.0]
-    for position, i in enumerate(support):
-        value = matrix[position][size]
-        if not isfinite(value):
-            return None
-        values[i] = value
-    return values[0], values[1], values[2]
+    found = nnls(rows, [1.0] * len(rows))
+    return None if found is None else (found[0], found[1], found[2])

@@ -1,0 +1,60 @@
+"""Non-negative least squares with few unknowns: exact, and without a library, so that the core stays pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import isfinite
+
+Row = Sequence[float]
+
+
+def nnls(rows: Sequence[Row], goals: Sequence[float]) -> tuple[float, ...] | None:
+    """The x >= 0 with the least sum of squares of `row * x - goal`; None when there is none, as without a row.
+
+    The best non-negative solution is the unconstrained one of its own support (Lawson & Hanson 1974, ch. 23), and a few
+    unknowns have few supports. Among equals the first one wins: the smallest, then that of the first unknowns.
+    """
+    if not rows:
+        return None
+    count = len(rows[0])
+    best: tuple[float, tuple[float, ...]] | None = None
+    for size in range(1, count + 1):
+        for support in combinations(range(count), size):
+            values = _least_squares(rows, goals, support)
+            if values is None or min(values) < 0:
+                continue
+            found = dict(zip(support, values, strict=True))
+            solution = tuple(found.get(column, 0.0) for column in range(count))
+            error = sum(
+                (sum(x * y for x, y in zip(row, solution, strict=True)) - goal) ** 2
+                for row, goal in zip(rows, goals, strict=True)
+            )
+            if best is None or error < best[0] - 1e-9:
+                best = (error, solution)
+    return best and best[1]
+
+
+def _least_squares(rows: Sequence[Row], goals: Sequence[float], support: Sequence[int]) -> list[float] | None:
+    """Solve the normal equations on some columns by Gauss-Jordan with pivots; None if singular."""
+    size = len(support)
+    matrix = [
+        [
+            *(sum(row[i] * row[j] for row in rows) for j in support),
+            sum(row[i] * goal for row, goal in zip(rows, goals, strict=True)),
+        ]
+        for i in support
+    ]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda r: abs(matrix[r][column]))
+        matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
+        top = matrix[column][column]
+        if abs(top) <= 1e-12 * max(abs(value) for value in [*matrix[column][:size], 1e-300]):
+            return None
+        matrix[column] = [value / top for value in matrix[column]]
+        for other in range(size):
+            if other != column:
+                factor = matrix[other][column]
+                matrix[other] = [x - factor * y for x, y in zip(matrix[other], matrix[column], strict=True)]
+    values = [matrix[at][size] for at in range(size)]
+    return values if all(map(isfinite, values)) else None
