@@ -52,19 +52,23 @@ def _span(options: Fair.Options) -> str:
 class Party:
     """A user or a group: what it has, what it is due, and what it would do with one step more."""
 
-    __slots__ = ("growing", "has", "members", "quota", "waiting", "weight")
+    __slots__ = ("growing", "has", "members", "quota", "used", "waiting", "weight")
 
-    def __init__(self, weight: float, quota: int) -> None:
+    def __init__(self, weight: float, quota: int, used: float) -> None:
         self.has = 0
+        self.used = used
         self.weight = max(weight, 1e-9)
         self.quota = quota
-        self.members: list[tuple[bool, float, int, Party]] = []
+        self.members: list[tuple[bool, float, float, int, Party]] = []
         self.waiting: deque[JobView] = deque()
         self.growing: list[tuple[int, int, JobView]] = []
 
-    def due(self, at: int) -> tuple[bool, float, int, Party]:
-        """Its place in the row: who has the least goes first, those below their quota before the others."""
-        return self.has >= self.quota, self.has / self.weight, at, self
+    def due(self, at: int) -> tuple[bool, float, float, int, Party]:
+        """Its place in the row: who has the least goes first, those below their quota before the others.
+
+        Of equals who has used less of late: else a pool of few slots would be the first one's for ever.
+        """
+        return self.has >= self.quota, self.has / self.weight, self.used / self.weight, at, self
 
 
 class Fair(Configured):
@@ -154,7 +158,7 @@ class Fair(Configured):
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
         while heap and draft.free:
-            at, group = heap[0][2:]
+            at, group = heap[0][3:]
             if self._serve(draft, group):
                 heapreplace(heap, group.due(at))
             else:
@@ -189,9 +193,11 @@ class Fair(Configured):
             alone = not group_name
             name = group_name or owner
             factor = factors.get((group_name, owner if alone else ""), 1.0)
-            group = groups.setdefault(name, Party(weights.get(name, 1.0) * factor, quotas.get(name, 0)))
+            group = groups.setdefault(name, Party(weights.get(name, 1.0) * factor, quotas.get(name, 0), 0.0))
             own = 1.0 if alone else weights.get(owner, 1.0) * factors.get((group_name, owner), 1.0)
-            user = Party(own, 0 if alone else quotas.get(owner, 0))
+            used = draft.view.used.get(group_name, {}).get(owner, 0.0)
+            group.used += used
+            user = Party(own, 0 if alone else quotas.get(owner, 0), used)
             for job in seated[group_name, owner]:
                 held = draft.cost(job)
                 user.has += held
@@ -207,7 +213,7 @@ class Fair(Configured):
     def _serve(self, draft: Draft, group: Party) -> bool:
         """One step for the group's poorest user that can use one; False when nobody can."""
         while group.members:
-            at, user = group.members[0][2:]
+            at, user = group.members[0][3:]
             taken = self._start(draft, user) or self._grow(draft, user)
             if taken:
                 user.has += taken

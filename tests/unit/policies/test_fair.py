@@ -101,3 +101,11 @@ def test_groups_look_back_first_then_their_users() -> None:
     found = ask(Fair, view(10, *lab, *jobs("cyd", range(20, 30)), used=used), half_life_s=3600.0)
     assert shares(found, range(1, 20), range(20, 30)) == [5, 5]
     assert shares(found, range(1, 10), range(10, 20)) == [1, 4]
+
+
+def test_of_equals_who_has_used_less_of_late_gets_the_next_slot() -> None:
+    """One slot and two users: else all of the first one's jobs would come before the second's."""
+    both = (*jobs("ann", range(1, 10)), *jobs("bob", range(10, 20)))
+    assert ask(Fair, view(1, *both, used={"": {"ann": 60.0}})) == {10: 1}
+    assert ask(Fair, view(1, *both, used={"": {"ann": 60.0, "bob": 61.0}})) == {1: 1}
+    assert ask(Fair, view(1, *both, used={"": {"ann": 60.0, "bob": 61.0}}, weights={"bob": 2.0})) == {10: 1}

@@ -31,6 +31,33 @@ def test_what_a_users_jobs_may_ask_for(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("term", ["priority", "max_time_s", "max_jobs", "interactive_s", "interactive_jobs"])
+@pytest.mark.parametrize("said", [(u, g, d) for u in (0, 1) for g in (0, 1) for d in (0, 1)])
+def test_a_term_stands_under_the_user_else_the_group_else_the_default(tmp_path: Path, term: str, said) -> None:
+    path = tmp_path / "shares.toml"
+    sections = ("[users.ada]", '[groups.lab]\nmembers = ["ada"]', "[default]")
+    lines = (
+        f"{section}\n{term} = {value}\n"
+        for section, value, one in zip(sections, (30, 20, 10), said, strict=True)
+        if one
+    )
+    path.write_text("".join(lines) + ("" if said[1] else '[groups.lab]\nmembers = ["ada"]\n'))
+    expected = next((value for value, one in zip((30, 20, 10), said, strict=True) if one), None)
+    assert getattr(read_shares(path).terms_of("ada"), term) == expected
+
+
+@pytest.mark.parametrize("said", [(u, g, d) for u in (0, 1) for g in (0, 1) for d in (0, 1)])
+def test_the_most_slots_of_a_user_stand_under_the_user_or_the_default_and_the_groups_beside(tmp_path, said) -> None:
+    path = tmp_path / "shares.toml"
+    sections = ("[users.ada]", '[groups.lab]\nmembers = ["ada"]', "[default]")
+    path.write_text(
+        "".join(f"{where}\nmax_slots = {n}\n" for where, n, one in zip(sections, (3, 2, 1), said, strict=True) if one)
+    )
+    user = 3 if said[0] else 1 if said[2] else None
+    expected = ({("user", "ada"): user} if user else {}) | ({("group", "lab"): 2} if said[1] else {})
+    assert read_shares(path).most.of("ada", "lab") == expected
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -40,6 +67,16 @@ def test_what_a_users_jobs_may_ask_for(tmp_path: Path) -> None:
         ("[users.ada]\npriority = -1", ">= 0"),
         ("[default]\nmax_time_s = 0", "> 0"),
         ("[default]\nweight = 2", "unknown field `weight`"),
+        ("[users.ada]\nmax_slots = 0", ">= 1"),
+        ("[users.ada]\nmax_jobs = -1", ">= 0"),
+        ("[users.ada]\nmax_jobs = 1.5", "Expected `int"),
+        ("[users.ada]\ninteractive_s = -1", ">= 0"),
+        ("[users.ada]\ninteractive_s = 86401", "<= 86400"),
+        ("[users.ada]\ninteractive_jobs = 0", ">= 1"),
+        ('[users.ada]\nweight = "2"', "Expected `float`"),
+        ("[users]\nada = 2", "Expected `object`"),
+        ("[user.ada]\nweight = 2", "unknown field `user`"),
+        ('[groups.lab]\nmembers = "ada"', "Expected `array`"),
         ("[users.ada\nweight = 1", "line 1"),
         ('[groups.a]\nmembers = ["x"]\n[groups.b]\nmembers = ["x"]', "x is in more than one group"),
         ("[users.a]\n[groups.a]", "a is the name of a user and of a group"),
