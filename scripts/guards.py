@@ -69,7 +69,8 @@ GUARDS = (
           "(job.owner, job.attempt) == (user, attempt[1])", "job.attempt == attempt[1]",
           f"{LEASES}::test_only_what_holds_slots_is_renewed_by_its_owner"),
     Guard("a lease of an attempt that is over is not renewed", "scheduler/leases.py",
-          " and job.phase in ACTIVE\n", "\n", f"{LEASES}::test_only_what_holds_slots_is_renewed_by_its_owner"),
+          " and job.phase in ACTIVE\n", "\n",
+          f"{LEASES}::test_what_the_attempt_says_after_its_end_counts_no_more_and_it_is_started_anew"),
     Guard("leases that have run out are ended", "scheduler/leases.py",
           "if self.left_s(job, heard.get(job.owner)) < 0]", "if False]",
           f"{LEASES}::test_a_lease_runs_out_a_margin_after_its_term"),
@@ -129,7 +130,9 @@ GUARDS = (
           'return uid_of_peer(str(frame.get("Peer-Address")))', 'return str(frame.get("User-Id"))',
           f"{HOSTILE}::test_a_peer_cannot_write_its_own_name_into_its_greeting"),
     Guard("names that peers give themselves are refused", "scheduler/transport.py",
-          "if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:", "if len(parts) != 2:",
+          "        if len(identity) != 5 or identity[0] != 0:\n"
+          "            self.connections.end(_connection(parts[-1]))\n"
+          "        if len(parts) != 2 or len(identity) != 5 or identity[0] != 0:\n", "        if len(parts) != 2:\n",
           f"{HOSTILE}::test_parts_and_names_of_ones_own_are_ignored"),
     Guard("a name under another id inherits nothing", "scheduler/users.py",
           "bound is None or bound == uid", "True",

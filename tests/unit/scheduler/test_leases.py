@@ -102,6 +102,7 @@ def test_what_the_attempt_says_after_its_end_counts_no_more_and_it_is_started_an
     ended = pool.end()
     assert [type(data) for data in ended] == [SlotsReleased, JobRequeued]
     assert ended[1] == JobRequeued(job=pool.job, attempt=1, cause="lost", reason="silence")
+    assert pool.leases.renew(pool.core.state, "ann", [(pool.job, 1)]) == (), "it is queued, and holds nothing"
     about = {"job": pool.job, "attempt": 1}
     assert pool.step(RunningReported, generation=1, slots=("a:0", "a:1"), **about) == []
     assert pool.step(ReleaseReported, slots=("a:0",), **about) == []
