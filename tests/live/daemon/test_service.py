@@ -113,7 +113,7 @@ def test_a_second_daemon_says_so_and_exits_3(pool) -> None:
         (["--slots", "0"], "from 1 to"),
         (["--hosts", "/nowhere.json"], "expected a list of hosts"),
         (["--policy", "nosuch"], "there is no policy"),
-        (["--tcp", "tcp://127.0.0.1:0"], "table of keys"),
+        (["--tcp", "tcp://127.0.0.1:0", "--keys", "/nowhere.txt"], "table /nowhere.txt can't be read"),
         (["--tcp", "udp://x"], "expected tcp://"),
         (["--socket", "/tmp/" + "x" * 120], "100 bytes"),
         (["--keep-days", "-1"], "expected numbers from 0 on"),
