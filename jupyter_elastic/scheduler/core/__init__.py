@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import drains
 from jupyter_elastic.scheduler.core.decide import decide, found
+from jupyter_elastic.scheduler.core.evolve import evolve
 from jupyter_elastic.scheduler.core.explain import explain, until
 from jupyter_elastic.scheduler.core.interactive import make_room
 from jupyter_elastic.scheduler.core.most import Most, exceeded
 from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
-from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, evolve, limit_at
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
 from jupyter_elastic.scheduler.core.view import Views, job_info, job_view, slot_infos
 from jupyter_elastic.types import (
     ACTIVE,

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs, used_s
+from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs
+from jupyter_elastic.scheduler.core.used import used_s
 from jupyter_elastic.types import (
     AnyEventData,
     DrainsChanged,

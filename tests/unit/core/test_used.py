@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jupyter_elastic.scheduler.core import State
-from jupyter_elastic.scheduler.core.state import Used
+from jupyter_elastic.scheduler.core.used import Used
 from jupyter_elastic.types import Event, ExitReported, UsePolicy
 from tests.support.harness import Harness, host
 

@@ -1,0 +1,34 @@
+"""What was used, so that the past counts less and less (pure)."""
+
+from __future__ import annotations
+
+from math import exp2, expm1, log
+
+from msgspec import Struct
+
+HALF_LIFE_S = 7 * 86_400.0
+"""After so long what was used counts half, unless the policy's options say another time (Slurm's default)."""
+
+
+class Used(Struct):
+    """Slot-seconds that decay: those of one half-life ago count half.
+
+    Source: Slurm's priority/multifactor (PriorityDecayHalfLife), here without its steps of five minutes.
+    """
+
+    slot_s: float
+    at: float
+
+    def add(self, slots: int, since: float, at: float, half_life_s: float) -> None:
+        """Count `slots` that were held from `since` until `at`."""
+        self.slot_s = self.now(at, half_life_s) + used_s(slots, at - since, half_life_s)
+        self.at = at
+
+    def now(self, at: float, half_life_s: float) -> float:
+        """What it is at that time, with nothing used since."""
+        return self.slot_s * exp2(-max(at - self.at, 0.0) / half_life_s)
+
+
+def used_s(slots: int, passed_s: float, half_life_s: float) -> float:
+    """What `slots` count at the end of a time for which they were held."""
+    return slots * half_life_s / log(2.0) * -expm1(-log(2.0) * max(passed_s, 0.0) / half_life_s)
