@@ -63,6 +63,10 @@ def attack(target: dict[str, Any]) -> dict[str, str]:
         "priority": lambda: client.submit(
             JobSpec(name="n", folder="/none", python=sys.executable, min_slots=1, max_slots=1, priority=9)
         ),
+        "their submit key": lambda: client.submit(
+            JobSpec(name="n", folder="/none", python=sys.executable, min_slots=1, max_slots=1), target["submit_key"]
+        ),
+        "their registered key": lambda: client.ask(wire.RevokeKey(key=target["registered"], user="carl")),
         "forged exit": lambda: client.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="completed"))),
         "forged release": lambda: client.ask(
             wire.ReportArrived(report=ReleaseReported(**stamp, slots=tuple(target["slots"])))

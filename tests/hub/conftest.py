@@ -28,7 +28,8 @@ class Machine:
         self.ann, self.bob, self.eve, self.pool = (self._account(name, held) for name in names)
         self.config = folder / "config.toml"
         self.config.write_text(
-            f'socket = "{folder}/run/pool.sock"\nadmin = ["{self.eve.name}"]\nslots = 4\npolicy = "fair"\n'
+            f'socket = "{folder}/run/pool.sock"\ntcp = "tcp://127.0.0.1:0"\nadmin = ["{self.eve.name}"]\n'
+            'slots = 4\npolicy = "fair"\n'
         )
         self.endpoint = f"ipc://{folder}/run/pool.sock"
         self.daemon = self._start_daemon(held)

@@ -13,8 +13,9 @@ import pytest
 import requests
 
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import JobInfo
+from jupyter_elastic.types import JobInfo, JobSubmitted, KeyRevoked
 from tests.hub.conftest import Machine
 from tests.support.hub import Kernel, Login, until
 
@@ -113,7 +114,8 @@ def test_the_other_sees_of_a_job_what_is_for_all_and_no_more(people: People) -> 
 REFUSED = {
     "cancel": "NotAllowed", "resize": "NotAllowed", "release": "NotAllowed", "policy": "NotAllowed",
     "policy as text": "NotAllowed", "shutdown": "NotAllowed", "drain": "NotAllowed", "maintenance": "NotAllowed",
-    "priority": "NotAllowed", "forged exit": "NotAllowed",
+    "priority": "NotAllowed", "forged exit": "NotAllowed", "their submit key": "BadRequest: this submit key belongs to",
+    "their registered key": "NotAllowed",
     "forged release": "NotAllowed", "their lease": "ProtocolError", "their handle's logs": "NotAllowed",
     "an agent that reports on their job": "NotAllowed", "their handle's folder": "NotAllowed",
     "their server with my token": "HTTPError: HTTP Error 403", "their job by their server": "HTTPError: HTTP Error 403",
@@ -122,10 +124,14 @@ REFUSED = {
 """What each attempt gives; the others a PermissionError."""
 
 
-def test_nobody_gets_at_anothers_job_by_any_way(people: People) -> None:
+def test_nobody_gets_at_anothers_job_by_any_way(people: People, tmp_path: Path) -> None:
     machine, job = people.machine, people.job()
     before = [process.pid for process in people.processes()]
+    submits = (event for event in machine.client.events(follow=False) if isinstance(event.data, JobSubmitted))
+    registered, _ = endpoints.client_key(str(tmp_path / "client.key"))
+    machine.client.ask(wire.RegisterKey(key=registered, user="carl", term_s=3600))
     target = {
+        "submit_key": next(submits).cause, "registered": registered,
         "job": 1, "owner": job.owner, "folder": job.spec.folder, "slots": job.slots, "uid": machine.ann.uid,
         "home": str(machine.ann.home), "journal": str(machine.pool.home / "pool/journal.sqlite"), "processes": before,
         "server": f"{machine.hub.url}/user/{people.ann.name}/",
@@ -144,6 +150,7 @@ def test_nobody_gets_at_anothers_job_by_any_way(people: People) -> None:
         answer = people.bob.api(f"elastic/api/{path}", method, body)
         assert answer.status_code in {403, 404}, (method, path, answer.text)
     assert people.bob.api("api/contents", user=people.ann.name).status_code == 403
+    assert not [event for event in machine.client.events(follow=False) if isinstance(event.data, KeyRevoked)]
     assert people.job() == job
     assert [process.pid for process in people.processes()] == before
 
@@ -225,7 +232,10 @@ def test_a_job_goes_on_when_its_server_is_stopped_and_its_output_is_there_at_the
     until(lambda: output.exists() and "secret output" in output.read_text(), "it prints", people.tell)
     people.ann.stop_server()
     assert people.job(job).phase == "running"
-    assert not [process for process in people.machine.ann.processes() if "ipykernel" in " ".join(process.cmdline())]
+    until(
+        lambda: not any("ipykernel" in " ".join(process.cmdline()) for process in people.machine.ann.processes()),
+        "her kernels have ended",
+    )
     (people.machine.ann.home / "go").touch()
     people.machine.client.wait_for_end(job, 60)
     people.ann.start_server()
