@@ -35,7 +35,8 @@ def carl() -> Iterator[Account]:
 def test_any_name_is_the_user_who_runs_the_hub_and_finds_his_pool(carl: Account) -> None:
     name = f"grace{os.getpid()}"
     with contextlib.ExitStack() as held:
-        held.callback(shutil.rmtree, Path("/tmp", name), ignore_errors=True)  # where the spawner makes her home
+        for left in (name, f"torchinductor_{name}"):  # the spawner makes her home there
+            held.callback(shutil.rmtree, Path("/tmp", left), ignore_errors=True)
         says = {"HUB_AUTHENTICATOR": "dummy", "HOME": str(carl.home)}
         login = Login(held.enter_context(Hub(carl.home, says, account=carl)), name, "any")
         held.callback(login.held.close)

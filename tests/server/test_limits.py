@@ -40,6 +40,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     options = (*tcp_options(folder), "--max-connections", str(MOST))
     with contextlib.ExitStack() as held, Pool(folder / "pool", slots=1, options=options) as pool:
         invite(ada, pool)
+        held.callback(ada.stop)  # the server starts her an agent
         for _ in range(MOST):
             assert held.enter_context(Client(ada.endpoint)).ask(wire.Ping()) == wire.Done()
         with Lab(folder / "server", clean_environment(**environment(ada)), module="jupyter_server") as server:

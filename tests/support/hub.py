@@ -92,7 +92,7 @@ class Account:
         while self.kill():
             time.sleep(0.05)
         accounts("userdel", "--remove", self.name)
-        for left in Path("/tmp").glob(f"jupyter-elastic-{self.uid}*"):
+        for left in (*Path("/tmp").glob(f"jupyter-elastic-{self.uid}*"), Path("/tmp", f"torchinductor_{self.name}")):
             shutil.rmtree(left, ignore_errors=True)
 
 
