@@ -57,6 +57,14 @@ class _Agent(psutil.Process):
         """None while it lives."""
         return None if processes.alive(self.pid, self.create_time()) else -signal.SIGKILL
 
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; whether whoever has adopted it cares (an init that reaps) does not matter."""
+        limit = time.monotonic() + (timeout or LIMIT_S)
+        while (code := self.poll()) is None:
+            assert time.monotonic() < limit, f"the agent (process {self.pid}) does not end"
+            time.sleep(0.01)
+        return code
+
 
 class Pool:
     """See the module."""
