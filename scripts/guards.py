@@ -42,10 +42,6 @@ class Guard(NamedTuple):
         return text.replace(self.old, self.new)
 
 
-TAKE_OVER = (
-    "live/agent/test_second_agent.py"
-    "::test_it_takes_over_after_the_term_of_one_that_is_stopped_which_is_fenced_when_it_wakes"
-)
 AUTH = "unit/scheduler/test_auth.py::test_rights_of_a_shared_pool"
 LEASES = "unit/scheduler/test_leases.py"
 LIMITS = "live/daemon/test_limits.py"
@@ -80,9 +76,6 @@ GUARDS = (
     Guard("what holds no slots any more is ended", "agent/agent.py",
           "                attempt.forfeit()\n", "                pass\n",
           "live/agent/test_agent.py::test_what_holds_no_slots_any_more_is_ended"),
-    Guard("a driver ends its attempt with the lease", "driver/driver.py",
-          "self._lease_end = self._loop.call_at(lease.until, self._terminate, why)", "pass",
-          TAKE_OVER),
     Guard("an agent that was killed is replaced", "driver/driver.py",
           "sampler.run(), self._keeper.run())", "sampler.run())",
           "live/agent/test_leases.py::test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases"),
