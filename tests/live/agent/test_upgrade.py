@@ -20,6 +20,7 @@ def test_a_job_goes_on_while_daemon_and_agent_are_replaced(tmp_path: Path) -> No
         job = pool.submit(PLAIN, names={"FOLDER": str(tmp_path)})
         pool.running(job, elastic=False)
         waits = pool.submit("print('after')", slots=2)
+        pool.until(lambda: len(pool.pids(job)) == 2, "driver and worker are written down")
         living = pool.pids(job)
         done = subprocess.run(
             [sys.executable, "-P", "-m", "jupyter_elastic.cli", "backup", str(tmp_path / "before")],
