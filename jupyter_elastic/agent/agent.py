@@ -173,9 +173,8 @@ class Agent:
         answered = self._monotonic()
         removed_at = -REMOVE_CAPTURES_S
         while True:
-            pause_s = self._pause_s()
             try:
-                await self._renew_leases(timeout_s=pause_s)
+                await self._renew_leases(timeout_s=self._pause_s())
                 answered = self._monotonic()
                 if answered - removed_at > REMOVE_CAPTURES_S:
                     removed_at = answered
@@ -190,7 +189,7 @@ class Agent:
                 if not self._attempts and (silent_s > self._leave_after_s or not _is_ours()):
                     raise _Leave(f"no daemon for {silent_s:.0f} s and nothing runs") from None
             self._ask_to_be_accepted()
-            await self._sleep(pause_s)
+            await self._sleep(self._pause_s())  # by the term that it has been told now
 
     def _pause_s(self) -> float:
         """Until the next renewal: at most a third of the shortest term."""

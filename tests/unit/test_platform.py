@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.platform import endpoints, paths, private_files, processes
+from jupyter_elastic.platform import endpoints, paths, peer, private_files, processes
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, NotAllowed
 
@@ -265,3 +266,23 @@ def test_asking_who_holds_a_lock_never_makes_it_fail(tmp_path: Path) -> None:
     finally:
         done.set()
         asker.join()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("uid", [0, 54321])
+def test_a_process_of_another_user_is_not_served(uid: int) -> None:
+    name = f"\0je-{os.getpid()}-{uid}"  # abstract: everybody reaches it
+    connect = f"import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect({name!r}); sys.stdin.read()"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        listener.settimeout(60)
+        with subprocess.Popen(["/usr/bin/env", "python3", "-c", connect], stdin=subprocess.PIPE, user=uid) as process:
+            connected, _ = listener.accept()
+            with connected:
+                if uid:
+                    with pytest.raises(NotAllowed, match="user 54321 may not connect to a process of user 0"):
+                        peer.check_same_user(connected)
+                else:
+                    peer.check_same_user(connected)
+            process.communicate()

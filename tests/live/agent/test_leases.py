@@ -81,18 +81,18 @@ def test_slots_of_a_user_who_is_silent_come_back_and_the_jobs_go_on(pool: Pool, 
     pool.no_slot_is_leased_twice()
 
 
-LONGER_THAN_A_LEASE = """
+LONGER_THAN_A_LEASE_AND_ITS_GRACE = """
 import os, time
 print("begun", flush=True)
 while not os.path.exists(FOLDER + "/killed"):
     time.sleep(0.02)
-time.sleep(19)
+time.sleep(18)
 """
 
 
 def test_drivers_replace_their_killed_agent_by_one_that_renews_their_leases(tmp_path: Path) -> None:
-    with Pool(tmp_path / "pool", slots=2, options=("--lease", "18")) as pool:
-        jobs = [pool.submit(LONGER_THAN_A_LEASE, names={"FOLDER": str(tmp_path)}) for _ in range(2)]
+    with Pool(tmp_path / "pool", slots=2, options=("--lease", "12")) as pool:
+        jobs = [pool.submit(LONGER_THAN_A_LEASE_AND_ITS_GRACE, names={"FOLDER": str(tmp_path)}) for _ in range(2)]
         for job in jobs:
             pool.printed(job, "begun")
         assert pool.agent is not None
