@@ -76,7 +76,10 @@ def test_a_read_only_disk_is_said_at_the_start(small: Path) -> None:
     with Pool(small / "pool") as pool:
         pool.kill_daemon()
         pool.kill_agent()
-        subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+        read_only = ["mount", "-o", "remount,ro", small]
+        pool.until(
+            lambda: subprocess.run(read_only, check=False).returncode == 0, "nothing of the pool writes any more"
+        )
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", "jupyter_elastic.scheduler"],
