@@ -102,7 +102,8 @@ def test_the_audit_tells_decisions_and_refusals_to_whom_they_concern(pool, spec,
     code, own, errors = other.elastic("audit", "--json", more=there)
     assert code == 0, errors
     seen = _audit(own)
-    assert seen == [one for one in everything if they in one[:2]]
+    assert all(they in one[:2] for one in seen)
+    assert {one for one in everything if they in one[:2]} <= set(seen)  # the job may have ended in between
     assert {("root", they, 2, what) for what in ("cancelled", "is stopped (cancel)")} & set(seen)
     assert "mine" not in own
     for words, job in ((["--job", "2"], {2}), (["--user", they, "--job", "1"], {1}), (["--limit", "1"], None)):
