@@ -256,7 +256,7 @@ def _linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> 
         (i, j)
         for i in hosts
         for j in hosts
-        if i != j and instance.movable(i) and instance.room(j) and instance.bandwidth[i][j] > 0
+        if i != j and instance.movable(i) and (instance.room(j) or instance.movable(j)) and instance.bandwidth[i][j] > 0
     ]
     if not links:
         return {}

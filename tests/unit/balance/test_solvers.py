@@ -112,7 +112,7 @@ def test_skewed_data_trains_two_and_a_half_times_as_fast_on_the_average() -> Non
 def test_two_quick_links_by_way_of_a_host_with_samples_of_its_own_beat_a_slow_one() -> None:
     """b takes samples of a and gives c as many of its own: nothing is relayed."""
     links = [[0.0, 1e4, 1.0], [1e4, 0.0, 1e4], [1.0, 1e4, 0.0]]
-    one = instance([1000, 500, 0], [10.0, 10.0, 10.0], links)
+    one = instance([1000, 500, 0], [10.0, 10.0, 10.0], links, storage=[None, 500, None])  # b is full
     for solver in ("greedy", "ilp"):
         plan = solve(one, solver)
         sent = {(move.sender, move.receiver): move.samples for move in plan.moves}
