@@ -318,7 +318,7 @@ def _empty_hosts_without_speed(instance: Instance, amounts: dict[tuple[int, int]
     """Send on what rounding down has left on hosts that can't train: a single sample there would wait for ever."""
     for link in amounts:
         sender, receiver = link
-        if instance.hosts[sender].speed == 0:
+        if instance.hosts[sender].speed == 0 < instance.hosts[receiver].speed:
             left = instance.hosts[sender].samples - sum(n for (i, _), n in amounts.items() if i == sender)
             taken = sum(n * ((j == receiver) - (i == receiver)) for (i, j), n in amounts.items())
             amounts[link] += max(0, min(left, instance.room(receiver) - taken))
