@@ -396,7 +396,7 @@ def test_nothing_that_is_fuzzed_gets_past_the_door(site: Site) -> None:
     with ThreadPoolExecutor(8) as threads:
         seen = sum(threads.map(send, range(8)), Counter[int]())
     assert seen.keys() >= {302, 400, 403, 404, 405}, seen
-    assert site.registered() == before
+    assert site.registered().items() <= before.items()  # none is new; a stopped token's key may go meanwhile
     assert site.service_process is not None
     assert site.service_process.poll() is None
     assert site.person().register().status == 200
