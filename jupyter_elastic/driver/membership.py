@@ -19,6 +19,7 @@ The rules, measured in ARCHITECTURE.md:
   met: each newcomer then makes them alone.
 - Who comes back to the rendezvous after another member has come to the end of its cell was left behind by it, unless a
   member died: the news of that may come later, so a few ticks pass before the attempt is given up.
+- What a lost host held is not wanted until it is back, keeps its slots, and the deaths there are nobody's fault.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
 - The workers of a *resumable* cell are never regrouped: a change or a death ends them all, and when the last is gone
   all that is wanted is forked anew. Deaths soon after each restart end the attempt.
@@ -195,7 +196,10 @@ class Membership:
     resumable: bool = False
     """A change ends all workers and forks them anew: the cell goes on from a checkpoint of its own."""
     restarts: int = 0
+    commanded: tuple[SlotId, ...] = ()
+    """The slots of the scheduler's command."""
     wanted: tuple[SlotId, ...] = ()
+    """Those of them whose hosts are not lost."""
     generation: int = 0
     round: int = 0
     finishing: bool = False
@@ -227,6 +231,8 @@ class Membership:
     _reported: int = 0
     """The last generation for which `Settled(complete=True)` was returned."""
     _held: frozenset[SlotId] = frozenset()
+    _lost: frozenset[SlotId] = frozenset()
+    """Slots whose hosts are lost."""
 
     # what happened
 
@@ -234,15 +240,28 @@ class Membership:
         """Take the scheduler's command: exactly these slots. An older command than the present one changes nothing."""
         if self.ended or generation < self.generation:
             return []
-        before = set(self.wanted)
-        self.generation, self.wanted = generation, tuple(dict.fromkeys(slots))
-        self._called.clear()
-        idle = before - set(self.wanted) - {w.slot for w in self._workers.values()}
+        before = set(self.commanded)
+        self.generation, self.commanded = generation, tuple(dict.fromkeys(slots))
+        idle = before - set(self.commanded) - {w.slot for w in self._workers.values()}
         self._held -= idle
+        return [*(Release(slot) for slot in sorted(idle)), *self._want(planned=True)]
+
+    def lost(self, slots: Iterable[SlotId]) -> list[Action]:
+        """The host of these slots is lost: nobody is started there, and its workers are as good as gone."""
+        self._lost |= set(slots)
+        return self._want(planned=False)
+
+    def back(self, slots: Iterable[SlotId]) -> list[Action]:
+        """These slots can have workers again, and nothing of the old ones lives there."""
+        self._lost -= set(slots)
+        return self._want(planned=True)
+
+    def _want(self, *, planned: bool) -> list[Action]:
+        self.wanted = tuple(slot for slot in self.commanded if slot not in self._lost)
+        self._called.clear()
         living = {w.slot for w in self._workers.values() if not w.out}
-        changed = self.resumable and not self.finishing and living and living != set(self.wanted)
-        restart = self._restart(planned=True) if changed else []
-        return [*(Release(slot) for slot in sorted(idle)), *restart, *self._decide()]
+        changed = self.resumable and not (self.finishing or self.ended) and living and living != set(self.wanted)
+        return [*(self._restart(planned=planned) if changed else []), *self._decide()]
 
     def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False) -> list[Action]:
         """A worker waits for its group."""
@@ -302,6 +321,9 @@ class Membership:
             return self._decide()
         if worker.round == self.round and self._settled < self.round:
             self._broken = 0
+        if worker.slot in self._lost:
+            self._member_died |= worker.round == self.round
+            return self._decide() if self.elastic or self.resumable else [GiveUp(name, "not elastic"), *self.end()]
         if self.resumable and not self.finishing:
             self.deaths = self.deaths + 1 if self._age < STEADY else 1
             if self.deaths > RESTARTS:
@@ -352,7 +374,7 @@ class Membership:
     @property
     def over(self) -> bool:
         """No worker lives and none is to come."""
-        return not self._workers and (self.ended or self.finishing or not self.wanted)
+        return not self._workers and (self.ended or self.finishing or not self.commanded)
 
     @property
     def living(self) -> tuple[str, ...]:
@@ -488,13 +510,13 @@ class Membership:
             return bool(coming)
         if not self._members():  # first round, or all have died: wait for everybody
             return bool(coming) and {w.slot for w in coming} == set(self.wanted)
-        return len(coming) >= min(self.min_slots, len(self.wanted))
+        return len(coming) >= min(self.min_slots, len(self.commanded))
 
     def _start(self) -> list[Action]:
         members, coming = self._members(), self._next()
         if any(not w.waits for w in members) or self._left_behind():
             return []
-        if not self.wanted and not self.finishing:
+        if not self.commanded and not self.finishing:
             return self._remove(members, keep=True)
         if not self._enough(coming) or (members and not coming):
             return []
@@ -530,7 +552,7 @@ class Membership:
         members, coming = self._members(), self._next()
         if self.finishing or not members or {w.name for w in members} == {w.name for w in coming}:
             return []
-        if self.wanted and not self._enough(coming):
+        if self.commanded and not self._enough(coming):
             return []
         called = [w for w in members if not w.waits and w.name not in self._called]
         self._called |= {w.name for w in called}
@@ -541,6 +563,8 @@ class Membership:
         now = frozenset(w.slot for w in self._workers.values())
         if self.resumable and not (self.ended or self.finishing):
             now |= self._held & set(self.wanted)
+        if not (self.ended or self.finishing):
+            now |= self._held & self._lost & set(self.commanded)
         free = sorted(self._held - now)
         self._held = now
         return [Release(slot) for slot in free]

@@ -11,7 +11,6 @@ import msgspec
 
 from jupyter_elastic.driver.waits import LOOKS, sentence
 from jupyter_elastic.engines.worker_processes import Member
-from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.worker import StackReport
 from jupyter_elastic.worker import stacks
 
@@ -63,7 +62,7 @@ class WaitWatch:
         waited_for = any(member.stack and member.stack.held for member in members)
         for member in members:
             if member.unanswered and waited_for and member.process:
-                processes.send(member.process.known, stacks.DUMP)
+                member.process.send(stacks.DUMP)
             member.unanswered += 1
             self._ask(member)
 
@@ -84,7 +83,7 @@ class WaitWatch:
         """Say who waits; one that did not answer twice can't: its main thread does not let go of Python's lock."""
         reports = []
         for member in members:
-            stopped = member.process is not None and processes.stopped(member.process.known)
+            stopped = member.process is not None and member.process.stopped()
             if not stopped:
                 member.stopped_since = None
             elif member.stopped_since is None:
@@ -98,14 +97,13 @@ class WaitWatch:
 
     def _look_from_outside(self, member: Member, last: StackReport) -> StackReport:
         """Where a worker is that can't answer, by the stack that it was made to write; else where it last was."""
-        if member.process and member.stopped_since is not None:
-            return msgspec.structs.replace(
-                last, held=False, where=f"{last.where} {STOPPED.format(pid=member.process.pid)}"
-            )
+        pid, _ = (member.process and member.process.known) or (0, 0.0)
+        if pid and member.stopped_since is not None:
+            return msgspec.structs.replace(last, held=False, where=f"{last.where} {STOPPED.format(pid=pid)}")
         found = None
-        if member.process:
+        if pid:
             with contextlib.suppress(OSError):
-                found = stacks.dumped(member.process.pid, member.stack_file, self._labels)
+                found = stacks.dumped(pid, member.stack_file, self._labels)
         if found:
             member.stack = msgspec.structs.replace(last, where=f"{found.where} {LOCKED}", held=False, stack=found.stack)
             return member.stack

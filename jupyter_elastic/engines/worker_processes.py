@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from jupyter_elastic.forkserver.client import ForkedProcess
-from jupyter_elastic.forkserver.workers import WorkerLauncher
+from jupyter_elastic.driver.hands import Hand, WorkerProcess
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, StackReport, Start, ToWorker
 from jupyter_elastic.types import SlotId
@@ -36,7 +34,7 @@ class Member:
     rank: int
     local_rank: int = 0
     """Its number on this host, for its whole life; no other that lives has it."""
-    process: ForkedProcess | None = None
+    process: WorkerProcess | None = None
     writer: asyncio.StreamWriter | None = None
     running: bool = False
     """Its cell runs."""
@@ -100,13 +98,14 @@ class WorkerProcesses:
         return bool(self.members or self._clearing)
 
     def pids(self) -> list[processes.ProcessId]:
-        """Every worker's (pid, start time)."""
-        return [member.process.known for member in self.members.values() if member.process is not None]
+        """(pid, start time) of every worker on this host."""
+        found = [member.process.known for member in self.members.values() if member.process is not None]
+        return [known for known in found if known is not None]
 
-    def start(self, member: Member, launcher: WorkerLauncher, order: Callable[[], Start]) -> None:
+    def start(self, member: Member, hand: Hand, order: Callable[[], Start]) -> None:
         """Start the member's process and see to it until it is gone. `order` is asked once all members are known."""
         self.members[member.name] = member
-        self._spawn_task(self._run(member, launcher, order))
+        self._spawn_task(self._run(member, hand, order))
 
     def send(self, name: str, message: ToWorker) -> None:
         """Send a message to a worker, unless it is gone."""
@@ -129,9 +128,9 @@ class WorkerProcesses:
                 self._signal(member, number)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s), asyncio.TaskGroup() as group:
-                    started = [member.process.known for member in left if member.process is not None]
-                    for known in started:
-                        group.create_task(processes.gone(known))
+                    started = [member.process for member in left if member.process is not None]
+                    for process in started:
+                        group.create_task(process.gone())
                     if left and not started:
                         await asyncio.sleep(wait_s)
 
@@ -143,18 +142,18 @@ class WorkerProcesses:
     def _signal(self, member: Member, number: signal.Signals) -> None:
         member.doomed = True
         if member.process is not None:
-            processes.send(member.process.known, number)
+            member.process.send(number)
 
-    async def _run(self, member: Member, launcher: WorkerLauncher, order: Callable[[], Start]) -> None:
+    async def _run(self, member: Member, hand: Hand, order: Callable[[], Start]) -> None:
         try:
-            process, ours = await launcher.start(TO_WORKER.encode(order()))
+            process, ours = await hand.start(TO_WORKER.encode(order()))
         except ElasticError as problem:
             self.members.pop(member.name, None)
             self._owner.start_failed(member, problem)
             return
         member.process = process
         if member.doomed:
-            processes.send(process.known, signal.SIGKILL)
+            process.send(signal.SIGKILL)
         reader, member.writer = await asyncio.open_connection(sock=ours)
         listening = self._spawn_task(self._listen(member, reader))
         code = await process.ended()
@@ -162,8 +161,8 @@ class WorkerProcesses:
         listening.cancel()
         member.writer.close()
         self.members.pop(member.name, None)
-        if not process.cleared.is_set() or has_group(process.pid):
-            task = asyncio.create_task(_clear(process))
+        if not process.is_cleared:
+            task = asyncio.create_task(process.clear())
             self._clearing.add(task)
             task.add_done_callback(self._cleared)
         self._owner.left(member, code)
@@ -180,19 +179,3 @@ class WorkerProcesses:
     def _cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         self._owner.cleared()
-
-
-async def _clear(process: ForkedProcess) -> None:
-    """See to it that nothing lives any more which a dead worker has started."""
-    await process.cleared.wait()
-    if has_group(process.pid):  # whoever forked it can't tell
-        await processes.end([process.known], 0.5)
-
-
-def has_group(pid: int) -> bool:
-    """Whether anything is left of the process group that `pid` led."""
-    try:
-        os.killpg(pid, 0)
-    except OSError:
-        return False
-    return True

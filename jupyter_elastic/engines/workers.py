@@ -366,7 +366,7 @@ class WorkersEngine:
         await asyncio.sleep(END_GRACE_S)
         if self.members.get(member.name) is member and member.process is not None:
             log.warning("worker %s is through and doesn't end: killed", member.name)
-            processes.send(member.process.known, signal.SIGKILL)
+            member.process.send(signal.SIGKILL)
 
     # --- deaths and failures
 
@@ -551,7 +551,7 @@ class WorkersEngine:
             if member.process is not None and not member.killed_because:
                 member.killed_because = "was stopped by a signal while others waited for it, and was killed"
                 log.warning("rank %d %s", member.rank, member.killed_because)
-                processes.send(member.process.known, signal.SIGKILL)
+                member.process.send(signal.SIGKILL)
 
     def _computing(self) -> list[Member]:
         """Members whose cell runs and is to go on."""

@@ -75,6 +75,29 @@ class ForkedProcess:
         self.code = code if self.code is None else self.code
         self.code_known.set()
 
+    @property
+    def is_cleared(self) -> bool:
+        """Whether nothing is left of what it had started, once it is gone."""
+        return self.cleared.is_set() and not has_group(self.pid)
+
+    def send(self, number: int) -> None:
+        """Signal it, if it lives."""
+        processes.send(self.known, number)
+
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        return processes.stopped(self.known)
+
+    async def gone(self) -> None:
+        """Come back when the process has ended."""
+        await processes.gone(self.known)
+
+    async def clear(self) -> None:
+        """See to it that nothing lives any more which the process, which is gone, has started."""
+        await self.cleared.wait()
+        if has_group(self.pid):  # whoever forked it can't tell
+            await processes.end([self.known], 0.5)
+
     async def ended(self) -> int | None:
         """Come back when the process is gone, with its exit code; None when nobody knows it."""
         await processes.gone(self.known)
@@ -82,6 +105,15 @@ class ForkedProcess:
             async with asyncio.timeout(CODE_S):
                 await self.code_known.wait()
         return self.code
+
+
+def has_group(pid: int) -> bool:
+    """Whether anything is left of the process group that `pid` led."""
+    try:
+        os.killpg(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

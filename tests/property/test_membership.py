@@ -48,7 +48,9 @@ class Rings(RuleBasedStateMachine):
         self.machine = Membership(elastic=True)
         self.workers: dict[str, Worker] = {}
         self.released: list[str] = []
-        self.wanted: tuple[str, ...] = ()
+        self.commanded: tuple[str, ...] = ()
+        self.lost: set[str] = set()
+        """Slots whose hosts are lost."""
         self.generation = 0
         self.rounds: list[Go] = []
         self.early: list[set[str]] = []
@@ -56,6 +58,10 @@ class Rings(RuleBasedStateMachine):
         self.gave_up = False
         self.settled: list[Settled] = []
         self.collectives = self.callbacks = self.meets = False
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return tuple(slot for slot in self.commanded if slot not in self.lost)
 
     # the world does what it is told
 
@@ -84,10 +90,13 @@ class Rings(RuleBasedStateMachine):
                     self.workers[name].place = "leaving"
                 case Update(name):
                     assert self.workers[name].place in {"ring", "joining", "cell", "leaving"}
-                    assert len(self.could_go()) >= min(self.machine.min_slots, len(self.wanted)), "called for nothing"
+                    assert len(self.could_go()) >= min(self.machine.min_slots, len(self.commanded)), (
+                        "called for nothing"
+                    )
                     self.workers[name].updated = True
                 case Release(slot):
                     assert all(w.slot != slot for w in self.living())
+                    assert slot not in set(self.commanded) & self.lost, "given back although its host can come again"
                     self.released.append(slot)
                 case Settled():
                     assert all(self.workers[n].place != "joining" for n in self.rounds[-1].members if n in self.workers)
@@ -145,7 +154,7 @@ class Rings(RuleBasedStateMachine):
 
     def command(self, slots: list[str]) -> None:
         self.generation += 1
-        self.wanted = tuple(slots)
+        self.commanded = tuple(slots)
         self.do(self.machine.want(self.generation, slots))
 
     @initialize(
@@ -241,6 +250,25 @@ class Rings(RuleBasedStateMachine):
         worker.place = "dead"
         self.do(self.machine.gone(worker.name))
 
+    @precondition(lambda self: not self.gave_up)
+    @rule(slots=st.sampled_from((SLOTS[:1], SLOTS[2:], SLOTS)))
+    def host_is_lost(self, slots: tuple[str, ...]) -> None:
+        deaths = self.machine.deaths
+        self.lost |= set(slots)
+        self.do(self.machine.lost(slots))
+        for worker in self.living():
+            if worker.slot in slots:
+                self.die(worker)
+        assert self.machine.deaths == deaths
+        assert not self.gave_up
+
+    @precondition(lambda self: self.lost and not self.gave_up)
+    @rule(data=st.data())
+    def host_is_back(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.lost)))
+        self.lost.discard(slot)
+        self.do(self.machine.back((slot,)))
+
     @rule()
     def tick(self) -> None:
         self.do(self.machine.tick())
@@ -261,7 +289,7 @@ class Rings(RuleBasedStateMachine):
 
     def rest(self) -> None:
         """From any state, when nobody dies any more and calls are repeated, the command is fulfilled."""
-        if self.gave_up or not self.wanted:
+        if self.gave_up or len(self.wanted) < min(self.machine.min_slots, len(self.commanded)) or not self.wanted:
             return
         for _ in range(60):
             for worker in list(self.workers.values()):

@@ -305,3 +305,37 @@ def test_who_is_left_behind_by_one_that_is_through_ends_the_attempt() -> None:
     for _ in range(PATIENCE):
         assert machine.tick() == []
     assert machine.tick()[0] == GiveUp("w0", "left early")
+
+
+def test_lost_host_is_not_waited_for_and_keeps_its_slots_until_it_is_back() -> None:
+    machine = ring("a:0", "b:0", "b:1")
+    assert Update("w0") in machine.lost(("b:0", "b:1"))
+    assert machine.gone("w1") == machine.gone("w2") == []  # no fork, no slot given back
+    assert machine.ready("w0", "init", has_state=True) == [Go(2, 1, ("w0",), restore=False)]
+    assert machine.joined("w0", 2) == [Settled(2, 1, ("a:0",), complete=True)]
+    assert machine.deaths == 0
+    assert machine.back(("b:0", "b:1")) == [
+        Fork("w3", "b:0", 1, 3, newcomer=True),
+        Fork("w4", "b:1", 2, 3, newcomer=True),
+    ]
+
+
+def test_slots_of_a_lost_host_that_are_taken_away_are_given_back() -> None:
+    machine = ring("a:0", "b:0")
+    machine.lost(("b:0",))
+    machine.gone("w1")
+    assert Release("b:0") in machine.want(2, ("a:0",))
+
+
+def test_too_few_members_wait_for_a_lost_host() -> None:
+    machine = ring("a:0", "b:0", min_slots=2)
+    machine.lost(("b:0",))
+    machine.gone("w1")
+    assert machine.ready("w0", "init", has_state=True) == []
+    assert machine.living == ("w0",)
+
+
+def test_worker_on_a_lost_host_ends_a_cell_that_cannot_regroup() -> None:
+    machine = ring("a:0", "b:0", elastic=False)
+    machine.lost(("b:0",))
+    assert GiveUp("w1", "not elastic") in machine.gone("w1")
