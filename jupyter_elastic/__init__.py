@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_elastic.platform.version import __version__
 
-__all__ = ["__version__", "load_ipython_extension"]
+if TYPE_CHECKING:
+    from jupyter_elastic.client.functions import Functions, flush, map, remote, results, submit  # noqa: A004
+
+__all__ = ["Functions", "__version__", "flush", "load_ipython_extension", "map", "remote", "results", "submit"]
+_FUNCTIONS = frozenset({"Functions", "flush", "map", "remote", "results", "submit"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FUNCTIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from jupyter_elastic.client import functions
+
+    return getattr(functions, name)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -202,6 +202,10 @@ class WorkersEngine:
         """Take a message that concerns groups."""
         raise NotImplementedError
 
+    def _end_worker(self, name: str) -> None:
+        """End a worker that is not wanted, or can't go on."""
+        self.workers.kill(name)
+
     def _rank_of(self, fork: membership.Fork) -> int:
         """The number that a new worker starts with."""
         return fork.rank
@@ -215,7 +219,7 @@ class WorkersEngine:
                 case membership.Fork():
                     self._fork(action)
                 case membership.Kill(name):
-                    self.workers.kill(name)
+                    self._end_worker(name)
                 case membership.Restart(names, planned):
                     self._restart(names, planned=planned)
                 case membership.Release(slot):

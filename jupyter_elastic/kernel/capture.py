@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import os
 import re
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 from rich.filesize import decimal as human
 
+from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
 from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
 from jupyter_elastic.kernel import analysis
 from jupyter_elastic.platform import processes
@@ -36,18 +36,6 @@ _SHELL_NAMES = frozenset({
     "In", "Out", "exit", "quit", "get_ipython", "open", "_", "__", "___", "_dh", "_oh", "_ih",
     "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtin__", "__builtins__",
 })  # fmt: skip
-_ENV_NAMES = frozenset({
-    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "LOGNAME", "MPLBACKEND",
-    "MPLCONFIGDIR", "PATH", "PYTHONHASHSEED",
-    "PYTHONPATH", "PYTHONWARNINGS", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-})  # fmt: skip
-_ENV_STARTS = (
-    "LC_", "CONDA_", "XDG_", "CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "GLOO_", "HOROVOD_", "OMP_", "MKL_", "OPENBLAS_",
-    "NUMEXPR_", "KMP_", "TF_", "TF2_", "KERAS_", "XLA_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "HF_",
-    "TRANSFORMERS_", "TOKENIZERS_", "WANDB_", "MLFLOW_", "TENSORBOARD_", "AWS_", "GOOGLE_", "AZURE_", "DATABRICKS_",
-)  # fmt: skip
 _ENV_MISSED = (
     "KAGGLE_", "COMET_", "NEPTUNE_", "CLEARML_", "HUGGINGFACE", "HUGGING_FACE_", "OPENAI_", "DATASETS_", "DIFFUSERS_",
     "ACCELERATE_", "LIGHTNING_", "JAX_", "ALL_PROXY", "all_proxy",
@@ -56,11 +44,6 @@ _ENV_MISSED = (
 _PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
 _READS = re.compile(r"""\benviron(?:\.get\(|\[)\s*['"](\w+)['"](?!\s*\]\s*=[^=])|\bgetenv\(\s*['"](\w+)['"]""")
 """Finds variables that a cell reads and does not set."""
-_ENV_OURS = frozenset({
-    "CUDA_VISIBLE_DEVICES", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
-    "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
-})  # fmt: skip
-"""Set by the engine for each worker; the kernel's own values would be wrong there."""
 
 
 class Captured(Struct, frozen=True, kw_only=True):
@@ -144,7 +127,7 @@ def package(
         names=_dump(values, namespace),
         out=out,
         env={**given, **early},
-        sys_path=_search_path(),
+        sys_path=search_path(),
         workdir=str(Path.cwd()),
         sources=_sources(values, namespace, labels or {}),
         kernel=processes.this_process(),
@@ -153,31 +136,17 @@ def package(
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The kernel's variables that are sent to its workers: those that change how libraries are found or behave."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in _ENV_OURS and (name in _ENV_NAMES or name.startswith(_ENV_STARTS))
-    }
-
-
 def notable_variables(env: Mapping[str, str]) -> list[str]:
     """The sent variables that a report names: those of libraries and services, not of the system."""
-    return sorted(name for name in env if name.startswith(_ENV_STARTS) or name.lower() in _PROXIES)
+    return sorted(name for name in env if name.startswith(SENT_STARTS) or name.lower() in _PROXIES)
 
 
 def variables_not_sent(payload: Payload, environ: Mapping[str, str]) -> list[str]:
     """Variables that are set here, are not sent and may be needed: those that the cell reads, and well-known ones."""
     read = [first or second for first, second in _READS.findall(payload.source)]
     known = [name for name in environ if name.startswith(_ENV_MISSED)]
-    gone = _ENV_OURS | payload.env.keys()
+    gone = NOT_SENT | payload.env.keys()
     return [name for name in dict.fromkeys([*read, *sorted(known)]) if name in environ and name not in gone]
-
-
-def _search_path() -> tuple[str, ...]:
-    here = str(Path.cwd())
-    return tuple(dict.fromkeys(entry if entry.startswith(os.sep) else str(Path(here, entry)) for entry in sys.path))
 
 
 # --- which names ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, check_size, find
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import workers
+from jupyter_elastic.jobfiles.environment import environment
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
@@ -72,7 +73,7 @@ def _warm() -> None:
         if detached.agent_is_a_service():  # a parent from here, and its workers, would end with this server
             return
         for framework in _likely_frameworks():
-            workers.address(sys.executable, {**os.environ, **capture.environment(os.environ)}, (framework,)).warm_up()
+            workers.address(sys.executable, {**os.environ, **environment(os.environ)}, (framework,)).warm_up()
 
 
 def _likely_frameworks() -> list[str]:

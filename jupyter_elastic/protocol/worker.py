@@ -2,7 +2,8 @@
 
 A worker's life: the driver sends `Start`; the worker answers `Started`, runs the cell, sends `Progress` and `Committed`
 as they come, and at the end `Done`, `Failed` or `Interrupted`. In engines with a process group it says `Ready` at each
-rendezvous, is answered by `Go`, `Private` or `Removed`, and says `Joined` when the group has formed. Pure.
+rendezvous, is answered by `Go`, `Private` or `Removed`, and says `Joined` when the group has formed. A worker of the
+engine `functions` gets `RunCalls` again and again, and answers each by `CallsRan`. Pure.
 """
 
 from __future__ import annotations
@@ -105,6 +106,17 @@ class SendStack(_Message, frozen=True, kw_only=True):
     """Asks for a `StackReport`."""
 
 
+class RunCalls(_Message, frozen=True, kw_only=True):
+    """Calls of functions for this worker, in this order."""
+
+    calls: tuple[tuple[int, int], ...]
+    """The number of each, and the place of its record in the job's file `calls`."""
+
+
+class GiveBack(_Message, frozen=True, kw_only=True):
+    """Asks for the calls that have not begun: other workers have none."""
+
+
 # --- from a worker ----------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +165,19 @@ class Interrupted(_Message, frozen=True, kw_only=True):
     error: str
     message: str
     traceback: str
+
+
+class CallsRan(_Message, frozen=True, kw_only=True):
+    """The worker is through with these calls, and what came of them is on disk."""
+
+    calls: tuple[int, ...]
+    busy_s: float
+
+
+class GaveBack(_Message, frozen=True, kw_only=True):
+    """The worker will not begin these calls."""
+
+    calls: tuple[int, ...]
 
 
 class StackReport(_Message, frozen=True, kw_only=True):
@@ -220,7 +245,7 @@ class LeftBehind(_Message, frozen=True, kw_only=True):
     """The step of this worker."""
 
 
-ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Broken | Left | SendStack
+ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Broken | Left | SendStack | RunCalls | GiveBack
 FromWorker: TypeAlias = (
     Started
     | Progress
@@ -228,6 +253,8 @@ FromWorker: TypeAlias = (
     | Done
     | Failed
     | Interrupted
+    | CallsRan
+    | GaveBack
     | StackReport
     | Ready
     | Entered

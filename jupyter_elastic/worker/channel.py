@@ -55,6 +55,8 @@ class DriverChannel:
         """Another member has left the training."""
         self.on_send_stack: Callable[[], None] = lambda: None
         """The driver asks where the cell is."""
+        self.on_calls: Callable[[messages.RunCalls | messages.GiveBack], None] = lambda _: None
+        """There are calls of functions for this worker, or it is to give some back."""
         self.on_end: Callable[[], object] = _leave
         """The driver is gone."""
         # What the cell forks (a DataLoader's workers) is not to hold the stream: its end says that this worker is gone.
@@ -115,6 +117,8 @@ class DriverChannel:
                     self.group_broken.clear()
                 self.update_requested.clear()  # here: what comes after this message is about the next group
                 self._answers.put(message)
+            case messages.RunCalls() | messages.GiveBack():
+                self.on_calls(message)
             case Start():
                 raise ProtocolError("the order to this worker came a second time")
 

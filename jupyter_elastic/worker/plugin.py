@@ -36,8 +36,8 @@ class Host:
 class WorkerPlugin(Protocol):
     """The worker's half of an engine."""
 
-    groups: Groups
-    """What the engine offers to `training`."""
+    groups: Groups | None
+    """What the engine offers to `training`; None: its workers form no groups."""
     preimports: ClassVar[Mapping[str, Sequence[str]]]
     """Modules that workers need beside a framework (`torch`, `tensorflow`), imported once, before they are forked."""
 

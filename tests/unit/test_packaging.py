@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from jupyter_elastic.jobfiles.environment import environment
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, read_payload, restore_namespace
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.analysis import read
@@ -214,7 +215,7 @@ def test_the_folder_is_private(tmp_path: Path) -> None:
 
 
 def test_environment_keeps_what_changes_behaviour_and_not_secrets_or_devices() -> None:
-    kept = capture.environment({
+    kept = environment({
         "PATH": "p", "OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "2", "HOROVOD_RANK": "1",
         "CUDA_VISIBLE_DEVICES": "0", "JUPYTERHUB_API_TOKEN": "secret", "MY_PASSWORD": "x",
     })  # fmt: skip

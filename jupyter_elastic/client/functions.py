@@ -1,0 +1,698 @@
+"""Functions on slots of the pool: `elastic.submit`, `elastic.map`, `@elastic.remote`. Nobody names a size.
+
+Calls are written into the folder of a job of the engine `functions`, which takes as many slots as there is work for and
+ends when there is none; the next call begins another job. Knows the client and a job's files. Functions, arguments and
+results are pickled for, and by, processes of this user alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import os
+import pickle
+import re
+import sys
+import threading
+import time
+import types
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
+
+import cloudpickle
+import msgspec
+
+from jupyter_elastic.client import services
+from jupyter_elastic.client.blocking import Client
+from jupyter_elastic.client.job import Job, find
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.jobfiles import functions as files
+from jupyter_elastic.jobfiles.environment import environment, search_path
+from jupyter_elastic.jobfiles.functions import (
+    Begun,
+    CallKind,
+    CallWriter,
+    NamedCall,
+    Raised,
+    Result,
+    ResultKind,
+    ResultReader,
+)
+from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
+from jupyter_elastic.platform import paths, processes
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import ENDED, JobSpec
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed, PackagingError
+
+OUTSTANDING = 100_000
+"""Calls that may be without a result; a further `submit` waits until there are fewer."""
+UNWRITTEN = 64 * 1024**2
+"""Bytes of calls that may wait to be written; a further `submit` waits."""
+AHEAD = 1_000
+"""Chunks that `map` submits before the first of their results is taken."""
+PAUSE_S = (0.001, 0.02)
+"""How often results are looked for: at first, and when none has come for a while."""
+LOOK_S = 1.0
+"""How often it is asked whether a job whose results are waited for has ended."""
+ANSWER_S = 5.0
+TRIES_S = 60.0
+"""How long it is tried to queue a job while the daemon is away."""
+NAME = "functions"
+_PLAIN = (int, float, str, bytes, bool, types.NoneType)
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Future(concurrent.futures.Future[_T]):
+    """What will come of a call; a `concurrent.futures.Future`."""
+
+    _functions: Functions
+    _run: _Run | None = None
+    _number = -1
+
+    def cancel(self) -> bool:
+        """Let the call never run. False when it runs already, or is over: a running call is not interrupted."""
+        if not self._functions._cancel(self) or not super().cancel():
+            return self.cancelled()
+        self.set_running_or_notify_cancel()
+        return True
+
+    def running(self) -> bool:
+        """Whether a worker has begun with it and it is not over."""
+        run = self._run
+        return run is not None and not self.done() and run.begun.state(self._number) == Begun.RUNS
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of its job and its own number there, once it is on disk (`flush`)."""
+        if self._run is None:
+            raise BadRequest("the call is not on disk yet; `flush` waits until it is")
+        return self._run.job.id, self._number
+
+
+class _Unwritten(NamedTuple):
+    future: Future[Any]
+    kind: CallKind
+    function: bytes
+    body: bytes
+    retries: int
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + 200
+
+
+class _Run:
+    """One job, with the futures of its calls that are without a result."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer = CallWriter(folder)
+        self.begun = Begun(folder)
+        self.results = ResultReader(folder)
+        self.futures: dict[int, Future[Any]] = {}
+        self.job: Job
+        self.ended = False
+
+    def add(self, calls: Iterable[_Unwritten]) -> dict[int, Future[Any]] | None:
+        """Bring calls to disk; their futures by number, None when this job takes no more."""
+        new = {
+            self.writer.add(call.kind, call.body, function=call.function, retries=call.retries): call.future
+            for call in calls
+        }
+        if not self.writer.write():
+            return None
+        for number, future in new.items():
+            future._number, future._run = number, self
+        return new
+
+    def close(self) -> None:
+        """Close its files: all its futures have a result."""
+        self.writer.close()
+        self.results.close()
+        self.begun.close()
+
+
+class Functions(concurrent.futures.Executor):
+    """Calls functions on slots of the pool; a `concurrent.futures.Executor`.
+
+        with Functions(name="rays") as pool:
+            print(sum(pool.map(trace, rays, chunksize=100)))
+
+    Args:
+        name: What its jobs are called.
+        retries: How often a call is repeated whose worker died under it: 3 unless it is said, 0 for at most one call.
+    """
+
+    def __init__(self, *, name: str = NAME, retries: int = files.RETRIES) -> None:
+        if not 0 <= retries <= files.MOST_RETRIES:
+            raise BadRequest(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
+        self.name = name
+        self.retries = retries
+        self._change = threading.Condition()
+        self._unwritten: list[_Unwritten] = []
+        self._unwritten_bytes = 0
+        self._writing = False
+        self._outstanding = 0
+        self._runs: list[_Run] = []
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._client: Client | None = None
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Call `fn(*args, **kwargs)` on a slot of the pool.
+
+        Waits while 100,000 calls are without a result.
+
+        Raises:
+            PackagingError: The function or an argument can't be pickled; the message names it.
+            BadRequest: A function that runs on the pool submits another.
+        """
+        return self._submit(fn, args, kwargs, self.retries)
+
+    def map(
+        self,
+        fn: Callable[..., _T],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[_T]:
+        """The results of `fn` for the items of `iterables`, in order.
+
+        Args:
+            fn: Called with an item of each iterable.
+            iterables: Read as the results are taken, at most a thousand chunks ahead.
+            timeout: Seconds from now until the last result (TimeoutError).
+            chunksize: Items that one call takes together; more for small functions.
+        """
+        if chunksize < 1:
+            raise BadRequest(f"chunksize={chunksize}: give a number from 1 on")
+        self._check()
+        function, until = _pickled_function(fn), None if timeout is None else time.monotonic() + timeout
+        chunks = _chunks(zip(*iterables, strict=False), chunksize)
+        submitted = collections.deque(
+            self._add(CallKind.EACH, function, _pickled(list(chunk), "an item"), self.retries)
+            for chunk in itertools.islice(chunks, AHEAD)
+        )
+
+        def results() -> Iterator[_T]:
+            try:
+                while submitted:
+                    yield from submitted[0].result(None if until is None else until - time.monotonic())
+                    submitted.popleft()
+                    for chunk in itertools.islice(chunks, 1):
+                        body = _pickled(list(chunk), "an item")
+                        submitted.append(self._add(CallKind.EACH, function, body, self.retries))
+            finally:
+                for future in submitted:
+                    future.cancel()
+
+        return results()
+
+    def call(
+        self, function: str, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, *, source: str = ""
+    ) -> Future[Any]:
+        """Call a function by name, with JSON as arguments and result.
+
+        Args:
+            function: `module:function`, or a name that `source` defines.
+            args: The arguments.
+            kwargs: The arguments by name.
+            source: Python text that defines the function.
+        """
+        self._check()
+        if not source and not _REFERENCE.fullmatch(function):
+            raise BadRequest(f"{function[:100]!r} names no function: write module:function, or give its source")
+        named = NamedCall(function=function, source=source, args=tuple(args), kwargs=dict(kwargs or {}))
+        return self._add(CallKind.NAMED, b"", msgspec.msgpack.encode(named), self.retries)
+
+    def flush(self) -> None:
+        """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""
+        with self._change:
+            while self._unwritten or self._writing:
+                self._change.wait()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls. The job ends by itself, once there is nothing left to do.
+
+        Args:
+            wait: Come back when all calls have a result.
+            cancel_futures: Cancel those that have not begun.
+        """
+        with self._change:
+            self._closed = True
+            futures = [one.future for one in self._unwritten] if cancel_futures else []
+            futures += [future for run in self._runs for future in run.futures.values()] if cancel_futures else []
+            self._change.notify_all()
+        for future in futures:
+            future.cancel()
+        self.flush()
+        if wait and self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # --- submitting
+
+    def _submit(self, fn: Callable[..., _T], args: tuple[Any, ...], kwargs: dict[str, Any], retries: int) -> Future[_T]:
+        self._check()
+        return self._add(CallKind.PICKLED, _pickled_function(fn), _pickled_arguments(args, kwargs), retries)
+
+    def _check(self) -> None:
+        if files.calling:
+            raise BadRequest(
+                "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
+                "Return what is to be done next, and submit it where the result is taken"
+            )
+        if self._closed:
+            raise BadRequest("these functions were shut down; make new ones")
+
+    def _add(self, kind: CallKind, function: bytes, body: bytes, retries: int) -> Future[Any]:
+        future: Future[Any] = Future()
+        future._functions = self
+        call = _Unwritten(future, kind, function, body, retries)
+        with self._change:
+            if self._pid != os.getpid():
+                raise BadRequest("a process that was forked from the one that submits can't submit: make new Functions")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="jupyter-elastic functions", daemon=True)
+                self._thread.start()
+                _open.add(self)
+            while threading.current_thread() is not self._thread and (
+                self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN
+            ):
+                self._change.wait()
+            self._unwritten.append(call)
+            self._unwritten_bytes += call.size
+            self._outstanding += 1
+            if len(self._unwritten) == 1:
+                self._change.notify_all()
+        return future
+
+    def _cancel(self, future: Future[Any]) -> bool:
+        """Whether the call will never run."""
+        with self._change:
+            if future.done():
+                return False
+            if future._run is None:  # `_write` looks
+                return True
+            if not future._run.begun.cancel(future._number):
+                return False
+            if future._run.futures.pop(future._number, None) is not None:
+                self._outstanding -= 1
+                self._change.notify_all()
+        return True
+
+    # --- the thread that writes, reads and looks
+
+    def _work(self) -> None:
+        pause_s, looked_at = PAUSE_S[0], time.monotonic()
+        try:
+            while self._wait(pause_s):
+                wrote = self._write()
+                found = self._collect()
+                pause_s = PAUSE_S[0] if wrote or found else min(1.5 * pause_s, PAUSE_S[1])
+                if found:
+                    looked_at = time.monotonic()
+                elif time.monotonic() - looked_at > LOOK_S:
+                    self._look()
+                    looked_at = time.monotonic()
+        except BaseException as problem:
+            self._fail_all(problem)
+            raise
+        finally:
+            for run in self._runs:
+                run.close()
+            if self._client is not None:
+                self._client.close()
+
+    def _wait(self, pause_s: float) -> bool:
+        """Wait until there may be something to do; False when nothing will be any more."""
+        with self._change:
+            if not self._unwritten:
+                if any(run.futures for run in self._runs):
+                    self._change.wait(pause_s)
+                elif self._closed:
+                    return False
+                else:
+                    self._change.wait()
+        return True
+
+    def _write(self) -> bool:
+        """Bring what was submitted to disk; whether there was something."""
+        with self._change:
+            calls, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
+            self._writing = bool(calls)
+            self._outstanding -= sum(call.future.cancelled() for call in calls)
+            calls = [call for call in calls if not call.future.cancelled()]
+        try:
+            if calls:
+                self._bring(calls)
+        except Exception as problem:
+            for call in calls:
+                self._settle(call.future, problem)
+        finally:
+            with self._change:
+                wrote, self._writing = self._writing, False
+                self._change.notify_all()
+        return wrote
+
+    def _bring(self, calls: list[_Unwritten]) -> None:
+        """Give calls to the present job, or to a new one."""
+        run = self._runs[-1] if self._runs else None
+        if run is not None and not run.futures:
+            self._ask_end(run)  # cancelled while it had nothing to do?
+        if run is not None and run.ended:
+            run = None
+        new = run.add(calls) if run is not None else None
+        if run is None or new is None:
+            run, new = self._start(calls)
+        with self._change:
+            if run not in self._runs:
+                self._runs.append(run)
+            for number, future in new.items():
+                if not future.cancelled() or not run.begun.cancel(number):
+                    run.futures[number] = future
+                else:
+                    self._outstanding -= 1
+
+    def _start(self, calls: list[_Unwritten]) -> tuple[_Run, dict[int, Future[Any]]]:
+        """Queue a job with these as its first calls."""
+        payload = Payload(
+            source=files.SOURCE,
+            filename=f"<{self.name}>",
+            first_line=1,
+            names=pickle.dumps({}),
+            env=environment(os.environ),
+            sys_path=search_path(),
+            workdir=str(Path.cwd()),
+            kernel=processes.this_process(),
+        )
+        folder = create_job_folder(payload, paths.jobs_dir())
+        try:
+            run = _Run(folder)
+            new = run.add(calls) or {}
+            run.job = self._queue(folder, len(calls))
+        except BaseException:
+            remove_job_folder(folder)
+            raise
+        return run, new
+
+    def _queue(self, folder: Path, calls: int) -> Job:
+        key, until = uuid.uuid4().hex, time.monotonic() + TRIES_S
+        while True:
+            try:
+                services.ensure()
+                self._client = self._client or Client()
+                slots = len(expect(self._client.ask(wire.ListHosts()), wire.Hosts).slots)
+                spec = JobSpec(
+                    name=self.name,
+                    folder=str(folder),
+                    python=sys.executable,
+                    engine="functions",
+                    min_slots=1,
+                    max_slots=max(1, min(calls, slots)),
+                )
+                return Job(self._client, self._client.submit(spec, key))
+            except DaemonUnreachable:
+                if time.monotonic() > until:
+                    raise
+
+    def _collect(self) -> bool:
+        """Take the results that have come; whether there were some."""
+        found = False
+        for run in self._runs:
+            for result in run.results.more() if run.futures else ():
+                found = True
+                if (future := run.futures.pop(result.number, None)) is not None:
+                    self._settle(future, *_outcome(result))
+        return found
+
+    def _look(self) -> None:
+        """See to the jobs whose results are waited for: what is gone is started, and what has ended gives no more."""
+        with contextlib.suppress(ElasticError):
+            services.ensure()
+        for run in self._runs:
+            if run.futures:
+                self._ask_end(run)
+                if run.ended:
+                    self._collect()
+                    self._end(run)
+        with self._change:
+            for run in [one for one in self._runs[:-1] if not one.futures]:
+                run.close()
+                self._runs.remove(run)
+
+    def _ask_end(self, run: _Run) -> None:
+        """Find out whether the run's job is over, if anybody answers."""
+        if not run.ended and self._client is not None:
+            with contextlib.suppress(ElasticError):
+                answer = self._client.ask(wire.ListJobs(all=True, job=run.job.id), ANSWER_S)
+                jobs = expect(answer, wire.Jobs).jobs
+                run.ended = not jobs or jobs[0].phase in ENDED
+
+    def _end(self, run: _Run) -> None:
+        """Say why calls of a job that is over have no result."""
+        problem: Exception = JobFailed(f"job {run.job.id} is over, and this call has no result")
+        try:
+            run.job.check()
+        except ElasticError as found:
+            problem = found
+        for number in list(run.futures):
+            if (future := run.futures.pop(number, None)) is not None:
+                self._settle(future, problem)
+
+    def _fail_all(self, problem: BaseException) -> None:
+        with self._change:
+            self._closed = True
+            futures = [call.future for call in self._unwritten]
+            self._unwritten = []
+            for run in self._runs:
+                futures += run.futures.values()
+                run.futures.clear()
+        for future in futures:
+            self._settle(future, problem)
+
+    def _settle(self, future: Future[Any], problem: BaseException | None, value: Any = None) -> None:
+        with self._change:
+            self._outstanding -= 1
+            self._change.notify_all()
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # cancelled this very moment
+            if problem is not None:
+                future.set_exception(problem)
+            else:
+                future.set_result(value)
+
+
+class RemoteTraceback(Exception):
+    """Where a function raised its exception, on the pool: the cause of that exception here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Remote(Generic[_P, _T]):
+    """A function that can be called here (`f(x)`) and on the pool (`f.remote(x)`)."""
+
+    def __init__(self, function: Callable[_P, _T], retries: int) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._retries = retries
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call it here."""
+        return self._function(*args, **kwargs)
+
+    def remote(self, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Call it on a slot of the pool."""
+        return _default()._submit(self._function, args, kwargs, self._retries)
+
+
+def submit(fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+    """Call `fn(*args, **kwargs)` on a slot of the pool. See `Functions.submit`."""
+    return _default().submit(fn, *args, **kwargs)
+
+
+def map(  # noqa: A001 - as Python's own
+    fn: Callable[..., _T], /, *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+) -> Iterator[_T]:
+    """The results of `fn` for the items of `iterables`, in order. See `Functions.map`."""
+    return _default().map(fn, *iterables, timeout=timeout, chunksize=chunksize)
+
+
+@overload
+def remote(function: Callable[_P, _T], /) -> Remote[_P, _T]: ...
+@overload
+def remote(*, retries: int = files.RETRIES) -> Callable[[Callable[_P, _T]], Remote[_P, _T]]: ...
+def remote(function: Callable[..., Any] | None = None, /, *, retries: int = files.RETRIES) -> Any:
+    """Let a function be called on the pool too: `@remote` or `@remote(retries=0)`, then `f.remote(x)`."""
+    if not 0 <= retries <= files.MOST_RETRIES:
+        raise BadRequest(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
+    return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
+
+
+def flush() -> None:
+    """Wait until all calls so far are on disk and queued. See `Functions.flush`."""
+    for functions in list(_open):
+        functions.flush()
+
+
+def results(job: int | str) -> dict[int, Any]:
+    """What calls of an earlier job returned, by number; an exception stands for a call that raised one.
+
+    Args:
+        job: The job's number or name, as `jupyter elastic jobs --all` shows them.
+
+    Raises:
+        NotFound: There is no such job.
+        BadRequest: The job has called no functions.
+    """
+    with Client() as client:
+        found, _ = find(client, str(job))
+        if not (found.folder / files.CALLS).exists():
+            raise BadRequest(f"job {found.id} has called no functions")
+        reader = ResultReader(found.folder)
+    outcomes = ((result.number, *_outcome(result)) for result in reader.more())
+    try:
+        return dict(sorted((number, value if problem is None else problem) for number, problem, value in outcomes))
+    finally:
+        reader.close()
+
+
+_open: set[Functions] = set()
+_lock = threading.Lock()
+_made: Functions | None = None
+
+
+def _default() -> Functions:
+    """Those of this process."""
+    global _made
+    with _lock:
+        if _made is None or _made._pid != os.getpid():
+            _made = Functions()
+        return _made
+
+
+@atexit.register
+def _at_exit() -> None:
+    """What was submitted is queued, though nobody waits for it any more."""
+    for functions in _open:
+        if functions._pid == os.getpid():
+            functions.flush()
+
+
+# --- bytes
+
+
+def _outcome(result: Result) -> tuple[BaseException | None, Any]:
+    """The exception of a call, or its value."""
+    try:
+        if result.kind == ResultKind.RAISED:
+            return _exception(result.raised), None
+        if result.kind == ResultKind.JSON:
+            return None, msgspec.json.decode(result.body)
+        return None, pickle.loads(result.body)  # noqa: S301 - written by this user's own worker into a private folder
+    except Exception as problem:
+        failed = ElasticError(f"the result can't be read here: {problem}; is a module missing in this process?")
+        failed.__cause__ = problem
+        return failed, None
+
+
+def _exception(found: Raised) -> BaseException:
+    problem: BaseException = JobFailed(found.traceback or f"{found.type}: {found.message}")
+    if found.pickled:
+        with contextlib.suppress(Exception):
+            problem = pickle.loads(found.pickled)  # noqa: S301 - as above
+            problem.__cause__ = RemoteTraceback(found.traceback)
+    return problem
+
+
+def _chunks(items: Iterator[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    while chunk := tuple(itertools.islice(items, size)):
+        yield chunk
+
+
+def _pickled_function(fn: Callable[..., Any]) -> bytes:
+    if isinstance(fn, Remote):
+        fn = fn._function
+    if not callable(fn):
+        raise BadRequest(f"a {type(fn).__name__} can't be called; give a function and its arguments: submit(f, x)")
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    try:
+        return cast("bytes", cloudpickle.dumps(fn))
+    except Exception as problem:
+        read = _around(fn)
+        culprit = next((f"`{name}` reads `{key}`, which" for key, value in read.items() if not _can_travel(value)), "")
+        raise PackagingError(
+            f"{culprit or f'`{name}`'} can't travel to the pool: {_why(problem)}. Make it inside the function."
+        ) from problem
+
+
+def _around(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What a function reads of what stands around it, and the object that it is a method of."""
+    found: dict[str, Any] = {}
+    if isinstance(fn, functools.partial):
+        found = {f"argument {number}": value for number, value in enumerate(fn.args, 1)} | dict(fn.keywords)
+        return found | _around(fn.func)
+    if isinstance(fn, types.MethodType):
+        return {"self": fn.__self__}
+    if isinstance(fn, types.FunctionType):
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # not set yet
+                found[name] = cell.cell_contents
+        found |= {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
+    return found
+
+
+def _pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    given = (args, kwargs)
+    if all(type(value) in _PLAIN for value in (*args, *kwargs.values())):
+        return _limited(pickle.dumps(given, pickle.HIGHEST_PROTOCOL))
+    try:
+        return _limited(cloudpickle.dumps(given))
+    except PackagingError:
+        raise
+    except Exception as problem:
+        named = {**{f"argument {number}": value for number, value in enumerate(args, 1)}, **kwargs}
+        culprit = next((name for name, value in named.items() if not _can_travel(value)), "an argument")
+        kind = type(named.get(culprit)).__name__
+        raise PackagingError(
+            f"{culprit} ({kind}) can't travel to the pool: {_why(problem)}. Make it inside the function."
+        ) from problem
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return _limited(cloudpickle.dumps(value))
+    except PackagingError:
+        raise
+    except Exception as problem:
+        raise PackagingError(f"{what} can't travel to the pool: {_why(problem)}") from problem
+
+
+def _limited(data: bytes) -> bytes:
+    if len(data) > files.LARGEST:
+        raise PackagingError(
+            f"the arguments are over {files.LARGEST // 1024**2} MiB: write them to a file, and give the file's name"
+        )
+    return data
+
+
+def _can_travel(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _why(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:300].rstrip(".") or type(problem).__name__

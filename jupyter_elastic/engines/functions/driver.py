@@ -1,0 +1,268 @@
+"""The driver's half: hands calls to workers, repeats those of a worker that died, asks for as many slots as they need.
+
+When there has been nothing to do for a while it takes no more calls, and the job ends: what comes later is another job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from typing import ClassVar
+
+import msgspec
+
+from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.driver import membership
+from jupyter_elastic.driver.engine import AttemptContext, SendReport
+from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.engines import deaths
+from jupyter_elastic.engines.functions.queue import Queue, size
+from jupyter_elastic.engines.wait_watch import WaitWatch
+from jupyter_elastic.engines.worker_processes import Member
+from jupyter_elastic.engines.workers import WorkersEngine
+from jupyter_elastic.jobfiles import failure
+from jupyter_elastic.jobfiles.functions import Begun, Calls, Raised, ResultKind, ResultReader, ResultWriter
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.types import Progress, ProgressReported, SlotId
+from jupyter_elastic.types.errors import ElasticError, ProtocolError
+from jupyter_elastic.worker import environment
+
+IDLE_S = 2.0
+"""How long workers wait for more to do before the job ends."""
+LOOK_S, LOOK_BUSY_S = 0.005, 0.05
+"""How often new calls are looked for: while a worker waits for some, and while none does."""
+SHARE_S = 0.1
+"""After so long with a chunk a worker gives back what it has not begun, when others have nothing to do."""
+SIZE_S = 0.5
+"""How often the wanted number of slots is changed at most."""
+SHRINK_S = 2.0
+"""How long fewer calls than slots are left before some slots are given back."""
+ASK_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Functions(WorkersEngine):
+    """One attempt of a job that calls functions."""
+
+    name: ClassVar[str] = "functions"
+    worker: ClassVar[str] = "jupyter_elastic.engines.functions.worker:FunctionsWorker"
+    resumable: ClassVar[bool] = False
+
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        super().__init__(context, report)
+        self.queue = Queue()
+        self._calls: Calls
+        self._begun: Begun
+        self._lost: ResultWriter
+        """Results that no worker can write any more."""
+        self._given_at: dict[str, float] = {}
+        """When each worker that has calls was given them, and was not asked yet to share them."""
+        self._active_at = time.monotonic()
+        self._news = asyncio.Event()
+        self._closed = False
+        """No more calls are taken: workers are to come to their end."""
+
+    async def launch(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
+        """Start workers, and give them calls."""
+        try:
+            await asyncio.to_thread(self._restore)
+        except FileNotFoundError as problem:
+            self._end("failed", f"the engine functions is for elastic.submit, and not for cells: {problem}")
+            return
+        await super().launch(generation, slots, devices)
+        if self._over:
+            return
+        self.machine.elastic = True  # each works by itself
+        self.watch = WaitWatch()  # and waits for none
+        self._spawn_task(self._feed())
+        self._spawn_task(self._fit())
+
+    # --- the queue
+
+    def _restore(self) -> None:
+        """Read the calls so far, and what attempts before this one have done of them."""
+        folder = self.context.folder
+        self._calls, self._begun = Calls(folder), Begun(folder)
+        self._lost = ResultWriter(folder, f"{self.context.attempt}.driver")
+        while count := self._calls.more():
+            self.queue.add(count)
+        reader = ResultReader(folder)
+        ended = set(reader.numbers())
+        reader.close()
+        for number in set(range(self.queue.total)) - ended:
+            state = self._begun.state(number)
+            if state == Begun.CANCELLED:
+                ended.add(number)
+            elif state == Begun.RUNS and not self._calls.retries[number]:
+                self._lose(number, "the attempt ended while the call ran, and it may not be repeated")
+                ended.add(number)
+        self.queue.skip(ended)
+
+    async def _feed(self) -> None:
+        """Hand out calls as they come, for as long as some do."""
+        while not (self._over or self._stopping):
+            while count := self._calls.more():
+                self.queue.add(count)
+                self._active_at = time.monotonic()
+                await asyncio.sleep(0)
+            idle = self._hand_out()
+            if self._is_idle() and self._calls.close_if_read():
+                self._close()
+                return
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S if idle else LOOK_BUSY_S):
+                    await self._news.wait()
+
+    def _hand_out(self) -> bool:
+        """Give calls to workers that have none; whether some are left without."""
+        ready = [member for member in self.members.values() if member.running and not (member.doomed or member.done)]
+        idle = False
+        for member in ready:
+            if member.name in self.queue.held:
+                continue
+            if numbers := self.queue.take(member.name, len(ready)):
+                self._given_at[member.name] = time.monotonic()
+                places = tuple((number, self._calls.offsets[number]) for number in numbers)
+                self.send(member.name, messages.RunCalls(calls=places))
+            else:
+                idle = True
+        if idle:
+            self._share()
+        return idle
+
+    def _share(self) -> None:
+        """Let workers that have had their calls for long give back what others could run."""
+        due = time.monotonic() - SHARE_S
+        for name in [name for name, at in self._given_at.items() if at < due]:
+            del self._given_at[name]
+            if self.queue.stuck(name):
+                self.send(name, messages.GiveBack())
+
+    def _is_idle(self) -> bool:
+        if self.queue.unfinished:
+            self._active_at = time.monotonic()
+        return time.monotonic() - self._active_at > IDLE_S
+
+    def _close(self) -> None:
+        self._closed = True
+        if not self.members:
+            self._do(self.machine.end())
+        for name in self.members:
+            self.send(name, messages.Update())
+
+    def _lose(self, number: int, why: str) -> None:
+        lost = Raised(type=failure.DIED, message=why)
+        self._lost.write(number, ResultKind.RAISED, msgspec.msgpack.encode(lost))
+
+    # --- how many slots
+
+    async def _fit(self) -> None:
+        """Ask the pool for as many slots as there are calls, and for fewer when there are fewer for a while."""
+        asked, most, since = 0, 0, time.monotonic()
+        async with AsyncClient(timeout_s=ASK_S) as client:
+            while not (self._over or self._stopping or self._closed):
+                await asyncio.sleep(SIZE_S)
+                self._tell()
+                try:
+                    if not most:
+                        (info,) = await client.jobs(job=self.context.job)
+                        asked = info.spec.max_slots
+                        most = max(1, len(expect(await client.ask(wire.ListHosts()), wire.Hosts).slots))
+                    wanted = size(self.queue.unfinished, most)
+                    now = time.monotonic()
+                    if wanted >= asked:
+                        since = now
+                    if wanted > asked or now - since > SHRINK_S:
+                        await client.ask(wire.ResizeJob(job=self.context.job, max_slots=wanted))
+                        asked, since = wanted, now
+                except (ElasticError, ValueError) as problem:  # the daemon is away, or has not heard that it runs
+                    log.info("the pool was not asked for another size: %s", problem)
+
+    def _tell(self) -> None:
+        """Report how many calls are over."""
+        progress = Progress(samples=float(self.queue.ended), total_samples=float(self.queue.total))
+        if progress != self._told:
+            self._told = progress
+            self.report(ProgressReported(progress=progress, **self._stamp()))
+
+    _told = Progress()
+
+    # --- what the engine's base asks
+
+    def _elastic(self) -> bool:
+        return True
+
+    def _rank_of(self, fork: membership.Fork) -> int:  # noqa: ARG002
+        return environment.smallest_free({member.rank for member in self.members.values()})
+
+    def _perform(self, action: Action) -> None:
+        raise AssertionError(action)  # nobody waits, so there are no groups
+
+    def _preempt(self) -> None:
+        self._do(self.machine.end())
+        for name in self.members:
+            self._end_worker(name)
+
+    def _end_worker(self, name: str) -> None:
+        """Let a worker bring its call to an end, if that is soon."""
+        member = self.members.get(name)
+        if member is None or not member.running:
+            super()._end_worker(name)
+            return
+        member.doomed = True
+        self.send(name, messages.Update())
+        self._spawn_task(self._kill_in_time(member))
+
+    async def _kill_in_time(self, member: Member) -> None:
+        await asyncio.sleep(self.grace_s)
+        if self.members.get(member.name) is member and member.process is not None:
+            member.process.send(signal.SIGKILL)
+
+    def received(self, member: Member, message: messages.FromWorker) -> None:
+        """Take a worker's message."""
+        match message:
+            case messages.CallsRan(calls=numbers, busy_s=busy_s):
+                self.queue.ran(member.name, numbers, busy_s)
+                self._given_at.pop(member.name, None)
+                self.machine.committed()
+            case messages.GaveBack(calls=numbers):
+                self.queue.given_back(member.name, numbers)
+            case messages.Done() if not self._closed:  # its slot is not wanted any more
+                member.doomed = True
+            case _:
+                super().received(member, message)
+                if self._closed and isinstance(message, messages.Started):
+                    self.send(member.name, messages.Update())
+        self._news.set()
+
+    def _received(self, member: Member, message: messages.FromWorker) -> None:  # noqa: ARG002
+        if not isinstance(message, messages.Entered):
+            raise ProtocolError(f"a worker without a group has sent {message}")
+
+    def left(self, member: Member, code: int | None) -> None:
+        """Give the calls of a worker that is gone to others."""
+        self._given_at.pop(member.name, None)
+        if member.name in self.queue.held:
+            file = f"{self.context.attempt}.{member.name}"
+            reader = ResultReader(self.context.folder)
+            lost = self.queue.gone(
+                member.name,
+                ended=reader.numbers(file),
+                begun=lambda number: self._begun.state(number) == Begun.RUNS,
+                retries=lambda number: self._calls.retries[number],
+                died=not member.doomed,
+            )
+            reader.close()
+            for number in lost:
+                self._lose(number, deaths.describe(member.rank, code, oom=False))
+            if lost:
+                self.machine.committed()
+        super().left(member, code)
+        self._news.set()

@@ -1,0 +1,237 @@
+"""The worker's half: calls one function after the other, and leaves the results on disk.
+
+What is unpickled here was written by the job's own user into a private folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import json
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, cast
+
+import cloudpickle
+import msgspec
+
+from jupyter_elastic.jobfiles import functions as files
+from jupyter_elastic.jobfiles.functions import CallKind, NamedCall, Raised, ResultKind
+from jupyter_elastic.platform.python_path import PACKAGE
+from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.worker.plugin import Host
+
+KEPT = 64
+"""Functions that a worker keeps ready."""
+MAX_TEXT = 100_000
+"""Characters of a traceback or message that are kept."""
+_OURS = str(PACKAGE) + os.sep
+_PLAIN = (int, float, str, bytes, bool, types.NoneType)
+_current: FunctionsWorker | None = None
+
+
+class FunctionsWorker:
+    """One worker's calls: taken by the thread that listens to the driver, run by the main thread."""
+
+    preimports: ClassVar[dict[str, tuple[str, ...]]] = {}
+    groups = None
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._channel = host.channel
+        self._order = host.channel.start
+        self._news = threading.Condition()
+        self._calls: deque[tuple[int, int]] = deque()
+        self._leaving = False
+        self._cancelled = False
+        self._functions: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+
+    def install(self) -> None:
+        """Take calls from now on."""
+        global _current
+        _current = self
+        files.calling = True
+        self._channel.on_calls = self._take
+        self._channel.on_update = self._leave
+
+    def serve(self) -> None:
+        """Run calls until this worker is to leave."""
+        folder = self._host.session.folder
+        self._read = files.Calls(folder).read
+        self._begin = files.Begun(folder).begin
+        self._results = files.ResultWriter(folder, f"{self._order.attempt}.{self._order.name}")
+        signal.signal(signal.SIGINT, self._cancel)
+        ran: list[int] = []
+        since = 0.0
+        while True:
+            if (call := self._next()) is not None:
+                since = since if ran else time.perf_counter()
+                self._run(*call)
+                ran.append(call[0])
+                continue
+            if ran:
+                self._results.sync()
+                self._channel.send(messages.CallsRan(calls=tuple(ran), busy_s=time.perf_counter() - since))
+                ran = []
+            if not self._wait():
+                return
+
+    # --- on the listening thread
+
+    def _take(self, message: messages.RunCalls | messages.GiveBack) -> None:
+        with self._news:
+            if isinstance(message, messages.RunCalls) and not self._leaving:
+                self._calls.extend(message.calls)
+                self._news.notify()
+                return
+            back = message.calls if isinstance(message, messages.RunCalls) else tuple(self._calls)
+            if isinstance(message, messages.GiveBack):
+                self._calls.clear()
+        self._channel.send(messages.GaveBack(calls=tuple(number for number, _ in back)))
+
+    def _leave(self) -> None:
+        with self._news:
+            self._leaving = True
+            self._news.notify()
+        self._take(messages.GiveBack())
+
+    # --- on the main thread
+
+    def _cancel(self, *_: object) -> NoReturn:
+        self._cancelled = True
+        raise KeyboardInterrupt
+
+    def _next(self) -> tuple[int, int] | None:
+        with self._news:
+            return self._calls.popleft() if self._calls else None
+
+    def _wait(self) -> bool:
+        """Wait for calls; False when none will come."""
+        with self._news:
+            while not (self._calls or self._leaving):
+                self._news.wait()
+            return bool(self._calls)
+
+    def _run(self, number: int, offset: int) -> None:
+        if not self._begin(number):
+            return
+        try:
+            kind, result = self._called(self._read(offset))
+        except BaseException as problem:
+            if self._cancelled:
+                raise
+            kind, result = ResultKind.RAISED, raised(problem)
+        self._results.write(number, kind, result)
+
+    def _called(self, call: files.Call) -> tuple[ResultKind, bytes]:
+        if call.kind == CallKind.NAMED:
+            named = msgspec.msgpack.decode(call.body, type=NamedCall)
+            return ResultKind.JSON, _as_json(_named(named)(*named.args, **named.kwargs))
+        function = self._function(call.function)
+        given = pickle.loads(call.body)  # noqa: S301 - see the module
+        if call.kind == CallKind.EACH:
+            return ResultKind.PICKLED, dumped([function(*arguments) for arguments in given])
+        return ResultKind.PICKLED, dumped(function(*given[0], **given[1]))
+
+    def _function(self, offset: int) -> Callable[..., Any]:
+        found = self._functions.get(offset)
+        if found is None:
+            found = self._functions[offset] = pickle.loads(self._read(offset).body)  # noqa: S301 - see the module
+            if len(self._functions) > KEPT:
+                self._functions.popitem(last=False)
+        return found
+
+
+def serve() -> None:
+    """Run calls until this worker is to leave; ElasticError in a worker of another engine."""
+    if _current is None:
+        raise ElasticError("only the workers of the engine `functions` call functions: use elastic.submit")
+    _current.serve()
+
+
+class _Limited(io.BytesIO):
+    """Raises as soon as more is written than a result may have."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > files.LARGEST:
+            raise ElasticError(
+                f"the result is over {files.LARGEST // 1024**2} MiB: write it to a file, and return the file's name"
+            )
+        return super().write(data)
+
+
+def dumped(value: Any) -> bytes:
+    """The value pickled. ElasticError says why it can't be."""
+    if type(value) in _PLAIN and not (isinstance(value, str | bytes) and len(value) > files.LARGEST // 8):
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    file = _Limited()
+    try:
+        cloudpickle.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+    except ElasticError:
+        raise
+    except Exception as problem:
+        raise ElasticError(
+            f"the result, a {type(value).__name__}, can't be sent back ({problem}); return its numbers or texts instead"
+        ) from problem
+    return file.getvalue()
+
+
+def raised(problem: BaseException) -> bytes:
+    """An exception as it is kept: its texts, and itself where it can be pickled."""
+    lines = traceback.TracebackException.from_exception(problem)
+    kept = [frame for frame in lines.stack if not frame.filename.startswith(_OURS)]
+    lines.stack[:] = kept
+    try:
+        message = str(problem)
+    except Exception as another:
+        message = f"<its message can't be made: {type(another).__name__}>"
+    try:
+        pickled = cloudpickle.dumps(problem)
+        pickle.loads(pickled)  # noqa: S301 - our own: some exceptions can't be made again
+    except Exception:
+        pickled = b""
+    text = "".join(lines.format())
+    found = Raised(
+        type=type(problem).__name__,
+        message=message[:MAX_TEXT],
+        traceback=text[-MAX_TEXT:],
+        pickled=pickled if len(pickled) <= files.LARGEST else b"",
+    )
+    return msgspec.msgpack.encode(found)
+
+
+def _named(call: NamedCall) -> Callable[..., Any]:
+    """The function of this name."""
+    if call.source:
+        namespace: dict[str, Any] = {"__name__": "__elastic_source__"}
+        exec(compile(call.source, "<source>", "exec", dont_inherit=True), namespace)  # noqa: S102 - the owner's own
+        found: Callable[..., Any] | None = namespace.get(call.function)
+        if not callable(found):
+            raise ElasticError(f"the source defines no function `{call.function}`; correct the name or the source")
+        return found
+    module, _, name = call.function.partition(":")
+    value = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    if not callable(value):
+        raise ElasticError(f"{call.function} is a {type(value).__name__}, no function")
+    return cast("Callable[..., Any]", value)
+
+
+def _as_json(value: Any) -> bytes:
+    try:
+        data = json.dumps(value, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise ElasticError(
+            f"the result, a {type(value).__name__}, is no JSON ({problem}); return numbers, texts, lists and dicts"
+        ) from problem
+    if len(data) > files.LARGEST:
+        raise ElasticError(f"the result is over {files.LARGEST // 1024**2} MiB: write it to a file")
+    return data

@@ -1,0 +1,351 @@
+"""The files of a job that calls functions: what is to be called, what has begun, and what came of it.
+
+`calls` is written by whoever submits, appended to until the driver has written `closed`; a call's number is its place
+there. `begun` has a byte for each call. `returned/` has a file of results for each worker, which it alone appends to.
+What a killed writer has left half done stands at the end of its file and is never read. Nothing is unpickled here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from array import array
+from collections.abc import Iterator
+from enum import IntEnum
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.platform import private_files
+
+CALLS, BEGUN, RETURNED, CLOSED = "calls", "begun", "returned", "closed"
+LARGEST = 256 * 1024**2
+"""Bytes of one call's arguments, or of its result."""
+RETRIES = 3
+"""How often a call is repeated whose worker died under it, unless the caller says."""
+MOST_RETRIES = 250
+SOURCE = "from jupyter_elastic.engines.functions.worker import serve\n\nserve()\n"
+"""The cell of such a job."""
+calling = False
+"""Whether this process is a worker that calls functions."""
+_CALL = struct.Struct("<IBBQ")
+"""Length of the body, kind, retries, where the function's record begins."""
+_RESULT = struct.Struct("<IBI")
+"""Length of the body, kind, the call's number."""
+_PORTION = 5_000
+"""Calls that are read at once."""
+_COARSE_NS = 1_000_000_000
+"""A folder that was changed less long ago may change again without another time of change."""
+
+
+class CallKind(IntEnum):
+    """What a record of `calls` holds."""
+
+    FUNCTION = 0
+    """A pickled function, which later records name by the place of this one."""
+    PICKLED = 1
+    """Pickled (arguments, keyword arguments)."""
+    EACH = 2
+    """A pickled list of arguments: the function is called with each, and a list comes back."""
+    NAMED = 3
+    """msgpack of a `NamedCall`; the result is JSON."""
+
+
+class ResultKind(IntEnum):
+    """What a record of results holds."""
+
+    PICKLED = 0
+    JSON = 1
+    RAISED = 2
+    """msgpack of a `Raised`."""
+
+
+class NamedCall(Struct, frozen=True, kw_only=True):
+    """A function by its name, with arguments that are JSON."""
+
+    function: str
+    """`module:function`; with `source`, a name that the source defines."""
+    source: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+
+class Raised(Struct, frozen=True, kw_only=True):
+    """The exception of a call."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    pickled: bytes = b""
+    """The exception itself; empty when it can't be pickled."""
+
+
+class Call(NamedTuple):
+    """A call as its worker reads it."""
+
+    kind: CallKind
+    function: int
+    """Where the function's record begins."""
+    body: bytes
+
+
+class Result(NamedTuple):
+    """What came of a call."""
+
+    number: int
+    kind: ResultKind
+    body: bytes
+
+    @property
+    def raised(self) -> Raised:
+        """The exception, of a result of that kind."""
+        return msgspec.msgpack.decode(self.body, type=Raised)
+
+
+class CallWriter:
+    """Appends calls. One process writes to a job's folder, and one thread of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = private_files.open_private(folder / CALLS, append=True)
+        self._end = 0
+        self._functions: dict[bytes, int] = {}
+        self._records: list[bytes] = []
+        self.count = 0
+        """Calls that were added."""
+
+    def add(self, kind: CallKind, body: bytes, *, function: bytes = b"", retries: int = RETRIES) -> int:
+        """The number of the call, which `write` brings to disk. `function` is pickled; an equal one is kept once."""
+        where = 0
+        if kind != CallKind.NAMED:
+            where = self._functions.get(function, -1)
+            if where < 0:
+                where = self._functions[function] = self._end
+                self._add(CallKind.FUNCTION, function, 0, 0)
+        self._add(kind, body, where, retries)
+        self.count += 1
+        return self.count - 1
+
+    def write(self) -> bool:
+        """Bring what was added to disk; False, and it is dropped, when the job takes no more calls.
+
+        OSError when the disk is full: nothing of it is there then, and this writer is not to be used any more.
+        """
+        with _locked(self._file):
+            if (self._folder / CLOSED).exists():
+                return False
+            data, self._records = b"".join(self._records), []
+            before = os.fstat(self._file.fileno()).st_size
+            try:
+                _write_all(self._file.fileno(), data)
+                os.fdatasync(self._file.fileno())
+            except OSError:  # the disk is full: nothing half done is to stand between whole records
+                os.ftruncate(self._file.fileno(), before)
+                raise
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _add(self, kind: CallKind, body: bytes, function: int, retries: int) -> None:
+        self._records += [_CALL.pack(len(body), kind, retries, function), body]
+        self._end += _CALL.size + len(body)
+
+
+class Calls:
+    """Reads `calls`, for driver and workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = (folder / CALLS).open("rb")
+        self._end = 0
+        """Where what is known ends."""
+        self.offsets = array("Q")
+        """Where each call's record begins, by number."""
+        self.retries = bytearray()
+
+    def more(self) -> int:
+        """Take in calls that have come, some thousands at most; how many there were."""
+        known, size = len(self.offsets), os.fstat(self._file.fileno()).st_size
+        if size == self._end:
+            return 0
+        self._file.seek(self._end)
+        while len(self.offsets) < known + _PORTION and len(header := self._file.read(_CALL.size)) == _CALL.size:
+            length, kind, retries, _ = _CALL.unpack(header)
+            after = self._end + _CALL.size + length
+            if after > size:
+                break
+            if kind != CallKind.FUNCTION:
+                self.offsets.append(self._end)
+                self.retries.append(retries)
+            self._file.seek(length, os.SEEK_CUR)
+            self._end = after
+        return len(self.offsets) - known
+
+    def read(self, offset: int) -> Call:
+        """The record at this place; EOFError if there is none that is whole."""
+        header = os.pread(self._file.fileno(), _CALL.size, offset)
+        if len(header) < _CALL.size:
+            raise EOFError(f"no call stands at {offset}")
+        length, kind, _, function = _CALL.unpack(header)
+        body = os.pread(self._file.fileno(), length, offset + _CALL.size)
+        if len(body) < length:
+            raise EOFError(f"the call at {offset} is cut off")
+        return Call(CallKind(kind), function, body)
+
+    def close_if_read(self) -> bool:
+        """Take no more calls from now on, unless there are some that were not read yet."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody writes
+            return False
+        try:
+            if os.fstat(self._file.fileno()).st_size != self._end:
+                return False
+            private_files.write_private(self._folder / CLOSED, b"")
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        return True
+
+
+class Begun:
+    """Which calls have begun or are cancelled: a byte each. One of the two comes first, whoever is killed when."""
+
+    RUNS, CANCELLED = b"\1", b"\2"
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / BEGUN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def begin(self, number: int) -> bool:
+        """Let the call begin, for the first time or again; False: it is cancelled."""
+        return self._change(number, self.RUNS, unless=self.CANCELLED)
+
+    def cancel(self, number: int) -> bool:
+        """Let the call never begin; False: it has begun already."""
+        return self._change(number, self.CANCELLED, unless=self.RUNS)
+
+    def state(self, number: int) -> bytes:
+        """`RUNS` once it has begun, `CANCELLED`, or neither: also after `close`."""
+        with contextlib.suppress(OSError):
+            return os.pread(self._file, 1, number)
+        return b""
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+        self._file = -1
+
+    def _change(self, number: int, state: bytes, *, unless: bytes) -> bool:
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, number)
+        try:
+            if os.pread(self._file, 1, number) == unless:
+                return False
+            os.pwrite(self._file, state, number)
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, number)
+        return True
+
+
+class ResultWriter:
+    """Appends results to a file that nobody else writes. Each is there at once; `sync` brings them to disk."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        returned = folder / RETURNED
+        returned.mkdir(mode=0o700, exist_ok=True)
+        self._file = private_files.open_private(returned / name, append=True)
+
+    def write(self, number: int, kind: ResultKind, body: bytes) -> None:
+        """Append a result. OSError when the disk is full."""
+        _write_all(self._file.fileno(), _RESULT.pack(len(body), kind, number) + body)
+
+    def sync(self) -> None:
+        """Bring to disk what was written."""
+        os.fdatasync(self._file.fileno())
+
+
+class ResultReader:
+    """Reads the results of all workers as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / RETURNED
+        self._files: dict[str, FileIO] = {}
+        self._ends: dict[str, int] = {}
+        self._seen = -1
+
+    def more(self) -> Iterator[Result]:
+        """The results that have come since."""
+        for name, at, (length, kind, number) in self._headers():
+            body = os.pread(self._files[name].fileno(), length, at + _RESULT.size)
+            if len(body) == length:
+                self._ends[name] = at + _RESULT.size + length
+                yield Result(number, ResultKind(kind), body)
+
+    def numbers(self, only: str = "") -> Iterator[int]:
+        """The numbers of the results that have come since, in the file of this name or in all; bodies aren't read."""
+        for name, at, (length, _, number) in self._headers(only):
+            self._ends[name] = at + _RESULT.size + length
+            yield number
+
+    def places(self) -> Iterator[tuple[int, ResultKind, tuple[str, int, int]]]:
+        """As `more`, with the place of each body for `read`."""
+        for name, at, (length, kind, number) in self._headers():
+            self._ends[name] = at + _RESULT.size + length
+            yield number, ResultKind(kind), (name, at + _RESULT.size, length)
+
+    def read(self, place: tuple[str, int, int]) -> bytes:
+        """The body at a place."""
+        name, at, length = place
+        return os.pread(self._files[name].fileno(), length, at)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _headers(self, only: str = "") -> Iterator[tuple[str, int, tuple[int, int, int]]]:
+        """Whole records after what was read; the caller moves `_ends` on."""
+        self._look()
+        for name, file in self._files.items():
+            if only and name != only:
+                continue
+            size = os.fstat(file.fileno()).st_size
+            while (at := self._ends[name]) + _RESULT.size <= size:
+                header = _RESULT.unpack(os.pread(file.fileno(), _RESULT.size, at))
+                if at + _RESULT.size + header[0] > size:
+                    break
+                yield name, at, header
+                if self._ends[name] == at:
+                    break
+
+    def _look(self) -> None:
+        """Open files that are new."""
+        with contextlib.suppress(FileNotFoundError):
+            changed = self._folder.stat().st_mtime_ns
+            if changed != self._seen or time.time_ns() - changed < _COARSE_NS:
+                for entry in os.scandir(self._folder):
+                    if entry.name not in self._files:
+                        self._files[entry.name] = FileIO(entry.path)
+                        self._ends[entry.name] = 0
+                self._seen = changed
+
+
+@contextlib.contextmanager
+def _locked(file: FileIO) -> Iterator[None]:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view[: 1 << 30]) :]

@@ -1,0 +1,241 @@
+"""Functions on a real pool: from Python and from a script, through deaths of everything that takes part."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jupyter_elastic.client import functions as module
+from jupyter_elastic.client.functions import Functions, RemoteTraceback
+from jupyter_elastic.jobfiles import functions as files
+from jupyter_elastic.types import JobResized
+from jupyter_elastic.types.errors import ElasticError, JobCancelled, JobFailed
+from tests.support.pool import LIMIT_S, Pool
+
+SCRIPT = """
+import jupyter_elastic as elastic
+
+@elastic.remote
+def square(x):
+    return x * x
+
+def hundred(x):
+    return 100 + x
+
+if __name__ == "__main__":
+    print(square.remote(12).result(60), elastic.submit(hundred, 1).result(60))
+    print(sum(elastic.map(hundred, range(1000), chunksize=50)))
+    later = [elastic.submit(hundred, x) for x in (1, 2)]
+"""
+
+
+def when(path: Path) -> None:
+    """Wait for a file."""
+    while not path.exists():
+        time.sleep(0.005)
+
+
+def note(folder: Path, name: str) -> str:
+    """Leave a trace of each run."""
+    with (folder / name).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return name
+
+
+def runs(folder: Path, name: str) -> list[int]:
+    """The processes in which it ran."""
+    file = folder / name
+    return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_a_script_ends_before_its_results_and_the_pool_at_zero(pool: Pool, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script)]
+    ran = subprocess.run(
+        command, check=False, env=pool.env, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert (ran.stdout.split(), ran.returncode) == (["144", "101", "599500"], 0), ran.stderr
+    job = max(info.job for info in pool.client.jobs(all=True))
+    assert pool.ended(job).outcome == "completed"
+    pool.all_gone(pool.pids(job))
+    assert not pool.active()
+    info = pool.info(job)
+    assert (info.slots, info.progress and info.progress.samples) == ((), 24.0)
+    assert list(module.results(job).values())[-2:] == [101, 102]
+
+
+def test_what_fails_is_said_and_the_rest_goes_on(functions: Functions) -> None:
+    def fails(x: int) -> int:
+        raise ValueError(f"no {x}")
+
+    def gives_a_lock() -> object:
+        return threading.Lock()
+
+    def gives_too_much() -> bytes:
+        return bytes(files.LARGEST + 1)
+
+    def nests() -> int:
+        import jupyter_elastic
+
+        return jupyter_elastic.submit(len, ()).result()
+
+    def interrupts() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(ValueError, match="no 7") as raised:
+        functions.submit(fails, 7).result(LIMIT_S)
+    assert isinstance(raised.value.__cause__, RemoteTraceback)
+    assert 'raise ValueError(f"no {x}")' in str(raised.value.__cause__)
+    wrong = {
+        gives_a_lock: "a lock, can't be sent back",
+        gives_too_much: "the result is over 256 MiB",
+        nests: "can't submit others",
+    }
+    for function, words in wrong.items():
+        with pytest.raises(ElasticError, match=words):
+            functions.submit(function).result(LIMIT_S)
+    assert isinstance(functions.submit(interrupts).exception(LIMIT_S), KeyboardInterrupt)
+    told = []
+    future = functions.submit(len, "four")
+    future.add_done_callback(told.append)
+    assert next(concurrent.futures.as_completed([future], LIMIT_S)).result() == 4
+    assert told == [future]
+    with pytest.raises(TypeError):
+        list(functions.map(len, [(), 3]))
+    with pytest.raises(ElasticError, match="no JSON"):
+        functions.call("f", source="f = object").result(LIMIT_S)
+    assert functions.call("math:sqrt", [16]).result(LIMIT_S) == 4.0
+
+
+def test_a_call_that_waits_is_cancelled_and_one_that_runs_is_not(functions: Functions, tmp_path: Path) -> None:
+    def holds(name: str) -> None:
+        note(tmp_path, name)
+        when(tmp_path / "go")
+
+    first = [functions.submit(holds, f"first {number}") for number in range(2)]
+    functions.flush()
+    second = functions.submit(holds, "second")
+    while not any(future.running() for future in first):
+        time.sleep(0.005)
+    functions.flush()
+    assert second.cancel()
+    running = next(future for future in first if future.running())
+    assert not running.cancel()
+    (tmp_path / "go").touch()
+    assert concurrent.futures.wait([*first, second], LIMIT_S).not_done == set()
+    assert second.cancelled()
+    assert functions.submit(len, ()).result(LIMIT_S) == 0
+    assert runs(tmp_path, "second") == []
+
+
+def test_a_dead_worker_s_call_is_repeated_unless_it_may_not_be(functions: Functions, tmp_path: Path) -> None:
+    def dies_once() -> int:
+        note(tmp_path, "dies")
+        if len(runs(tmp_path, "dies")) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 5
+
+    def dies() -> None:
+        note(tmp_path, "always")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert functions.submit(dies_once).result(LIMIT_S) == 5
+    assert len(set(runs(tmp_path, "dies"))) == 2
+    once = module.Functions(retries=0)
+    with pytest.raises(JobFailed, match="SIGKILL"):
+        once.submit(dies).result(LIMIT_S)
+    assert len(runs(tmp_path, "always")) == 1
+    with pytest.raises(JobFailed, match="SIGKILL"):
+        functions.submit(dies).result(LIMIT_S)
+    assert len(runs(tmp_path, "always")) == 1 + 1 + files.RETRIES
+    once.shutdown()
+
+
+def test_everything_is_killed_and_every_call_gives_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(number: int) -> int:
+        note(tmp_path, str(number))
+        time.sleep(0.02)
+        return number
+
+    with Pool(tmp_path / "pool", slots=2) as pool:  # of its own: what is killed is started by who waits for the results
+        for name in ("JUPYTER_ELASTIC_DIR", "JUPYTER_ELASTIC_SLOTS"):
+            monkeypatch.setenv(name, pool.env[name])
+        functions = Functions()
+        futures = [functions.submit(step, number) for number in range(100)]
+        futures[0].result(LIMIT_S)
+        pid, _ = pool.attempt(futures[0].place[0]).record().driver
+        pool.kill_daemon()
+        futures[10].result(LIMIT_S)
+        os.kill(pid, signal.SIGKILL)
+        pool.kill_agent()
+        more = [functions.submit(step, number) for number in range(100, 110)]
+        assert [future.result(LIMIT_S) for future in [*futures, *more]] == list(range(110))
+        functions.shutdown()
+    again = sum(len(runs(tmp_path, str(number))) - 1 for number in range(110))
+    assert again <= 10  # what two workers had when the driver died
+
+
+def test_a_job_grows_with_its_calls_and_gives_slots_back(pool: Pool, functions: Functions, tmp_path: Path) -> None:
+    def holds(name: str) -> None:
+        when(tmp_path / name)
+
+    first = functions.submit(holds, "a")
+    while not first.running():
+        time.sleep(0.01)
+    job = first.place[0]
+    assert len(pool.info(job).slots) == 1
+    others = [functions.submit(holds, "b") for _ in range(3)]
+    pool.wait_fact(job, JobResized, max_slots=2)
+    while sum(future.running() for future in [first, *others]) < 2:
+        time.sleep(0.01)
+    (tmp_path / "b").touch()
+    for future in others:
+        future.result(LIMIT_S)
+    pool.wait_fact(job, JobResized, max_slots=1)
+    pool.until(lambda: len(pool.info(job).slots) == 1, "a slot is given back")
+    assert first.running()
+    (tmp_path / "a").touch()
+    assert first.result(LIMIT_S) is None
+    assert pool.ended(job).outcome == "completed"
+    assert functions.submit(len, "abc").result(LIMIT_S) == 3  # by another job
+    assert pool.client.jobs(all=True)[-1].job > job
+
+
+def test_a_cancelled_job_fails_its_calls_and_the_next_begins_another(pool: Pool, functions: Functions) -> None:
+    future = functions.submit(time.sleep, 600)
+    functions.flush()
+    pool.cancel(future.place[0])
+    with pytest.raises(JobCancelled, match="was cancelled: by the test"):
+        future.result(LIMIT_S)
+    assert functions.submit(len, "ab").result(LIMIT_S) == 2
+
+
+@pytest.mark.skipif("JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="takes minutes")
+def test_a_hundred_thousand_submits_take_bounded_memory(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OUTSTANDING", 2_000)
+    functions.submit(abs, -1).result(LIMIT_S)
+    total = 0
+    lock = threading.Lock()
+
+    def take(future: concurrent.futures.Future[int]) -> None:
+        nonlocal total
+        with lock:
+            total += future.result()
+
+    before = psutil.Process().memory_info().rss
+    for number in range(100_000):
+        functions.submit(abs, -number).add_done_callback(take)
+        assert functions._outstanding <= 2_000
+    functions.shutdown()
+    assert total == sum(range(100_000))
+    assert psutil.Process().memory_info().rss - before < 100e6

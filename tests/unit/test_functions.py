@@ -1,0 +1,242 @@
+"""Which worker gets which calls, and the files in which calls and results stand."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import jupyter_elastic
+from jupyter_elastic.client import functions
+from jupyter_elastic.engines.functions.queue import CHUNK_S, Queue, size
+from jupyter_elastic.engines.functions.worker import dumped, raised
+from jupyter_elastic.jobfiles import functions as files
+from jupyter_elastic.jobfiles.functions import (
+    Begun,
+    CallKind,
+    Calls,
+    CallWriter,
+    ResultKind,
+    ResultReader,
+    ResultWriter,
+)
+from jupyter_elastic.types.errors import BadRequest, ElasticError, PackagingError
+
+
+def gone(queue: Queue, worker: str, *, ended=(), begun=(), retries: int = 3, died: bool = True) -> list[int]:
+    return queue.gone(worker, ended=ended, begun=lambda n: n in begun, retries=lambda _: retries, died=died)
+
+
+def test_the_first_calls_go_out_singly_and_small_ones_in_chunks() -> None:
+    queue = Queue()
+    queue.add(1000)
+    given = []
+    while numbers := queue.take("a", 2):
+        given.append(len(numbers))
+        queue.ran("a", numbers, len(numbers) * CHUNK_S / 1000)
+    assert given[:2] == [1, 1]
+    assert max(given) > 50
+    assert sum(given) == queue.ended == 1000
+
+
+def test_no_worker_gets_more_than_its_share() -> None:
+    queue = Queue(mean_s=CHUNK_S / 1000)
+    queue.add(10)
+    assert len(queue.take("a", 2)) == 5
+    assert len(queue.take("b", 1)) == 5
+    assert queue.take("c", 2) == ()
+
+
+def test_what_a_dead_worker_had_comes_first_and_what_is_over_does_not() -> None:
+    queue = Queue(mean_s=CHUNK_S / 1000)
+    queue.add(8)
+    assert queue.take("a", 2) == (0, 1, 2, 3)
+    assert gone(queue, "a", ended=(0, 1), begun=(0, 1, 2)) == []
+    assert queue.take("b", 1) == (2, 3, 4, 5, 6, 7)
+    assert (queue.ended, queue.unfinished) == (2, 6)
+
+
+def test_a_call_that_kills_its_workers_is_given_up_and_its_neighbours_are_not() -> None:
+    queue = Queue(mean_s=CHUNK_S / 1000)
+    queue.add(2)
+    for _ in range(2):
+        queue.take("a", 1)
+        assert gone(queue, "a", begun=(0,), retries=2) == []
+    queue.take("a", 1)
+    assert gone(queue, "a", begun=(0,), retries=2) == [0]
+    assert queue.take("a", 1) == (1,)
+
+
+def test_a_call_that_may_run_once_is_not_repeated_even_when_its_worker_was_sent_away() -> None:
+    queue = Queue(mean_s=CHUNK_S / 1000)
+    queue.add(2)
+    queue.take("a", 1)
+    assert gone(queue, "a", begun=(0,), retries=0, died=False) == [0]
+    assert queue.unfinished == 1
+
+
+def test_what_is_given_back_keeps_its_order() -> None:
+    queue = Queue(mean_s=CHUNK_S / 1000)
+    queue.add(4)
+    queue.take("a", 1)
+    queue.given_back("a", (2, 3))
+    assert queue.take("b", 1) == (2, 3)
+    queue.ran("a", (0, 1), 1.0)
+    assert queue.unfinished == 2
+
+
+def test_calls_of_an_attempt_before_are_skipped() -> None:
+    queue = Queue(mean_s=CHUNK_S / 1000)
+    queue.add(4)
+    queue.skip({1, 2})
+    assert queue.take("a", 1) == (0, 3)
+    assert queue.unfinished == 2
+
+
+def test_as_many_slots_as_calls_and_never_none() -> None:
+    assert [size(count, 4) for count in (0, 1, 3, 100)] == [1, 1, 3, 4]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_equal_functions_stand_there_once(folder: Path) -> None:
+    writer = CallWriter(folder)
+    for number in range(3):
+        assert writer.add(CallKind.PICKLED, b"%d" % number, function=b"f") == number
+    writer.add(CallKind.PICKLED, b"x", function=b"g")
+    assert writer.write()
+    calls = Calls(folder)
+    assert calls.more() == 4
+    read = [calls.read(offset) for offset in calls.offsets]
+    assert [call.body for call in read] == [b"0", b"1", b"2", b"x"]
+    assert [calls.read(call.function).body for call in read] == [b"f", b"f", b"f", b"g"]
+
+
+def test_a_call_that_is_half_written_is_not_read(folder: Path) -> None:
+    writer = CallWriter(folder)
+    writer.add(CallKind.NAMED, b"whole")
+    writer.write()
+    whole = (folder / files.CALLS).read_bytes()
+    for cut in range(1, len(whole)):
+        (folder / files.CALLS).write_bytes(whole + whole[:cut])
+        calls = Calls(folder)
+        assert (calls.more(), calls.more()) == (1, 0)
+        assert not calls.close_if_read()  # somebody may still be writing it
+
+
+def test_no_call_is_written_after_the_last_look(folder: Path) -> None:
+    writer = CallWriter(folder)
+    writer.add(CallKind.NAMED, b"first")
+    writer.write()
+    calls = Calls(folder)
+    assert not calls.close_if_read()
+    calls.more()
+    assert calls.close_if_read()
+    writer.add(CallKind.NAMED, b"late")
+    assert not writer.write()
+
+
+def test_a_full_disk_leaves_whole_records_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = CallWriter(folder)
+    writer.add(CallKind.NAMED, b"first")
+    writer.write()
+    size_before = (folder / files.CALLS).stat().st_size
+    monkeypatch.setattr(os, "fdatasync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    writer.add(CallKind.NAMED, b"second")
+    with pytest.raises(OSError, match="No space"):
+        writer.write()
+    assert (folder / files.CALLS).stat().st_size == size_before
+
+
+def test_a_call_is_begun_or_cancelled_and_never_both(folder: Path) -> None:
+    begun = Begun(folder)
+    assert begun.cancel(3)
+    assert not begun.begin(3)
+    assert begun.begin(4)
+    assert begun.begin(4)  # again, after its worker died
+    assert not begun.cancel(4)
+    assert begun.state(5) not in {Begun.RUNS, Begun.CANCELLED}
+
+
+def test_of_a_result_that_is_half_written_nothing_is_read(folder: Path) -> None:
+    reader = ResultReader(folder)
+    assert list(reader.more()) == []
+    writer = ResultWriter(folder, "1.w0")
+    writer.write(7, ResultKind.JSON, b"12")
+    file = folder / files.RETURNED / "1.w0"
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:-1])
+    assert [(one.number, one.body) for one in reader.more()] == [(7, b"12")]
+    ResultWriter(folder, "1.w1").write(8, ResultKind.JSON, b"3")
+    assert [one.number for one in reader.more()] == [8]
+    assert list(ResultReader(folder).numbers("1.w0")) == [7]
+
+
+def test_what_cannot_travel_is_named() -> None:
+    lock = threading.Lock()
+
+    def uses_a_lock(x: int) -> int:
+        with lock:
+            return x
+
+    pool = functions.Functions()
+    with pytest.raises(PackagingError, match=r"reads `lock`, which can't travel"):
+        pool.submit(uses_a_lock, 1)
+    with pytest.raises(PackagingError, match=r"argument 2 \(lock\) can't travel"):
+        pool.submit(max, 1, lock)
+    with pytest.raises(PackagingError, match=r"key \(lock\) can't travel"):
+        pool.submit(max, 1, key=lock)
+    with pytest.raises(PackagingError, match="an item can't travel"):
+        pool.map(max, [lock])
+    with pytest.raises(BadRequest, match="give a function and its arguments"):
+        pool.submit(3)  # type: ignore[arg-type]
+
+
+def test_bad_numbers_and_names_are_refused() -> None:
+    with pytest.raises(BadRequest, match="retries=-1"):
+        functions.Functions(retries=-1)
+    with pytest.raises(BadRequest, match="retries=1000"):
+        functions.remote(retries=1000)
+    with pytest.raises(BadRequest, match="chunksize=0"):
+        functions.Functions().map(max, [1], chunksize=0)
+    with pytest.raises(BadRequest, match="write module:function"):
+        functions.Functions().call("os.getpid")
+
+
+def test_large_arguments_and_results_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LARGEST", 1024**2)
+    with pytest.raises(PackagingError, match="arguments are over 1 MiB"):
+        functions.Functions().submit(len, bytes(2 * 1024**2))
+    with pytest.raises(ElasticError, match="result is over 1 MiB"):
+        dumped(bytes(2 * 1024**2))
+    with pytest.raises(ElasticError, match="result is over 1 MiB"):
+        dumped([bytes(2 * 1024**2)])
+
+
+def test_a_function_of_the_pool_submits_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "calling", True)
+    with pytest.raises(BadRequest, match="can't submit others"):
+        jupyter_elastic.submit(len, ())
+
+
+def test_an_exception_that_cannot_be_made_again_is_told_in_words() -> None:
+    class Odd(Exception):
+        def __init__(self, a: int, b: int) -> None:
+            super().__init__("odd")
+
+    result = functions._outcome(files.Result(0, ResultKind.RAISED, raised(Odd(1, 2))))
+    assert "Odd: odd" in str(result[0])
+
+
+def test_a_remote_function_is_called_here_too() -> None:
+    @functions.remote(retries=0)
+    def double(x: int) -> int:
+        """Twice."""
+        return 2 * x
+
+    assert (double(4), double.__doc__) == (8, "Twice.")
