@@ -23,7 +23,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from msgspec import field
 
 from jupyter_elastic.client.job import slot_range
-from jupyter_elastic.types import LOGICAL_WORKERS, JobRequest
+from jupyter_elastic.types import BALANCE, BALANCES, LOGICAL_WORKERS, JobRequest
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -158,6 +158,13 @@ def sizes_from(text: str) -> tuple[int, ...]:
     metavar="N",
     help="For training.State (PyTorch): compute as N workers would, bit for bit, however many there are.",
 )
+@argument(
+    "--balance",
+    choices=BALANCES,
+    metavar="HOW",
+    help="For training.batches where workers are not equally fast: auto gives each a share of the batch by its "
+    "measured speed. Default: none, equal shares.",
+)
 @argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
 def distribute_line(line: str) -> None:
     """Run this cell on leased slots of the shared pool.
@@ -254,6 +261,9 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
             "more, or for fewer --gpus"
         )
     logical = {} if given.logical is None else {LOGICAL_WORKERS: str(given.logical)}
+    if given.balance not in {None, "none"} and given.logical is not None:
+        raise BadRequest("--balance and --logical contradict each other: logical workers have equal shares")
+    balance = {} if given.balance is None else {BALANCE: given.balance}
     capture = () if given.no_capture else given.capture
     checked = {
         "min_slots": sizes[0] if sizes else low,
@@ -263,7 +273,7 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         "max_time_s": given.max_time,
         "estimate_s": given.estimate,
         "preemptible": not given.no_preempt,
-        "env": _environment(given.env, environ) | logical,
+        "env": _environment(given.env, environ) | logical | balance,
         "deadline_at": None if given.deadline is None else deadline_from(given.deadline, now),
     }
     plain = {name: value for name, value in vars(given).items() if name in Options.__struct_fields__}

@@ -20,6 +20,7 @@ Imports nothing heavy: frameworks are imported in `training.torch` and `training
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
 from jupyter_elastic.training.state import iterate as _iterate
+from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
 
 __all__ = [
@@ -75,6 +77,7 @@ def batches(
     micro_batch: int | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
     train: bool = True,
+    balance: str | None = None,
 ) -> Iterator[Any]:
     """This worker's share of each batch of one epoch, in the data's own form.
 
@@ -95,13 +98,18 @@ def batches(
             sets, else stacked NumPy arrays.
         train: False for an evaluation: the samples in their order, each on one worker and once, without a place in the
             epoch and not counted as trained. Add up what the workers find with `total`.
+        balance: `auto`: each worker's share of a batch follows the speed that it was measured at, so that none waits
+            for a slower one; the batch and its gradient stay what they are. `none`: equal shares. Default: what
+            `--balance` says, else `none`.
 
     Yields:
-        This worker's samples in the form of `data`: at most `ceil(batch_size / size())` along the first axis.
+        This worker's samples in the form of `data`: with equal shares at most `ceil(batch_size / size())` along the
+        first axis.
 
     Raises:
         BadRequest: A size is not a whole number of at least 1, the arrays are of different lengths, `data` has no
-            length, or `batch_size` is no multiple of the number of logical workers.
+            length, `batch_size` is no multiple of the number of logical workers, or shares by speed are asked for where
+            they can't be.
     """
     if not isinstance(batch_size, int) or batch_size < 1:
         raise BadRequest(f"batch_size must be a whole number of samples, at least 1, not {batch_size!r}.")
@@ -114,9 +122,32 @@ def batches(
             own = framework.collate_for(data)
             collate = collate or own
     _data.length(data)
+    balanced = _balanced(balance)
     if not train:
         return _evaluation(data, batch_size, micro_batch, collate)
-    return _iterate(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
+    return _iterate(
+        data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate, balanced=balanced
+    )
+
+
+def _balanced(balance: str | None) -> bool:
+    """Whether shares follow speeds, as asked for here or by `--balance`."""
+    asked = os.environ.get(BALANCE, "none") if balance is None else balance
+    if asked not in BALANCES:
+        raise BadRequest(f"balance={asked!r}: there are {', '.join(BALANCES)}.")
+    if asked == "none":
+        return False
+    if _context.logical_workers:
+        raise BadRequest(
+            "With logical workers each has an equal share, whatever its speed: leave `balance` (`--balance`) or "
+            "logical_workers (`--logical`) out."
+        )
+    if _context.state is not None and _context.state.sharded:
+        raise BadRequest(
+            "The workers of a sharded model wait for each other in every layer, so no speed can be measured: leave "
+            "`balance` (`--balance`) out."
+        )
+    return True
 
 
 def _check_logical(batch_size: int, micro_batch: int | None, workers: int) -> None:

@@ -8,7 +8,7 @@ taken apart by what they offer (`iloc`, `__getitem__`), never by what they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +61,22 @@ def steps(count: int, batch_size: int) -> int:
 
 
 def micro_batches(
-    batch: np.ndarray[Any, np.dtype[np.int64]], step: int, rank: int, size: int, micro_batch: int | None = None
+    batch: np.ndarray[Any, np.dtype[np.int64]],
+    step: int,
+    rank: int,
+    size: int,
+    micro_batch: int | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> Iterator[MicroBatch]:
     """The micro-batches of one global batch that `rank` of `size` computes.
 
-    Every rank gets equally many, so that loops stay in lock-step. None is larger than `micro_batch`.
+    Every rank gets equally many, so that loops stay in lock-step. None is larger than `micro_batch`. `sizes` are the
+    samples of each rank; None: equal shares.
     """
     total = len(batch)
-    largest = math.ceil(total / size)
+    largest = math.ceil(total / size) if sizes is None else max(sizes)
     number = 1 if micro_batch is None else math.ceil(largest / micro_batch)
-    start, end = share(total, rank, size)
+    start, end = share(total, rank, size) if sizes is None else (sum(sizes[:rank]), sum(sizes[: rank + 1]))
     mine = batch[start:end]
     for part in range(number):
         first, behind = share(len(mine), part, number)

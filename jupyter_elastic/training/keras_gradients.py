@@ -17,6 +17,7 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group
 from jupyter_elastic.training.keras_fit import averages, build
 from jupyter_elastic.training.membership import groups
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _steps: weakref.WeakSet[TrainStep] = weakref.WeakSet()
@@ -104,7 +105,10 @@ class Reducer:
             self._steps += 1
             if context.adds_up(self._steps):
                 context.collective()
-                gradients, change = _summed(context.group, gradients, change=change)
+                if pace.measures:
+                    tf.test.experimental.sync_devices()
+                with pace.waiting():
+                    gradients, change = _summed(context.group, gradients, change=change)
         context.stepped(change=change)
         return gradients
 

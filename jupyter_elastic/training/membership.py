@@ -13,6 +13,7 @@ from jupyter_elastic.training import group as process_group
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Group, Groups, PeerLost, SingleProcess
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.types.errors import EngineError
 
 _Result = TypeVar("_Result")
@@ -84,7 +85,8 @@ def collective(call: Callable[[], _Result]) -> _Result:
     """Make a collective of the training's group; its failure counts even where a cell catches every exception."""
     context.collective()
     try:
-        return translated(call)
+        with pace.waiting():
+            return translated(call)
     except PeerLost as lost:
         context.interrupt(lost)
 

@@ -22,6 +22,7 @@ from jupyter_elastic.training import session
 from jupyter_elastic.training.context import StepWarmedUp, context
 from jupyter_elastic.training.group import Group, MembershipChanged, PeerLost, SingleProcess
 from jupyter_elastic.training.membership import choose, translated
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.report import reporter
 from jupyter_elastic.training.state import State, frameworks, warm_up
 from jupyter_elastic.types.errors import BadRequest
@@ -82,6 +83,7 @@ def _run_elastic(
         )
 
     def attempt() -> _Result:
+        pace.new_group()
         state.require_logical()
         state.sync()
         group.synced()

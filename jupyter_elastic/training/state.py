@@ -23,6 +23,7 @@ from jupyter_elastic.training import commit_blob, data, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import Group, MembershipChanged
 from jupyter_elastic.training.membership import collective
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
 from jupyter_elastic.types.errors import BadRequest, EngineError
@@ -547,6 +548,7 @@ def iterate(
     seed: int,
     micro_batch: int | None,
     collate: Callable[[list[Any]], Any] | None,
+    balanced: bool = False,
 ) -> Iterator[Any]:
     """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
     state = context.state if isinstance(context.state, State) else None
@@ -574,17 +576,21 @@ def iterate(
                 context.begin_step()
                 if workers and step == start:
                     _torch().watch(part.value for part in state._parts.values())
+            sizes = _sizes(len(batch)) if balanced and state is not None else None
+            computed = 0
             for taken in (
                 data.logical_batches(batch, step, context.rank, context.size, workers)
                 if workers
-                else data.micro_batches(batch, step, context.rank, context.size, micro_batch)
+                else data.micro_batches(batch, step, context.rank, context.size, micro_batch, sizes)
             ):
                 if state is not None:
                     context.micro_batch = taken
                     state._seed(seed, step, 1 + (taken.worker or 0))
+                computed += len(taken.indices)
                 yield data.take(content, taken.indices, collate)
                 context.require_group()
             if state is not None:
+                pace.end(computed)
                 state._advance(len(batch), step + 1, count)
     finally:
         if state is not None and state._iteration is mine:
@@ -592,6 +598,23 @@ def iterate(
     if state is not None:
         state._leave()
         state._seed(seed, number, 0)
+
+
+def _sizes(total: int) -> list[int] | None:
+    """The samples of each rank in a global batch, by the speeds that the members have told each other."""
+    group = context.group
+    if group is None or context.warming_up or group.size() == 1:
+        return None
+    if not context.reducers:
+        raise BadRequest(
+            "Shares by speed need gradients that are weighed by the samples of each worker: put the optimizer into "
+            "training.State, or leave `balance` out."
+        )
+    if pace.due:
+        mine = pace.figures(group.rank(), group.size())
+        pace.learn(collective(lambda: group.total(mine)))
+    pace.begin()
+    return pace.sizes(total)
 
 
 def _look(state: State, step: int, start: int) -> None:

@@ -19,6 +19,7 @@ from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.logical import TreeSum
 from jupyter_elastic.training.membership import collective, groups
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -90,6 +91,10 @@ class Reducer:
         if not context.last_micro_batch:
             self._keep(parameters)
             return
+        if pace.measures:
+            pace.waited_since_mark()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
         self._require_same(optimizer)
         self._weigh(parameters)
         change = False

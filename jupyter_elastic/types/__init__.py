@@ -67,6 +67,8 @@ from jupyter_elastic.types.stimuli import (
 )
 from jupyter_elastic.types.vocabulary import (
     ACTIVE,
+    BALANCE,
+    BALANCES,
     ENDED,
     LOGICAL_WORKERS,
     MAX_WORKERS,

@@ -16,6 +16,10 @@ ACTIVE: frozenset[Phase] = frozenset({"starting", "running", "rescaling", "stopp
 
 LOGICAL_WORKERS = "JUPYTER_ELASTIC_LOGICAL_WORKERS"
 """The variable by which `--logical` says how many logical workers a `training.State` has that names no number."""
+BALANCE = "JUPYTER_ELASTIC_BALANCE"
+"""The variable by which `--balance` says whether workers that are not equally fast get unequal shares of a batch."""
+BALANCES = ("auto", "none", "greedy", "lp", "ilp")
+"""What it may say: the solvers of `jupyter_elastic.balance`."""
 MAX_WORKERS = "JUPYTER_ELASTIC_MAX_WORKERS"
 """The variable that tells a worker how many workers its job may have at most; not set where nobody knows."""
 

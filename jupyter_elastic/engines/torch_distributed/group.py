@@ -21,6 +21,7 @@ from jupyter_elastic.engines.torch_distributed.store_client import GroupStore
 from jupyter_elastic.protocol.worker import Go
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array, PeerLost
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.types.errors import EngineError
 
 JOIN = dt.timedelta(seconds=20)
@@ -168,6 +169,7 @@ def _reduce(tensor: torch.Tensor, *, mean: bool) -> None:
 
 
 def _add_up(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    pace.mark()
     gradients = bucket.buffer().mul_(context.weight)
     context.added_up.update(bucket.parameters())
     future: torch.futures.Future[Any] = dist.all_reduce(gradients, async_op=True).get_future()

@@ -1,0 +1,124 @@
+"""How fast each member of the present group works, and the shares of a global batch that follow from it.
+
+A worker's own time is that of its turns of the loop without the collectives, in which it waits for the others. The
+members tell each other in the same steps, so all make the same plan of the same figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from jupyter_elastic.balance.batches import batch_sizes
+from jupyter_elastic.training.group import Array
+
+PROBES = (3, 6, 12)
+"""After so many turns of a new group speeds are measured and shares planned; its first turn is never counted."""
+EVERY = 16
+"""Turns between two looks after those."""
+DRIFT = 0.3
+"""By what part a speed must have changed for another plan."""
+
+
+class Pace:
+    """The speeds of the present group. Counts only while a loop asks for it (`batches(..., balance=...)`)."""
+
+    def __init__(self) -> None:
+        self.speeds: tuple[float, ...] | None = None
+        """Samples/s of each rank when the shares were planned; None before that."""
+        self.busy: tuple[float, ...] = ()
+        """Seconds of its own that each rank took a turn, at the last look."""
+        self.new_group()
+
+    def new_group(self) -> None:
+        """Another group has other members and other speeds."""
+        self.speeds, self.busy = None, ()
+        self.turns = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._own_s, self._samples, self._counted = 0.0, 0, 0
+        self._since: float | None = None
+        self._mark: float | None = None
+
+    # --- this worker's own time
+
+    @property
+    def measures(self) -> bool:
+        """Whether a turn is being measured: then a worker waits for its GPU before it says that it has computed."""
+        return self._since is not None
+
+    def begin(self) -> None:
+        """A turn begins: this worker's samples are about to be read."""
+        self._since, self._mark = time.monotonic(), None
+
+    def end(self, samples: int) -> None:
+        """The turn is over, in which this worker computed so many samples."""
+        if self._since is not None:
+            if self.turns:
+                self._own_s += time.monotonic() - self._since
+                self._samples += samples
+                self._counted += 1
+            self._since = None
+        self.turns += 1
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a collective: what passes in it is not this worker's own time."""
+        before = time.monotonic()
+        try:
+            yield
+        finally:
+            if self._since is not None:
+                self._since += time.monotonic() - before
+
+    def mark(self) -> None:
+        """A collective has begun beside the computation; the last one of a turn ends the computation."""
+        self._mark = time.monotonic()
+
+    def waited_since_mark(self) -> None:
+        """What passed since the last mark was waiting."""
+        if self._since is not None and self._mark is not None:
+            self._since += time.monotonic() - self._mark
+        self._mark = None
+
+    # --- all workers'
+
+    @property
+    def due(self) -> bool:
+        """Whether the members are to tell each other now; the same on all of them."""
+        return self.turns in PROBES or (self.turns > PROBES[-1] and self.turns % EVERY == 0)
+
+    def figures(self, rank: int, size: int) -> Array:
+        """What this worker has measured, with zeros for the other ranks: samples/s, own seconds a turn."""
+        figures = np.zeros((2, size))
+        if self._counted:
+            figures[:, rank] = self._samples / max(self._own_s, 1e-9), self._own_s / self._counted
+        self._forget()
+        return figures
+
+    def learn(self, figures: Array) -> bool:
+        """Take the sum of all members' `figures`; whether these are other speeds, to plan by."""
+        speeds, busy = figures
+        if not speeds.all():  # somebody has measured nothing yet
+            return False
+        self.busy = tuple(map(float, busy))
+        if self.turns > PROBES[-1] and self.speeds is not None and not drifted(self.speeds, speeds):
+            return False
+        self.speeds = tuple(map(float, speeds))
+        return True
+
+    def sizes(self, total: int) -> list[int] | None:
+        """Each rank's samples of a global batch of `total`; None: nothing is known yet, so equal ones."""
+        return None if self.speeds is None else batch_sizes(total, self.speeds)
+
+
+def drifted(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether one of the speeds has changed so much that a plan made by the old ones no longer holds."""
+    return any(abs(new / old - 1) > DRIFT for old, new in zip(before, now, strict=True))
+
+
+pace = Pace()
