@@ -35,6 +35,8 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
     """What is lost by the next change of its size. Of a job that can't regroup all that it has done in this attempt: it
     would begin anew. Else the mean measured pause of this job's rescales; before the first, what rescales cost here:
     0.2 to 0.5 s (Horovod)."""
+    start_cost_s: float = 0.0
+    """What is lost by a pause of it: the mean of its own starts so far, from the order to the first step."""
     noise_scale: float | None = None
 
     def rate(self, workers: int, servers: int = 0) -> float | None:

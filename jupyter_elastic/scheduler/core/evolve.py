@@ -141,12 +141,13 @@ def _drain(state: State, job: Job, slots: tuple[SlotId, ...]) -> None:
     job.draining += slots
 
 
-def _running(_state: State, job: Job, _at: float, data: JobRunning) -> None:
+def _running(_state: State, job: Job, at: float, data: JobRunning) -> None:
     job.phase = after(job.phase, data)
     job.elastic = data.elastic
     if (job.settled, job.members) != (data.generation, data.slots):
         job.settled, job.members = data.generation, data.slots
-        job.learned.settled(rescaled=data.generation > 1, pause_s=data.pause_s)
+        start_s = 0.0 if job.changed_at is None else at - job.changed_at
+        job.learned.settled(rescaled=data.generation > 1, pause_s=data.pause_s, start_s=start_s)
 
 
 def _stop_requested(state: State, job: Job, at: float, data: StopRequested) -> None:

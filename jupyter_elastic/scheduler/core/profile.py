@@ -9,6 +9,7 @@ sample with a, b, d >= 0, by non-negative least squares on relative errors.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isfinite
 from statistics import median
 from typing import TypeAlias
@@ -37,13 +38,19 @@ class Learned(Struct):
     pauses: int = 0
     paused_s: float = 0.0
     noise_scale: float | None = None
+    starts: int = 0
+    started_s: float = 0.0
+    """All starts together, from the order to the first generation."""
 
-    def settled(self, *, rescaled: bool, pause_s: float) -> None:
-        """A generation settled; `rescaled` when it was not the attempt's first."""
+    def settled(self, *, rescaled: bool, pause_s: float, start_s: float = 0.0) -> None:
+        """A generation settled; `rescaled` when it was not the attempt's first, which took `start_s` from the order."""
         self.cold()
         if rescaled:
             self.pauses += 1
             self.paused_s += pause_s
+        elif start_s > 0:
+            self.starts += 1
+            self.started_s += start_s
 
     def cold(self) -> None:
         """What comes next is no continuation of what came before."""
@@ -74,7 +81,7 @@ class Learned(Struct):
 
     def profile(self, progress: Progress | None) -> Profile:
         """What a policy sees."""
-        if progress is None and not self.pauses:
+        if progress is None and not self.pauses and not self.starts:
             return _NOTHING
         speeds = tuple(
             Speed(workers=workers, servers=servers, samples_per_s=median(recent))
@@ -86,6 +93,7 @@ class Learned(Struct):
             done=progress.samples if progress else None,
             remaining=remaining(progress),
             rescale_cost_s=self.rescale_cost_s,
+            start_cost_s=self.started_s / self.starts if self.starts else 0.0,
             noise_scale=self.noise_scale,
         )
 
@@ -106,7 +114,12 @@ def fit(seconds: dict[int, float]) -> _Coefficients | None:
 
     Among equals the smallest support wins: one point says perfect scaling, two points say Amdahl.
     """
-    rows = [(1 / n / t, 1 / t, n / t) for n, t in seconds.items() if n > 0 and t > 0 and isfinite(t)]
+    return _fit(tuple(seconds.items()))
+
+
+@lru_cache(4096)  # a job is looked at much more often than its speeds change
+def _fit(seconds: tuple[tuple[int, float], ...]) -> _Coefficients | None:
+    rows = [(1 / n / t, 1 / t, n / t) for n, t in seconds if n > 0 and t > 0 and isfinite(t)]
     if not rows:
         return None
     found = nnls(rows, [1.0] * len(rows))

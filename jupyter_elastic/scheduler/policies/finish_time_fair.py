@@ -1,116 +1,162 @@
-"""Finish-time fairness: nobody is to be slower than on a fixed share of the pool.
+"""Finish-time fairness: nobody is to end later than on a fixed share of the pool.
 
-Source: Mahajan et al., "Themis" (NSDI 2020), and Zheng et al., "Shockwave" (NSDI 2023). A job's rho is the turnaround
-that it is heading for, over the time it would take alone on 1/N of the pool, N the unfinished jobs. Minimums go to the
-largest rho first; free slots go where they lower rho most, so that jobs which are behind catch up and no slot is held
-back. Waiting raises rho, so nobody starves.
+Source: Mahajan et al., "Themis" (NSDI 2020), and Zheng et al., "Shockwave" (NSDI 2023). A job's rho is its turnaround
+over the time that it would take alone on 1/N of the pool, N being the mean number of unfinished jobs over the job's
+*whole* life. So the policy remembers how many there were, and takes their number to fall evenly from now on until all
+the work there is has been done.
 
-Fairness alone leaves the longest jobs to run at the end, in a pool that empties (what Shockwave plans against). A job
-that takes as long, on all the slots it can use, as all the work there is on the whole pool is critical: each second
-that it waits is one more of makespan. It goes before all whose rho is below `limit`.
+Jobs get their minimums by tiers: who has just started; who would be behind (rho above `limit`) if it were put off for
+a while; who is critical for makespan, since it takes as long on all the slots that it can use as all the work there is
+on the whole pool, the longest first; the others. In a tier the largest rho goes first. Waiting raises rho, so nobody
+starves. Free slots go where they take most off a job's time, in parts of its fair time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from statistics import fmean
+from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
 from jupyter_elastic.scheduler.policies.common import Draft, most
-from jupyter_elastic.scheduler.policies.elastic import Elastic, Guarded, Value, climb, seated
+from jupyter_elastic.scheduler.policies.crowd import Crowd
+from jupyter_elastic.scheduler.policies.elastic import Elastic, Guard, Guarded, Value, climb, seated, settle
 from jupyter_elastic.scheduler.policies.order import ordered
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, rates, work_left
-from jupyter_elastic.types import JobView
+from jupyter_elastic.types import JobView, Plan, View
 
-FRESH = 10.0
-"""A job that has just started keeps its place for this many times its rescale cost."""
+STAY = 10.0
+"""Who runs is ahead by this many times what a start costs, and keeps its place for as long after a change."""
+BEHIND, CRITICAL, OTHERS = 1e9, 2e9, 3e9
+"""The tiers: further apart than any rho, and than the seconds by which critical jobs are ordered."""
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 
 class FinishTimeFair(Elastic):
-    """The worst rho first."""
+    """Whoever would be behind first."""
 
     name = "finish_time_fair"
-    summary = "Whoever is furthest behind its fair finish time goes first (Themis, Shockwave)."
+    summary = "Whoever would end later than on a fixed share of the pool goes first (Themis, Shockwave)."
 
     class Options(Guarded, frozen=True):
         limit: Annotated[
-            float, Meta(ge=1, le=1e6, description="a job that makespan depends on goes before all whose rho is below")
-        ] = 2.5
+            float, Meta(ge=1, le=1e6, description="rho up to which makespan goes first; higher: shorter makespan")
+        ] = 1.05
+        ahead: Annotated[
+            float, Meta(ge=0, le=100, description="jobs are judged as if put off by this part of the median length")
+        ] = 0.1
 
     options: Options
 
-    def _seat(self, draft: Draft) -> Sequence[JobView]:
-        return seated(draft, self._behind(draft, _share(draft)))
+    def plan(self, view: View) -> Plan:
+        """Minimums by tiers, growth, then the guard, and growth again with what that leaves."""
+        draft = Draft(view)
+        draft.pin()
+        crowd = Crowd.of(view)
+        if draft.running or draft.waiting:
+            outlook = Outlook(draft, crowd)
+            jobs = seated(draft, outlook.ordered(self.options.limit, self.options.ahead))
+            if draft.free:
+                outlook.grow(jobs)
+            settle(draft, Guard(self.options, view.now), outlook.grow)
+        return draft.plan(memo=crowd.memo())
 
-    def _behind(self, draft: Draft, share: float) -> Iterator[JobView]:
-        """The largest rho first; who has just started keeps its place."""
-        now, inside = draft.view.now, min(max(share, 1e-9), 1.0)
-        works = [
+
+class Outlook:
+    """What the draft's jobs are heading for; an array holds one number for each of them, the running ones first."""
+
+    def __init__(self, draft: Draft, crowd: Crowd) -> None:
+        self.draft = draft
+        self.jobs = draft.running + draft.waiting
+        self.capacity = max(1, draft.capacity)
+        self.number = max(1, len(draft.view.jobs))
+        works = [work_left(job) for job in draft.running]
+        works += [
             # the usual case, spelled out: never started, nothing measured
-            (job.estimate_s or UNKNOWN_S) * job.min_slots
+            (UNKNOWN_S if (estimate := job.estimate_s) is None else estimate or 1.0) * job.min_slots
             if not job.attained_s and job.profile.remaining is None
             else work_left(job)
             for job in draft.waiting
         ]
-        held = [work_left(job) for job in draft.running]
-        capacity, limit = max(1, draft.capacity), self.options.limit
-        drain = (sum(works) + sum(held)) / capacity
+        self.work = np.array(works)
+        """Slot-seconds left at the least size."""
+        self.least = np.array([job.min_slots for job in self.jobs], float)
+        submitted = np.array([job.submitted_at for job in self.jobs])
+        self.lived = np.maximum(draft.view.now - submitted, 0.0)
+        area = np.interp(submitted, [*crowd.times, crowd.now], [*crowd.areas, crowd.area])
+        self.passed = np.maximum(crowd.area - area, 0.0)
+        """The integral of the number of jobs over the life so far."""
+        self.total = self.work.copy()
+        """Slot-seconds of the whole job at the least size."""
+        begun = [at for at, job in enumerate(self.jobs) if job.attained_s]
+        self.total[begun] += [_work_done(self.jobs[at]) for at in begun]
+        self.drain = max(1.0, float(self.work.sum()) / self.capacity)
+        """Seconds until the pool has done all the work."""
 
-        def place(job: JobView, work: float) -> float:
-            rho = _rho(job, now, share, work)
-            if work >= drain and rho < limit and _alone(job, capacity, work) >= drain:
-                rho = limit
-            return (1.0 - rho) / inside
+    def ordered(self, limit: float, ahead: float) -> Iterator[JobView]:
+        """The jobs by tier and rho."""
+        draft, running = self.draft, len(self.draft.running)
+        costs = [max(job.profile.rescale_cost_s, job.profile.start_cost_s) for job in draft.running]
+        bonus = np.full(len(self.jobs), fmean(costs) if costs else 0.0)
+        bonus[:running] = STAY * np.array(costs)
+        left = self._alone(self.work, np.maximum(self.capacity / self.number, self.least)) + bonus
+        rho = self.rho(left + ahead * float(np.median(self.total / self.least)))
+        keys = np.where(rho >= limit, BEHIND, OTHERS) - np.minimum(rho, 1e8)
+        for at in map(int, np.flatnonzero((rho < limit) & (left >= self.drain))):
+            seconds = _alone(self.jobs[at], self.capacity, float(self.work[at])) + float(bonus[at])
+            if seconds >= self.drain:
+                keys[at] = CRITICAL - min(seconds, 1e8)
+        places: list[float] = keys.tolist()
+        for at, (job, cost) in enumerate(zip(draft.running, costs, strict=True)):
+            if job.phase != "running" or job.changed_at is None or draft.view.now - job.changed_at < STAY * cost:
+                places[at] = -float("inf")
+        return ordered(draft, places[running:], places[:running])
 
-        edge = drain if share <= 1.0 else 0.0
+    def rho(self, left: Array) -> Array:
+        """The rho of each job if it ends in `left` seconds."""
+        life = np.maximum(self.lived + left, 1.0)
+        falling = np.minimum(left, self.drain)
+        coming = self.number * falling - (self.number - 1) * falling * falling / (2.0 * self.drain) + left - falling
+        others = np.maximum((self.passed + coming) / life, 1.0)
+        found: Array = life / np.maximum(self._alone(self.total, self.capacity / others), 1.0)
+        return found
 
-        def places(jobs: list[JobView], works: list[float]) -> list[float]:
-            return [
-                # one that has less than a slot as its share and isn't critical, spelled out
-                (job.submitted_at + (run := job.run_s) - now) / (work + run * share)
-                if work < edge
-                else place(job, work)
-                for job, work in zip(jobs, works, strict=True)
-            ]
+    def _alone(self, work: Array, share: Array) -> Array:
+        """Seconds that so much work takes alone on a share of the pool, time-sliced where that is below the minimum."""
+        seconds: Array = work / np.minimum(share, self.least)
+        for at in map(int, np.flatnonzero(share > self.least)):
+            if self.jobs[at].max_slots > self.jobs[at].min_slots:
+                seconds[at] = _alone(self.jobs[at], float(share[at]), float(work[at]))
+        return seconds
 
-        running = [
-            -float("inf")
-            if job.changed_at is None or now - job.changed_at < FRESH * job.profile.rescale_cost_s
-            else key
-            for job, key in zip(draft.running, places(draft.running, held), strict=True)
-        ]
-        return ordered(draft, places(draft.waiting, works), running)
-
-    def _grow(self, draft: Draft, jobs: Sequence[JobView]) -> None:
-        share = _share(draft)
+    def grow(self, jobs: Sequence[JobView]) -> None:
+        """Give these jobs what is free, where it takes most off their times, in parts of their fair times."""
+        share = self.capacity / self.number
 
         def worth(job: JobView) -> Value:
-            speed = rates(job)
-            unit = max(speed(job.min_slots), 1e-300)
-            weight = min(_rho(job, draft.view.now, share, work_left(job, speed)), 100.0) ** 2
-            return lambda workers: -weight * unit / max(speed(workers), 1e-300)
+            speed, work = rates(job), work_left(job)
+            fair = (work + _work_done(job)) / min(share, job.min_slots)
+            weight = work / fair * max(speed(job.min_slots), 1e-300)
+            return lambda workers: -weight / max(speed(workers), 1e-300)
 
-        climb(draft, jobs, worth)
-
-
-def _share(draft: Draft) -> float:
-    """Slots that are everybody's 1/N of the pool."""
-    return draft.view.capacity / max(1, len(draft.running) + len(draft.waiting))
+        climb(self.draft, jobs, worth)
 
 
-def _rho(job: JobView, now: float, share: float, work: float) -> float:
-    """Turnaround that the job is heading for on a fair share, over its time alone on that share."""
-    going = job.run_s + _alone(job, share, work)
-    waited = now - job.submitted_at - job.run_s
-    return (waited + going) / going if waited > 0.0 else 1.0
+def _work_done(job: JobView) -> float:
+    """Slot-seconds at the least size that a job has done; not from `work_left`, which never is below 1."""
+    profile = job.profile
+    if profile.done is not None and (profile.speeds or profile.fit is not None):
+        speed = rates(job)(job.min_slots)
+        if speed > 0.0:
+            return job.min_slots * profile.done / speed
+    return job.attained_s
 
 
 def _alone(job: JobView, share: float, work: float) -> float:
-    """Seconds to go alone on a share of the pool, time-sliced where the share is below the minimum."""
-    least = job.min_slots
-    if share <= least:
-        return work / max(share, 1e-9)
+    """Seconds that so much work (slot-seconds at the least size) takes alone on a share above the least size."""
     speed = rates(job)
-    workers = most(job, int(share)) or least
-    return work / least * speed(least) / max(speed(workers), 1e-300)
+    workers = most(job, int(share)) or job.min_slots
+    return work / job.min_slots * speed(job.min_slots) / max(speed(workers), 1e-300)

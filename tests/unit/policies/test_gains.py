@@ -1,4 +1,4 @@
-"""Optimus, AFS, goodput, finish-time fairness and balanced: where the next slot goes."""
+"""Optimus, AFS, goodput and balanced (finish-time fairness in `test_finish_time_fair.py`): where the next slot goes."""
 
 from __future__ import annotations
 
@@ -62,24 +62,6 @@ def test_goodput_discounts_a_batch_that_the_noise_does_not_carry():
     jobs = (job(1, 1, 4, profile=clean), job(2, 1, 4, profile=noisy))
     assert ask(Goodput, view(5, *jobs)) == {1: 3, 2: 2}, "a fixed batch: throughput alone"
     assert ask(Goodput, view(5, *jobs), batch=64.0) == {1: 1, 2: 4}
-
-
-def test_the_one_behind_its_fair_finish_goes_first():
-    late = job(1, 1, profile=linear(1_000.0), submitted_at=NOW - 50_000.0)
-    new = job(2, 1, profile=linear(1_000.0), submitted_at=NOW - 10.0)
-    assert ask(FinishTimeFair, view(1, late, new)) == {1: 1}
-    short_behind = job(3, 1, profile=linear(50.0), submitted_at=NOW - 5_000.0)
-    assert ask(FinishTimeFair, view(1, late, short_behind)) == {3: 1}, "100 times its length beats 50 times"
-
-
-def test_a_job_that_makespan_depends_on_goes_before_those_that_are_not_far_behind():
-    waited = {"submitted_at": NOW - 100.0, "queued_at": NOW - 100.0}
-    gangs = [job(n, 4, profile=linear(400.0), **waited) for n in range(1, 6)]
-    long = job(9, 1, profile=linear(10_000.0), **waited)
-    assert ask(FinishTimeFair, view(4, *gangs, long)) == {9: 1}, "it takes longer than all the work on all the slots"
-    assert ask(FinishTimeFair, view(4, *gangs, long), limit=1.0) == {1: 4}, "who is behind comes first"
-    behind = job(10, 4, profile=linear(10.0), **waited)
-    assert ask(FinishTimeFair, view(4, behind, long)) == {10: 4}, "beyond the limit it does"
 
 
 def test_balanced_lets_the_short_one_have_the_slots_while_both_use_them_well():
