@@ -2,6 +2,10 @@
 
 Each figure is a ratio within one run: the same pool, daemon and machine before and during. Users are keys over TCP, so
 that any number of them needs no root.
+
+Whoever floods also takes processor time, which the other user's own process and the daemon lack on a small machine
+whatever the daemon does. So each flood has a control, a process that takes as much and asks nothing: the ratio to it is
+the daemon's part.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -249,31 +254,57 @@ def silent(endpoint: str, count: int) -> None:
             one.close()
 
 
+def burn(cores: float) -> None:
+    """Take so much of the processors, 5 ms at a time, and do nothing else."""
+    while cores > 1:
+        if os.fork() == 0:
+            cores = 1.0
+        else:
+            cores -= 1
+    while True:
+        until = time.monotonic() + 0.005
+        while time.monotonic() < until:
+            pass
+        time.sleep(0.005 / cores - 0.005)
+
+
 @contextlib.contextmanager
-def flooding(pool: Pool, kind: str) -> Iterator[None]:
+def flooding(pool: Pool, kind: str) -> Iterator[psutil.Process]:
     """Ann floods meanwhile, from a process of her own."""
     public, secret = pool.keys["ann"]
     if kind == "silent connections":
         arguments = ["silent", pool.tcp, "5000"]
     else:
         arguments = ["flood", kind, pool.tcp, pool.public.decode(), public.decode(), secret.decode()]
+    with running(*arguments) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[psutil.Process]:
+    """A process of this module meanwhile, with what it forks."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.crowd", *arguments], cwd=Path(__file__).parents[1],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
         time.sleep(1.0)
-        yield
-        assert process.poll() is None, "the flood has ended"
+        yield psutil.Process(process.pid)
+        assert process.poll() is None, f"it has ended: {arguments}"
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def floods(rounds: int, *only: str) -> list[dict[str, Any]]:
-    """The 95th percentile of one user's acknowledgements while another floods, beside that of a quiet minute."""
+    """The 95th percentile of one user's acknowledgements while another floods.
+
+    Beside it that of a quiet moment, and that beside a process which takes as much of the processors as the flood.
+    """
+    kinds = only or (*FLOODS, "silent connections")
     quiet: list[float] = []
-    during: dict[str, list[float]] = {kind: [] for kind in only or (*FLOODS, "silent connections")}
+    during: dict[str, list[float]] = {kind: [] for kind in kinds}
+    beside: dict[str, list[float]] = {kind: [] for kind in kinds}
     with a_pool("--max-jobs", "1000000") as pool:
         with pool.dealer("ann") as ann:
             submit_many(ann, QUEUED)
@@ -282,15 +313,28 @@ def floods(rounds: int, *only: str) -> list[dict[str, Any]]:
         with pool.dealer("bob") as bob:
             acknowledgements(bob, 50)
             for _ in range(rounds):
-                for kind, found in during.items():
+                for kind in kinds:
                     time.sleep(6)  # until the one who floods may ask again
                     quiet.append(p95(acknowledgements(bob, ACKS)) * 1000)
-                    with flooding(pool, kind):
-                        found.append(p95(acknowledgements(bob, ACKS)) * 1000)
-                    print(f"   {kind}: {found[-1]:.1f} ms, quiet {quiet[-1]:.1f}", flush=True)
+                    with flooding(pool, kind) as process:
+                        used, began = sum(process.cpu_times()[:2]), time.monotonic()
+                        during[kind].append(p95(acknowledgements(bob, ACKS)) * 1000)
+                        cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
+                    with running("burn", str(max(cores, 0.01))):
+                        beside[kind].append(p95(acknowledgements(bob, ACKS)) * 1000)
+                    print(
+                        f"   {kind}: {during[kind][-1]:.1f} ms; as much work elsewhere ({cores:.2f} cores) "
+                        f"{beside[kind][-1]:.1f}, quiet {quiet[-1]:.1f}",
+                        flush=True,
+                    )
+    name = "p95 of an acknowledgement, another floods: {}"
     return [
-        row(f"p95 of an acknowledgement, another floods: {kind}", "ms", found, quiet, "nobody floods", "<= 2")
-        for kind, found in during.items()
+        figure
+        for kind in kinds
+        for figure in (
+            row(name.format(kind), "ms", during[kind], quiet, "nobody floods", "<= 2"),
+            row(name.format(kind), "ms", during[kind], beside[kind], "as much work that asks nothing", "<= 2"),
+        )
     ]
 
 
@@ -412,6 +456,8 @@ if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "flood":
         flood(*rest)
+    elif what == "burn":
+        burn(float(rest[0]))
     elif what == "silent":
         silent(rest[0], int(rest[1]))
     elif what == "connect":

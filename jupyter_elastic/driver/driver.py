@@ -23,7 +23,7 @@ from pathlib import Path
 from jupyter_elastic.driver.agent_keeper import AgentKeeper
 from jupyter_elastic.driver.agents import Agents
 from jupyter_elastic.driver.engine import AttemptContext, Engine
-from jupyter_elastic.driver.lease import Lease
+from jupyter_elastic.driver.lease import COMMIT_S, TERM_S, Lease
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
 from jupyter_elastic.driver.reports import Reports
@@ -55,6 +55,8 @@ UNWRITTEN_LINGER_S = 60.0
 """The same when `exit.json` can't be written (full disk)."""
 STOP_GRACE_S = {"preempt": 180.0, "time limit": 30.0, "cancel": 30.0}
 """How long an engine may take to stop before the driver ends its processes itself."""
+END_GRACE_S = 2.0
+"""How long what an engine has left may take to end after SIGTERM."""
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class Driver:
         self._loop: asyncio.AbstractEventLoop
         self._lease = Lease(launch.lease_s, renewed_at) if launch.lease_s else None
         self._lease_end: asyncio.TimerHandle | None = None
+        self._end_grace_s = END_GRACE_S
         self._kill: KillTimer
         self._engine: Engine | None = None
         self._ordered = asyncio.Event()
@@ -155,7 +158,7 @@ class Driver:
                 how = self.orders.how
                 if how and how != stopped:
                     stopped = how
-                    self._loop.call_later(STOP_GRACE_S[how], self._stuck, how)
+                    self._loop.call_later(STOP_GRACE_S[how], self._stuck, "", STOP_GRACE_S[how])
                     await self._engine.stop(how)
                 elif not stopped and (taken := self.orders.take()) is not None:
                     order, unheard = taken
@@ -202,10 +205,10 @@ class Driver:
         except Exception as problem:
             return f"{type(problem).__name__}: {problem}"
 
-    def _stuck(self, how: str) -> None:
+    def _stuck(self, why: str, grace_s: float) -> None:
         """The engine was told to stop and didn't: its processes are ended at the end of `run`."""
         outcome = ended_by(self.orders.stop) if self.orders.stop is not None else "lost"
-        self._end(outcome, f"the engine did not stop within {STOP_GRACE_S[how]:.0f} s and was ended")
+        self._end(outcome, f"{why}the engine did not stop within {grace_s:.0f} s and was ended")
 
     def _context(self) -> AttemptContext:
         return AttemptContext(
@@ -263,8 +266,14 @@ class Driver:
         self._kill.set(lease.killed_at)
         if self._lease_end is not None:
             self._lease_end.cancel()
+        self._lease_end = self._loop.call_at(lease.until, self._forfeit)
+
+    def _forfeit(self) -> None:
+        """The lease has run out: let the engine stop at a commit, and end the processes of one that doesn't in time."""
         why = f"its lease of {self.launch.lease_s:g} s was not renewed"
-        self._lease_end = self._loop.call_at(lease.until, self._terminate, why)
+        self._end_grace_s = TERM_S
+        self._terminate(why)
+        self._loop.call_later(COMMIT_S, self._stuck, f"{why}, and ", COMMIT_S)
 
     # --- the end
 
@@ -274,7 +283,7 @@ class Driver:
         left = processes.living({*self._pids(), *(self._records.recorded or [])})
         if left:
             log.warning("ending %d processes that the engine left", len(left))
-            await processes.end(left)
+            await processes.end(left, self._end_grace_s)
             await workers.cleared()
         try:
             self.folder.write_exit(self.reports.exit)

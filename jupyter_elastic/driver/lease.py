@@ -8,7 +8,11 @@ than it should.
 from __future__ import annotations
 
 GRACE_S = 5.0
-"""How long the workers have to commit and leave when the lease has run out. What lives then is killed by the kernel."""
+"""Of an attempt whose lease has run out what lives so long afterwards is killed by the kernel, the driver too."""
+COMMIT_S = 2.0
+"""Of that, how long the workers have to come to a commit and leave."""
+TERM_S = 1.0
+"""How long those have after SIGTERM that did not, before they are killed; what is left is for the driver's report."""
 
 
 class Lease:

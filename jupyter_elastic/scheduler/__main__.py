@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import grp
 import logging
 import os
@@ -216,6 +217,8 @@ def _curve(table: Path, *, required: bool) -> Curve:
 
 async def _serve(settings: Settings) -> None:
     daemon = Daemon(settings)
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector's walks over it would keep everybody waiting
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)

@@ -16,7 +16,7 @@ import socket as sockets
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import zmq
@@ -30,8 +30,10 @@ ADMINS = 100
 """Connections of administrators beyond `MOST`."""
 SILENT_S = 5.0
 """A connection on which nothing was said for so long from its beginning is ended."""
-EVENTS = 256
-"""Read at once, before the turn of frames."""
+LOOK_S = 0.001
+"""For so long events are read at once, before the turn of frames."""
+NO_ID = -1
+"""What the kernel says where there is no UNIX id."""
 _EVENT = struct.Struct("=Hi")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -107,7 +109,8 @@ class Connections:
         new: dict[int, Connection] = {}
         more = False
         for monitor in self._monitors:
-            for _ in range(EVENTS):
+            until = self._monotonic() + LOOK_S
+            while True:
                 try:
                     head, _endpoint = monitor.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
@@ -118,8 +121,9 @@ class Connections:
                 if event == zmq.EVENT_ACCEPTED:  # a descriptor may be another connection's by now: the last word counts
                     new[descriptor] = self._open[descriptor] = Connection(None, self._monotonic())
                     self._count[None] += 1
-            else:
-                more = True
+                if self._monotonic() > until:
+                    more = True
+                    break
         for descriptor, connection in new.items():
             self._judge(descriptor, connection)
         return more
@@ -211,30 +215,28 @@ def most_connections() -> int:
 
 def _user_of(descriptor: int) -> int | None:
     """By UNIX id whose connection it is; None where the kernel can't say (TCP), or where it has gone."""
-    try:
-        socket = sockets.socket(fileno=descriptor)
-    except OSError:
-        return None
-    try:
-        if socket.family != sockets.AF_UNIX:
-            return None
+    with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
         found = socket.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
-        return int(_CREDENTIALS.unpack(found)[1])
-    except OSError:
-        return None
-    finally:
-        socket.detach()
+        uid = int(_CREDENTIALS.unpack(found)[1])
+        return None if uid == NO_ID else uid
+    return None
 
 
 def _cut(descriptor: int, connection: Connection) -> None:
     """Hang up; libzmq then closes the descriptor and says so."""
     connection.cut = True
-    with contextlib.suppress(OSError):
-        socket = sockets.socket(fileno=descriptor)
-        try:
-            socket.shutdown(sockets.SHUT_RDWR)
-        finally:
-            socket.detach()
+    with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
+        socket.shutdown(sockets.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
+    """A connection of libzmq's. What is asked is the same for every kind, so that none is looked up."""
+    socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM, fileno=descriptor)
+    try:
+        yield socket
+    finally:
+        socket.detach()
 
 
 def _read_out(monitors: list[zmq.Socket[bytes]]) -> None:

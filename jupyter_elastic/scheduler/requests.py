@@ -286,10 +286,12 @@ def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> LongAnsw
     limit = min(max(ask.limit, 1), 3_000)  # what surely fits into a frame
     infos = api.store.core.jobs(all=ask.all, job=ask.job, limit=limit, owner=ask.owner)
     caller, state = context.peer.caller, api.store.core.state
-    seq, reasons = state.seq, {info.job: policy_reason(state, info.job) for info in infos}
-    shown = yield from api.visibility.jobs(caller, infos, reasons)
+    seq = state.seq
+    # A policy's word may be one of a moment later: whoever follows the events gets it again.
+    shown = yield from api.visibility.jobs(caller, infos, lambda job: policy_reason(state, job))
     while len(shown) > 1 and len(msgspec.msgpack.encode(shown)) > wire.MAX_FRAME - 1024:
         shown = shown[len(shown) // 2 :]
+    yield
     return wire.Jobs(jobs=shown, seq=seq)
 
 

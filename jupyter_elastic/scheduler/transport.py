@@ -36,7 +36,7 @@ from jupyter_elastic.types import AgentPlace
 BATCH = 512
 """Frames received, and answered, at once."""
 TURN_S = 0.002
-"""For so long, where the pool is shared: another user's ask then waits no longer for what has come before."""
+"""For so long each, where the pool is shared: another user's ask then waits no longer for what has come before."""
 OUTBOX = 10_000
 """Frames kept for a peer that does not read, beside the 1000 in its socket; one more and it is dropped."""
 HELD_BYTES = 64 * 1024 * 1024
@@ -335,7 +335,7 @@ class Transport:
             if not parts:
                 return
             self._receive(socket, curve, parts, now)
-            if self._admit is not None and self._monotonic() > now + TURN_S:
+            if self._admit is not None and self._monotonic() > now + TURN_S / len(self._sockets):
                 return
 
     def _serve(self) -> None:

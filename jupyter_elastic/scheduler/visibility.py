@@ -6,7 +6,7 @@ each field of that: what a later version adds is hidden until it is named here. 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -46,7 +46,8 @@ _R = TypeVar("_R", JobInfo, JobView)
 
 PART = 50
 """Jobs that are shown without a pause."""
-NO_REASONS: Mapping[JobId, str] = {}
+DRAFTS = 10_000
+"""Jobs as others see them that are kept: some lists."""
 
 _RANGE = ("min_slots", "max_slots", "sizes", "min_servers", "max_servers", "preemptible")
 _SEEN: dict[type[Struct], tuple[str, ...]] = {
@@ -84,34 +85,45 @@ _BLANK: dict[type[Struct], dict[str, Any]] = {JobSpec: {"folder": "", "python": 
 """What stands for a hidden field that has no default, or whose default would say something."""
 
 
+def _no_reason(_job: JobId) -> str:
+    return ""
+
+
 class Visibility:
     """Decides what of a record a user sees. With `hide_names` others' jobs are called by their number."""
 
     def __init__(self, rights: Rights, *, hide_names: bool = False) -> None:
         self._rights = rights
         self._hide_names = hide_names
+        self._drafts: dict[tuple[type, JobId], tuple[JobInfo | JobView, str, Any]] = {}
+        """What others see of a job, beside the record and the reason that it was made of; these two say if it holds."""
 
     def whole(self, user: Caller, owner: str | None) -> bool:
         """Whether `user` sees all of what is `owner`'s."""
         return name_of(user) == owner or self._rights.sees_all(user)
 
-    def job(self, user: Caller, record: _R, policys_reason: str = "") -> _R:
+    def job(self, user: Caller, record: _R, policys_reason: Callable[[JobId], str] = _no_reason) -> _R:
         """What `user` sees of a job; to others its reason is the policy's."""
         if self.whole(user, record.owner):
             return record
-        if isinstance(record, JobView):
-            seen: _R = self._public(record, record.job, estimate_s=_expected_s(record))
-        else:
-            seen = self._public(record, record.job, reason=policys_reason)
+        reason = policys_reason(record.job)
+        key = (type(record), record.job)
+        draft = self._drafts.get(key)
+        if draft is None or draft[0] is not record or draft[1] != reason:
+            if len(self._drafts) >= DRAFTS:
+                self._drafts.clear()
+            known = {"estimate_s": _expected_s(record)} if isinstance(record, JobView) else {"reason": reason}
+            draft = self._drafts[key] = (record, reason, self._public(record, record.job, **known))
+        seen: _R = draft[2]
         return seen
 
     def jobs(
-        self, user: Caller, records: Sequence[_R], policys_reasons: Mapping[JobId, str] = NO_REASONS
+        self, user: Caller, records: Sequence[_R], policys_reason: Callable[[JobId], str] = _no_reason
     ) -> Generator[None, None, tuple[_R, ...]]:
         """What `user` sees of many jobs, built in parts of a millisecond at most, after each of which it yields."""
         seen: list[_R] = []
         for at in range(0, len(records), PART):
-            seen += [self.job(user, record, policys_reasons.get(record.job, "")) for record in records[at : at + PART]]
+            seen += [self.job(user, record, policys_reason) for record in records[at : at + PART]]
             yield
         return tuple(seen)
 

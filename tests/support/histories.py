@@ -482,7 +482,10 @@ class World:
         job = self.any_job()
         if self.core.state.find(job):
             assert self.core.explain(job, self.now)
-        assert len(self.core.jobs(all=True)) == len(self.core.state.jobs) + len(self.core.state.ended)
+        state = self.core.state
+        jobs = self.core.jobs(all=True)
+        assert len(jobs) == len(state.jobs) + len(state.ended)
+        assert jobs == Core(state).jobs(all=True), "what is kept from the last look is what a first look shows"
         assert len(self.core.slots()) == len(self.core.state.slots)
         due = self.core.next_wakeup(self.now)
         assert due is None or due >= self.now

@@ -21,7 +21,7 @@ from jupyter_elastic.scheduler.core.most import Most, exceeded
 from jupyter_elastic.scheduler.core.plan import judge
 from jupyter_elastic.scheduler.core.react import react
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
-from jupyter_elastic.scheduler.core.view import Views, job_info, job_view, slot_infos
+from jupyter_elastic.scheduler.core.view import Infos, Views, job_view, slot_infos
 from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
@@ -90,6 +90,7 @@ class Core:
         self.state = state if state is not None else State()
         self._lease_s = lease_s
         self._views = Views(weights=weights or {}, quotas=quotas or {}, most=most or Most(), seed=seed)
+        self._infos = Infos()
         self._wants_plan = True
 
     def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
@@ -146,6 +147,7 @@ class Core:
         sizes = self._measured(data.job) if isinstance(data, JobProgressed) else 0
         evolve(self.state, event)
         self._views.touch(data)
+        self._infos.touch(data)
         if isinstance(data, _NEWS) or (isinstance(data, JobProgressed) and self._measured(data.job) > sizes):
             self._wants_plan = True
 
@@ -183,7 +185,7 @@ class Core:
         such job.
         """
         if job is not None:
-            return [job_info(self.state, found(self.state, job))]
+            return [self._infos.of(self.state, found(self.state, job))]
 
         def newest(jobs: dict[JobId, Job]) -> list[Job]:
             mine = (one for one in reversed(jobs.values()) if one.phase not in ACTIVE and owner in {"", one.owner})
@@ -193,7 +195,7 @@ class Core:
         ended = newest(self.state.ended) if all else []
         others = sorted([*newest(self.state.jobs), *ended], key=lambda one: one.job)
         shown = [*held, *others[max(len(others) - (limit - len(held)), 0) :]]
-        return [job_info(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
+        return [self._infos.of(self.state, one) for one in sorted(shown, key=lambda one: one.job)]
 
     def slots(self) -> list[SlotInfo]:
         """Every slot of the pool."""

@@ -18,6 +18,7 @@ from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs
 from jupyter_elastic.scheduler.core.used import used_s
 from jupyter_elastic.types import (
     AnyEventData,
+    BooksRestored,
     DrainsChanged,
     HostsChanged,
     HostView,
@@ -35,6 +36,8 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.texts import also_used_by
 
+INFOS = 10_000
+"""Jobs as people see them that are kept: some lists of several users."""
 _MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested)
 
 
@@ -204,12 +207,36 @@ def _without(hosts: tuple[HostView, ...], slots: int) -> tuple[HostView, ...]:
     return tuple(shown)
 
 
-def job_info(state: State, job: Job) -> JobInfo:
-    """A job as people see it."""
-    reason = (state.reasons.get(job.job) if job.phase == "queued" else None) or job.reason
-    if job.phase == "queued" and state.maintenance is not None:
-        reason = state.maintenance.text
-    return replace(convert(job, JobInfo, from_attributes=True), reason=reason)
+class Infos:
+    """Jobs as people see them: what did not change since somebody looked is the same record again."""
+
+    def __init__(self) -> None:
+        self._drafts: dict[JobId, JobInfo] = {}
+
+    def touch(self, data: AnyEventData) -> None:
+        """An event was written: what it changed must be drawn again."""
+        job: JobId | None = getattr(data, "job", None)
+        if job is not None:
+            self._drafts.pop(job, None)
+        elif isinstance(data, HostsChanged | DrainsChanged | BooksRestored):
+            self._drafts.clear()
+
+    def of(self, state: State, job: Job) -> JobInfo:
+        """This job."""
+        reason = _reason(state, job)
+        draft = self._drafts.get(job.job)
+        if draft is None or draft.reason != reason:
+            if len(self._drafts) >= INFOS:
+                self._drafts.clear()
+            draft = self._drafts[job.job] = replace(convert(job, JobInfo, from_attributes=True), reason=reason)
+        return draft
+
+
+def _reason(state: State, job: Job) -> str:
+    """Why it is where it is: a plan's word on a queued one, and that of maintenance, may change without it."""
+    if job.phase != "queued":
+        return job.reason
+    return state.maintenance.text if state.maintenance is not None else state.reasons.get(job.job) or job.reason
 
 
 def slot_infos(state: State) -> list[SlotInfo]:

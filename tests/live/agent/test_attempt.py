@@ -337,6 +337,38 @@ def test_an_attempt_whose_lease_is_not_renewed_ends_by_itself(world, job):
     world(story)
 
 
+A_DRIVER_THAT_THE_KERNEL_SPARES = """
+import sys, time
+from pathlib import Path
+from jupyter_elastic.driver import driver, lease
+from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
+lease.GRACE_S = 1000.0  # the kernel's timer does not count the time of a busy machine
+folder = AttemptFolder(Path(sys.argv[1]))
+order = folder.order()
+driver.run(driver.prepare(), folder, folder.runtime, order, print, renewed_at=time.monotonic())
+"""
+
+
+def test_an_attempt_that_does_not_stop_when_its_lease_has_run_out_is_ended_and_reported(world, job):
+    async def story(_here):
+        folder = AttemptFolder.of(job, 1)
+        folder.create(with_lease(launch(job, Script(deaf=True), python=sys.executable), 1.0))
+        driver = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", A_DRIVER_THAT_THE_KERNEL_SPARES, str(folder.path)
+        )
+        _, *workers = await until_recorded(folder, 2)
+        assert await driver.wait() == 0
+        seen = folder.exit()
+        assert (seen.outcome, seen.reason) == (
+            "lost",
+            "its lease of 1 s was not renewed, and the engine did not stop within 2 s and was ended",
+        )
+        assert calls(job) == ["launch 1", "stop preempt"]
+        assert processes.living(workers) == []
+
+    world(story)
+
+
 def test_a_lease_is_renewed_by_whoever_is_its_agent(world, job):
     async def renew(hold, until):
         while time.monotonic() < until:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from jupyter_elastic.driver.lease import GRACE_S, Lease
+from jupyter_elastic.driver.lease import COMMIT_S, GRACE_S, TERM_S, Lease
 from jupyter_elastic.scheduler.leases import MARGIN_S
 
 HOLDS_THE_GIL = "sum(range(10**12))"
@@ -27,6 +27,7 @@ def test_a_lease_counts_from_the_question_and_never_comes_back() -> None:
 
 def test_all_is_gone_before_the_slots_are_given_away() -> None:
     assert GRACE_S <= MARGIN_S - 2
+    assert COMMIT_S + TERM_S <= GRACE_S - 2  # the driver still has to say so
 
 
 def run(code: str, *arguments: str) -> subprocess.Popen[bytes]:

@@ -70,6 +70,18 @@ def test_lists() -> None:
         pool.core.jobs(job=77)
 
 
+def test_a_job_is_drawn_again_only_when_an_event_has_changed_it() -> None:
+    pool = Harness(host("a", 2))
+    first, second = pool.submit(), pool.submit()
+    before = pool.core.jobs()
+    pool.plan({first: 1})
+    after = pool.core.jobs()
+    assert after[1] is before[1]
+    assert after[0].slots != before[0].slots
+    pool.step(Cancel, job=second)
+    assert [info.phase for info in pool.core.jobs(all=True)] == ["starting", "cancelled"]
+
+
 def test_books_are_equal_after_replay_and_after_a_snapshot() -> None:
     pool = Harness(host("a", 4))
     job = pool.running(2)

@@ -105,7 +105,7 @@ def test_of_what_is_anothers_no_field_is_seen_but_those_that_are_named(kind: typ
     else:
         assert visibility.job("ada", full) is full
         assert visibility.job(full.owner, full) is full
-        seen = visibility.job("eve", full, policys_reason="mark reason")
+        seen = visibility.job("eve", full, policys_reason=lambda _job: "mark reason")
     assert _changed(seen, kind) <= SEEN_FIELDS
     assert "mark spec.folder" not in repr(seen)
     assert "memo" not in repr(seen).replace("memo=None", "")
@@ -144,6 +144,18 @@ def test_an_end_says_how_and_not_why() -> None:
     seen = Visibility(RIGHTS).event("eve", event, None)
     assert seen is not None
     assert (seen.data.outcome, seen.data.reason) == ("failed", "")
+
+
+@pytest.mark.parametrize("kind", [JobInfo, JobView])
+def test_what_others_see_is_made_anew_when_the_job_or_the_policys_word_changes(kind: Any) -> None:
+    visibility, full = Visibility(RIGHTS), record(kind)
+    seen = visibility.job("eve", full)
+    assert visibility.job("bob", full) is seen
+    assert visibility.job(full.owner, full) is full
+    moved = msgspec.structs.replace(full, preemptions=full.preemptions + 1)
+    assert visibility.job("eve", moved).preemptions == moved.preemptions
+    if kind is JobInfo:
+        assert visibility.job("eve", moved, lambda _job: "waits").reason == "waits"
 
 
 def test_names_may_be_hidden() -> None:
