@@ -91,6 +91,11 @@ class Future(concurrent.futures.Future[_T]):
         return run is not None and not self.done() and run.begun.state(self._number) == Begun.RUNS
 
     @property
+    def written(self) -> bool:
+        """Whether it is on disk and its job is queued."""
+        return self._run is not None
+
+    @property
     def place(self) -> tuple[int, int]:
         """The number of its job and its own number there, once it is on disk (`flush`)."""
         if self._run is None:
@@ -150,13 +155,17 @@ class Functions(concurrent.futures.Executor):
     Args:
         name: What its jobs are called.
         retries: How often a call is repeated whose worker died under it: 3 unless it is said, 0 for at most one call.
+        endpoint: The pool, as for `Client`.
+        start: False: a daemon and an agent that are not there are not started.
     """
 
-    def __init__(self, *, name: str = NAME, retries: int = files.RETRIES) -> None:
-        if not 0 <= retries <= files.MOST_RETRIES:
-            raise BadRequest(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
+    def __init__(
+        self, *, name: str = NAME, retries: int = files.RETRIES, endpoint: str | None = None, start: bool = True
+    ) -> None:
         self.name = name
-        self.retries = retries
+        self.retries = _checked(retries)
+        self._endpoint = endpoint
+        self._start_services = start
         self._change = threading.Condition()
         self._unwritten: list[_Unwritten] = []
         self._unwritten_bytes = 0
@@ -220,7 +229,13 @@ class Functions(concurrent.futures.Executor):
         return results()
 
     def call(
-        self, function: str, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, *, source: str = ""
+        self,
+        function: str,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        source: str = "",
+        retries: int | None = None,
     ) -> Future[Any]:
         """Call a function by name, with JSON as arguments and result.
 
@@ -229,12 +244,14 @@ class Functions(concurrent.futures.Executor):
             args: The arguments.
             kwargs: The arguments by name.
             source: Python text that defines the function.
+            retries: As for all of them, unless it is said.
         """
         self._check()
         if not source and not _REFERENCE.fullmatch(function):
             raise BadRequest(f"{function[:100]!r} names no function: write module:function, or give its source")
         named = NamedCall(function=function, source=source, args=tuple(args), kwargs=dict(kwargs or {}))
-        return self._add(CallKind.NAMED, b"", msgspec.msgpack.encode(named), self.retries)
+        given = self.retries if retries is None else _checked(retries)
+        return self._add(CallKind.NAMED, b"", msgspec.msgpack.encode(named), given)
 
     def flush(self) -> None:
         """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""
@@ -410,8 +427,8 @@ class Functions(concurrent.futures.Executor):
         key, until = uuid.uuid4().hex, time.monotonic() + TRIES_S
         while True:
             try:
-                services.ensure()
-                self._client = self._client or Client()
+                self._ensure()
+                self._client = self._client or Client(self._endpoint)
                 slots = len(expect(self._client.ask(wire.ListHosts()), wire.Hosts).slots)
                 spec = JobSpec(
                     name=self.name,
@@ -426,6 +443,10 @@ class Functions(concurrent.futures.Executor):
                 if time.monotonic() > until:
                     raise
 
+    def _ensure(self) -> None:
+        if not self._endpoint:
+            services.ensure(start=self._start_services)
+
     def _collect(self) -> bool:
         """Take the results that have come; whether there were some."""
         found = False
@@ -439,7 +460,7 @@ class Functions(concurrent.futures.Executor):
     def _look(self) -> None:
         """See to the jobs whose results are waited for: what is gone is started, and what has ended gives no more."""
         with contextlib.suppress(ElasticError):
-            services.ensure()
+            self._ensure()
         for run in self._runs:
             if run.futures:
                 self._ask_end(run)
@@ -534,9 +555,14 @@ def remote(function: Callable[_P, _T], /) -> Remote[_P, _T]: ...
 def remote(*, retries: int = files.RETRIES) -> Callable[[Callable[_P, _T]], Remote[_P, _T]]: ...
 def remote(function: Callable[..., Any] | None = None, /, *, retries: int = files.RETRIES) -> Any:
     """Let a function be called on the pool too: `@remote` or `@remote(retries=0)`, then `f.remote(x)`."""
+    _checked(retries)
+    return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
+
+
+def _checked(retries: int) -> int:
     if not 0 <= retries <= files.MOST_RETRIES:
         raise BadRequest(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
-    return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
+    return retries
 
 
 def flush() -> None:

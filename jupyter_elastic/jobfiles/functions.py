@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.platform import private_files
+from jupyter_elastic.types.errors import NotFound
 
 CALLS, BEGUN, RETURNED, CLOSED = "calls", "begun", "returned", "closed"
 LARGEST = 256 * 1024**2
@@ -200,6 +201,10 @@ class Calls:
             raise EOFError(f"the call at {offset} is cut off")
         return Call(CallKind(kind), function, body)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
     def close_if_read(self) -> bool:
         """Take no more calls from now on, unless there are some that were not read yet."""
         try:
@@ -334,6 +339,41 @@ class ResultReader:
                         self._files[entry.name] = FileIO(entry.path)
                         self._ends[entry.name] = 0
                 self._seen = changed
+
+
+class ResultIndex:
+    """Finds calls and results by number, for who is asked for single ones again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._calls = Calls(folder)  # FileNotFoundError before `begun` could be made
+        self._begun = Begun(folder)
+        self._results = ResultReader(folder)
+        self._places: dict[int, tuple[ResultKind, tuple[str, int, int]]] = {}
+
+    def look(self, number: int) -> tuple[str, Result | None]:
+        """`queued`, `running`, `cancelled`, or `ended` with the result. NotFound if there is no such call."""
+        self._check(number)
+        for found, kind, place in self._results.places():
+            self._places[found] = kind, place
+        if (known := self._places.get(number)) is not None:
+            return "ended", Result(number, known[0], self._results.read(known[1]))
+        return {Begun.RUNS: "running", Begun.CANCELLED: "cancelled"}.get(self._begun.state(number), "queued"), None
+
+    def cancel(self, number: int) -> bool:
+        """Let the call never begin; False: it has begun already. NotFound if there is no such call."""
+        self._check(number)
+        return self._begun.cancel(number)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._calls.close()
+        self._begun.close()
+        self._results.close()
+
+    def _check(self, number: int) -> None:
+        while number >= len(self._calls.offsets):
+            if not self._calls.more():
+                raise NotFound(f"there is no call {number}; this job has {len(self._calls.offsets)}, from 0 on")
 
 
 @contextlib.contextmanager

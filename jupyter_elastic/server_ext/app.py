@@ -11,6 +11,7 @@ from jupyter_server.extension.application import ExtensionApp
 from traitlets import Bool, Unicode
 
 from jupyter_elastic.platform.version import __version__
+from jupyter_elastic.server_ext.functions import FunctionCalls
 from jupyter_elastic.server_ext.handlers import ROUTES
 from jupyter_elastic.widgets.follower import PoolFollower
 
@@ -44,6 +45,8 @@ class ElasticApp(ExtensionApp):
         self.follower = PoolFollower(self.endpoint or None, start=self.start_daemon, log=self.log)
         self.follower.follow_pool()
         self.settings["jupyter_elastic_follower"] = self.follower
+        self.functions = FunctionCalls(self.endpoint or None, start=self.start_daemon)
+        self.settings["jupyter_elastic_functions"] = self.functions
 
     def initialize_handlers(self) -> None:
         """Put our routes in."""
@@ -57,6 +60,7 @@ class ElasticApp(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """End the follower. The daemon and all jobs go on: they belong to the user, not to this server."""
+        await asyncio.to_thread(self.functions.close)
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -26,6 +27,8 @@ from jupyter_elastic.client.job import BACKGROUND
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.server_ext.functions import CallRequest, job_info
+from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
@@ -431,6 +434,45 @@ class EventsSocket(ScreensSocket):
             self.close(1011, str(problem)[:120])
 
 
+class FunctionsHandler(_Api):
+    """Functions to call."""
+
+    @_answers("write")
+    async def post(self) -> Any:
+        """`{job, call}`, once it is on disk and queued."""
+        calls, request = self.settings["jupyter_elastic_functions"], self.body(CallRequest)
+        job, call = await asyncio.to_thread(calls.submit, request)
+        return {"job": job, "call": call}
+
+
+class FunctionHandler(_Api):
+    """One call of a function."""
+
+    @_answers("read")
+    async def get(self, job: str, call: str) -> Any:
+        """A `CallState`."""
+        calls, (folder, info) = self.settings["jupyter_elastic_functions"], await self.found(job)
+        with _job_file(f"the result of call {call[:9]}"):
+            return await asyncio.to_thread(calls.state, folder, job_number(call), info)
+
+    @_answers("write")
+    async def delete(self, job: str, call: str) -> Any:
+        """`{cancelled}`."""
+        calls, (folder, info) = self.settings["jupyter_elastic_functions"], await self.found(job)
+        if info.phase in ENDED:
+            return {"cancelled": False}
+        with _job_file("the job's folder"):
+            return {"cancelled": await asyncio.to_thread(calls.cancel, folder, job_number(call), info.job)}
+
+    async def found(self, job: str) -> tuple[Path, JobInfo]:
+        """The job's folder, and what the daemon says of it."""
+        number = job_number(job)
+        info = job_info(await self.follower.ask(wire.ListJobs(all=True, job=number)), number)
+        if info.private:
+            raise NotFound(f"job {number} is another user's")
+        return Path(info.spec.folder), info
+
+
 class NowhereHandler(_Api):
     """Every other path below ours: in JSON too, so that a page can tell it from a server without this extension."""
 
@@ -457,6 +499,8 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/policy", PolicyHandler),
     (f"{_API}/shadows/([A-Za-z0-9_.-]{{1,200}})", ShadowHandler),
     (f"{_API}/forecasts", ForecastsHandler),
+    (f"{_API}/functions", FunctionsHandler),
+    (f"{_API}/functions/([0-9]+)/([0-9]+)", FunctionHandler),
     (f"{_API}/screens", ScreensSocket),
     (f"{_API}/events", EventsSocket),
     (f"{_API}/(.*)", NowhereHandler),
