@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from jupyter_elastic.driver.agent_keeper import AgentKeeper
@@ -41,6 +41,7 @@ from jupyter_elastic.types import (
     ProgressReported,
     ReleaseReported,
     Report,
+    Rescale,
     Stop,
 )
 from jupyter_elastic.types.errors import ElasticError, EngineError
@@ -75,6 +76,15 @@ def load_engine(name: str) -> type[Engine]:
     if missing := engine.missing():
         raise EngineError(missing)
     return engine
+
+
+def _check_servers(engine: Engine, servers: int) -> None:
+    """EngineError when an engine is given parameter servers that can't have any, or lacks those that it needs."""
+    takes = getattr(engine, "takes_servers", False)
+    if servers and not takes:
+        raise EngineError(f"the engine {engine.name!r} has no parameter servers; leave --servers out")
+    if takes and not servers:
+        raise EngineError(f"the engine {engine.name!r} needs a parameter server; ask for --servers 1 or more")
 
 
 @functools.cache
@@ -151,7 +161,8 @@ class Driver:
         launch, stopped = self.launch, ""
         try:
             self._engine = load_engine(launch.spec.engine)(self._context(), self.report)
-            await self._engine.launch(launch.generation, launch.slots, launch.devices)
+            _check_servers(self._engine, launch.servers)
+            await self._give(self._engine.launch, launch)
             while True:
                 await self._ordered.wait()
                 self._ordered.clear()
@@ -162,11 +173,15 @@ class Driver:
                     await self._engine.stop(how)
                 elif not stopped and (taken := self.orders.take()) is not None:
                     order, unheard = taken
-                    await self._engine.rescale(order.generation, order.slots, order.devices)
+                    await self._give(self._engine.rescale, order)
                     if unheard:
                         self._take(self.reports.release(unheard, self.orders.given))
         except Exception as problem:
             self._fail(problem)
+
+    async def _give(self, take: Callable[..., Awaitable[None]], order: Launch | Rescale) -> None:
+        servers = {"servers": order.servers} if order.servers else {}
+        await take(order.generation, order.slots, order.devices, **servers)
 
     def report(self, report: Report) -> None:
         """The engine's `SendReport`; from whatever thread."""
@@ -220,6 +235,7 @@ class Driver:
             runtime=self.runtime,
             min_slots=self.launch.spec.min_slots,
             fifo=str(self.runtime / FIFO_NAME) if self._lease is not None else "",
+            shared=self._lease is not None,
             most_workers=self.launch.spec.most_workers,
         )
 

@@ -31,6 +31,8 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     runtime: Path
     """A folder with a short path (UNIX sockets) for this attempt alone, 0700."""
     min_slots: int = 1
+    shared: bool = False
+    """Whether the pool's slots are leased to several people."""
     most_workers: int = 0
     """How many workers the job may have; 0: nobody knows."""
     fifo: str = ""
@@ -60,7 +62,8 @@ class Engine(Protocol):
     An engine whose workers form process groups has `worker` too: its other half, a `worker.plugin.WorkerPlugin`, as
     `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`. By a class method
     `claim(cell: cell_text.Cell) -> cell_text.Claim | None` it joins in when a cell names no engine; `library` names the
-    modules that are its own. `resumable` is true where it can end all workers at a change and start them anew.
+    modules that are its own. `resumable` is true where it can end all workers at a change and start them anew,
+    `takes_servers` where it is a `ServerEngine`, which has parameter servers beside its workers.
 
     Args:
         context: What there is to know of the attempt.
@@ -111,4 +114,22 @@ class Engine(Protocol):
         Returns:
             (pid, start time in seconds since the epoch, as psutil's `create_time`) of each; empty after the end.
         """
+        ...
+
+
+class ServerEngine(Engine, Protocol):
+    """An engine with parameter servers: on the last `servers` of the slots is one each, on the others a worker."""
+
+    takes_servers: ClassVar[bool]
+
+    async def launch(
+        self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
+    ) -> None:
+        """Start a worker or a server on each slot."""
+        ...
+
+    async def rescale(
+        self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
+    ) -> None:
+        """Go on with exactly these slots."""
         ...

@@ -236,15 +236,18 @@ class Membership:
 
     # what happened
 
-    def want(self, generation: int, slots: Iterable[SlotId]) -> list[Action]:
-        """Take the scheduler's command: exactly these slots. An older command than the present one changes nothing."""
+    def want(self, generation: int, slots: Iterable[SlotId], *, anew: bool = False) -> list[Action]:
+        """Take the scheduler's command: exactly these slots. An older command than the present one changes nothing.
+
+        `anew`: the workers of a resumable cell are started anew even if the slots are the same.
+        """
         if self.ended or generation < self.generation:
             return []
         before = set(self.commanded)
         self.generation, self.commanded = generation, tuple(dict.fromkeys(slots))
         idle = before - set(self.commanded) - {w.slot for w in self._workers.values()}
         self._held -= idle
-        return [*(Release(slot) for slot in sorted(idle)), *self._want(planned=True)]
+        return [*(Release(slot) for slot in sorted(idle)), *self._want(planned=True, anew=anew)]
 
     def lost(self, slots: Iterable[SlotId]) -> list[Action]:
         """The host of these slots is lost: nobody is started there, and its workers are as good as gone."""
@@ -256,11 +259,11 @@ class Membership:
         self._lost -= set(slots)
         return self._want(planned=True)
 
-    def _want(self, *, planned: bool) -> list[Action]:
+    def _want(self, *, planned: bool, anew: bool = False) -> list[Action]:
         self.wanted = tuple(slot for slot in self.commanded if slot not in self._lost)
         self._called.clear()
         living = {w.slot for w in self._workers.values() if not w.out}
-        changed = self.resumable and not (self.finishing or self.ended) and living and living != set(self.wanted)
+        changed = self.resumable and not (self.finishing or self.ended) and living and (anew or living != set(self.wanted))
         return [*(self._restart(planned=planned) if changed else []), *self._decide()]
 
     def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False) -> list[Action]:

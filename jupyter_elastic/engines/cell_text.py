@@ -69,6 +69,8 @@ class Cell:
     """It picks its device by its local rank, or uses a framework that does."""
     tf_cluster: bool = False
     """It uses TensorFlow's own strategy over several workers."""
+    tf_servers: bool = False
+    """It uses TensorFlow's own strategy with parameter servers."""
 
 
 def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
@@ -107,6 +109,7 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
         frameworks=tuple(found),
         pins=torch_distributed or any(_BY_LOCAL_RANK.search(text) for text in both),
         tf_cluster=tf_cluster,
+        tf_servers=b"ParameterServerStrategy" in names or "ParameterServerStrategy" in source,
     )
 
 

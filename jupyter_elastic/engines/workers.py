@@ -75,6 +75,10 @@ class WorkersEngine:
     """The library whose use in a cell says that it forms groups by itself, and what people call it."""
     forms_groups: ClassVar[bool] = False
     """Whether its workers form groups."""
+    frameworks: ClassVar[tuple[str, ...]] = ()
+    """What its workers import, whatever the cell names."""
+    starts_anew: ClassVar[bool] = False
+    """Whether every change and every death ends all workers and starts them anew, as `--resumable` has it."""
     resumable: ClassVar[bool] = True
     """Whether it can end all workers at a change and start them anew (`--resumable`)."""
     grace_s: ClassVar[float] = 10.0
@@ -150,10 +154,14 @@ class WorkersEngine:
             patience_s(payload.env), labels, lambda member: self.send(member.name, messages.SendStack())
         )
         self._port = environment.reserve()
-        self.machine.resumable = payload.resumable
+        self.machine.resumable = payload.resumable or self.starts_anew
         self.machine.elastic = self.forms_groups and self._cell.elastic
         self._launcher = WorkerLauncher(
-            self.context.python, payload.env, self._cell.frameworks, warm=self.context.warm, kept_for=payload.kernel
+            self.context.python,
+            payload.env,
+            (*self.frameworks, *self._cell.frameworks),
+            warm=self.context.warm,
+            kept_for=payload.kernel,
         )
         self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
@@ -171,10 +179,7 @@ class WorkersEngine:
             return
         self._stopping = how
         if how == "preempt":
-            if self.machine.resumable:
-                self._do(self.machine.want(self.machine.generation, ()))
-            else:
-                self._preempt()
+            self._leave()
             self._spawn_task(self._end_workers(KILL, after_s=self.grace_s))
         else:
             self._spawn_task(self._end_workers(CANCEL))
@@ -187,6 +192,12 @@ class WorkersEngine:
     def waits(self) -> str:
         """A sentence that says which ranks wait for which; empty while none does."""
         return self.watch.waits
+
+    def _leave(self) -> None:
+        if self.machine.resumable:
+            self._do(self.machine.want(self.machine.generation, ()))
+        else:
+            self._preempt()
 
     # --- what an engine adds
 
@@ -243,8 +254,11 @@ class WorkersEngine:
         members = [self.members[name] for name in names]
         for member in members:
             member.doomed = True
+        self._spawn_task(self._end_for_restart(members, planned=planned))
+
+    async def _end_for_restart(self, members: list[Member], *, planned: bool) -> None:
         ladder: Ladder = ((signal.SIGTERM, self.grace_s), *KILL) if planned else FAIL
-        self._spawn_task(self.workers.end(ladder, members))
+        await self.workers.end(ladder, members)
 
     def _begin_again(self) -> None:
         """Nothing of the workers before a restart is left: another port, no results."""

@@ -53,8 +53,7 @@ class WorkerLauncher:
         kept_for: processes.ProcessId | None = None,
     ) -> None:
         self._python = python
-        self._environment = {**os.environ, **environment}
-        self.forkserver = address(python, self._environment, frameworks)
+        self.forkserver = address(python, {**os.environ, **environment}, frameworks)
         self._warm = warm and parents.wanted()
         self._kept_for = kept_for
         self._client: ForkServerClient | None = None
@@ -99,7 +98,7 @@ class WorkerLauncher:
             child = subprocess.Popen(
                 [self._python, "-P", "-m", "jupyter_elastic.worker.worker", "--fd", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                env=with_package(self._environment),
+                env=with_package(self.forkserver.environment),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )

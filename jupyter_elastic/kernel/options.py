@@ -27,6 +27,7 @@ from jupyter_elastic.types import BALANCE, BALANCES, LOGICAL_WORKERS, JobRequest
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
+MOST_SERVERS = 100_000
 MOST_SIZES = 1_000
 """As many as the daemon takes."""
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
@@ -88,6 +89,15 @@ def sizes_from(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(size) for size in sizes}))
 
 
+def servers_from(text: str) -> tuple[int, int]:
+    """`1:2` -> (1, 2); BadRequest says what is wrong."""
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", text)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high <= MOST_SERVERS:
+        raise BadRequest(f"--servers {text}: write a number from 1 on (--servers 1) or a range (--servers 1:2)")
+    return low, high
+
+
 @magic_arguments("%distribute")  # IPython puts another % before it
 @argument(
     "--gpus",
@@ -97,13 +107,19 @@ def sizes_from(text: str) -> tuple[int, ...]:
     help="Slots: exactly N, or as many as the pool can give between MIN and MAX. A slot is a GPU; on a pool without "
     "GPUs it is a CPU core.",
 )
+@argument(
+    "--servers",
+    type=servers_from,
+    metavar="N|MIN:MAX",
+    help="Parameter servers beside the workers, one slot each, for --engine tensorflow_ps.",
+)
 @argument("--sizes", type=sizes_from, default=(), metavar="N,N", help="Only these numbers of slots, such as 1,2,4.")
 @argument("--name", default="", help="Name of the job in queue and panels.")
 @argument(
     "--engine",
     default="",
-    help="What starts the workers: horovod or torch (one process group), process (independent), or a plug-in. Default: "
-    "what fits the cell; its view says which, and why.",
+    help="What starts the workers: horovod or torch (one process group), tensorflow_ps (parameter servers), process "
+    "(independent), or a plug-in. Default: what fits the cell; its view says which, and why.",
 )
 @argument(
     "--in",
@@ -268,6 +284,8 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
     checked = {
         "min_slots": sizes[0] if sizes else low,
         "max_slots": sizes[-1] if sizes else high,
+        "min_servers": given.servers[0] if given.servers else 0,
+        "max_servers": given.servers[1] if given.servers else 0,
         "capture": capture if capture is None else tuple(dict.fromkeys(capture)),
         "out": tuple(dict.fromkeys(given.out or ())),
         "max_time_s": given.max_time,

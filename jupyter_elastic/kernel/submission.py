@@ -121,7 +121,7 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
                 "on another each would train by itself, in silence. Leave `--engine` out, or take `--gpus 1`."
             )
     try:
-        check_engine(choice.engine, resumable=options.resumable)
+        check_engine(choice.engine, resumable=options.resumable, servers=options.max_servers)
     except BadRequest as problem:
         raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
     return choice
@@ -187,8 +187,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def check_engine(name: str, *, resumable: bool = False) -> None:
-    """BadRequest when there is no such engine, when it lacks something here, or can't start its workers anew."""
+def check_engine(name: str, *, resumable: bool = False, servers: int = 0) -> None:
+    """BadRequest when there is no such engine, when it lacks something here, or can't do what is asked of it."""
     if name not in _engines():
         _engines.cache_clear()  # installed a moment ago?
         if name not in _engines():
@@ -202,6 +202,17 @@ def check_engine(name: str, *, resumable: bool = False) -> None:
         raise BadRequest(
             f"--resumable: the engine {name} can't end its workers and start them anew; leave --resumable out, or "
             "name another with --engine. Nothing was queued."
+        )
+    takes = getattr(engine, "takes_servers", False)
+    if servers and not takes:
+        raise BadRequest(
+            f"--servers: the engine {name} has no parameter servers; leave --servers out, or take --engine "
+            "tensorflow_ps. Nothing was queued."
+        )
+    if takes and not servers:
+        raise BadRequest(
+            f"--engine {name}: it needs at least one parameter server; add --servers 1, which takes a slot. Nothing "
+            "was queued."
         )
 
 
@@ -237,7 +248,9 @@ def report(package: capture.Package, options: Options, choice: Choice) -> list[s
         kept += ", interactive" if options.interactive else ""
         back = ", ".join(options.out) or "nothing"
         engine = choice.engine + (f" ({choice.why})" if choice.why else "")
-        wants = f"{options.slot_numbers} slot(s){kept}"
+        low, high = options.min_servers, options.max_servers
+        servers = f" and {low if low == high else f'{low} to {high}'} server(s)" if high else ""
+        wants = f"{options.slot_numbers} slot(s){servers}{kept}"
         lines.append(f"dry run: engine {engine}, {wants}, back comes {back}; nothing was queued")
         if notable := capture.notable_variables(package.payload.env):
             lines.append(f"environment: {', '.join(notable)} travel, and what the system and the frameworks need")

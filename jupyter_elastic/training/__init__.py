@@ -45,6 +45,7 @@ __all__ = [
     "State",
     "agree",
     "batches",
+    "boundary",
     "commit",
     "prepare",
     "rank",
@@ -288,7 +289,20 @@ def commit(*, durable: bool = False) -> None:
     _context.state.commit(durable=durable)
 
 
+def boundary() -> None:
+    """Let the job change its size here, for a cell that has just saved all that it goes on from.
+
+        manager.save()
+        training.boundary()
+
+    On the engine `tensorflow_ps`, where a change ends this process at this call and runs the cell again from its top,
+    so let it restore its last checkpoint before its loop. Elsewhere it does nothing.
+    """
+    if session.current is not None:
+        session.current.boundary()
+
+
 def __getattr__(name: str) -> Any:
-    if name in {"torch", "keras", "guards"}:
+    if name in {"torch", "keras", "guards", "parameter_servers"}:
         return importlib.import_module(f"jupyter_elastic.training.{name}")
     raise AttributeError(f"jupyter_elastic.training has no {name!r}")

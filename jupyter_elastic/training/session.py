@@ -28,6 +28,10 @@ class Session(Protocol):
         """Keep a commit (opaque, in pieces) so that it outlives this process; by rank 0 only. `durable`: on disk."""
         ...
 
+    def boundary(self) -> None:
+        """The cell has saved by itself what it goes on from when it is started anew."""
+        ...
+
     def save_shards(self, folder: Path, *commit: bytes | memoryview, durable: bool = False) -> None:
         """Keep a commit that has shards in `folder`, which `new_shards` gave; before this call it is no commit."""
         ...

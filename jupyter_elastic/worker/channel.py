@@ -61,12 +61,15 @@ class DriverChannel:
         """The driver is gone."""
         # What the cell forks (a DataLoader's workers) is not to hold the stream: its end says that this worker is gone.
         os.register_at_fork(after_in_child=lambda: os.close(connected.detach()))
+        self._listens = False
         self._sending = threading.Lock()
         self._answers: queue.SimpleQueue[Go | Private | Removed] = queue.SimpleQueue()
 
     def listen(self) -> None:
         """Take the driver's messages from now on, on a thread: when the driver is gone, so is this worker."""
-        threading.Thread(target=self._listen, name="elastic-driver", daemon=True).start()
+        if not self._listens:
+            self._listens = True
+            threading.Thread(target=self._listen, name="elastic-driver", daemon=True).start()
 
     def send(self, message: FromWorker) -> None:
         """Send a message; a driver that is gone is the listening thread's business."""
@@ -134,6 +137,8 @@ class WorkerSession:
         self._channel = channel
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
+        self.at_boundary: Callable[[], None] = lambda: None
+        """The cell could go on from here if it were started anew."""
 
     def report(self, progress: Progress) -> None:
         """Tell how far the training is; only rank 0's report is passed on."""
@@ -144,6 +149,12 @@ class WorkerSession:
         """Keep a commit so that it outlives this process."""
         self._commits.save(*commit, durable=durable)
         self._channel.send(messages.Committed(durable=durable))
+        self.at_boundary()
+
+    def boundary(self) -> None:
+        """The cell has saved by itself what it goes on from when it is started anew."""
+        self._channel.send(messages.Committed(durable=True))
+        self.at_boundary()
 
     def load(self) -> memoryview | None:
         """The last commit of this job."""

@@ -27,6 +27,14 @@ def test_an_engine_that_is_not_built_is_refused_before_anything_is_queued(monkey
     check_engine("process")
 
 
+def test_servers_are_refused_where_there_are_none_and_asked_for_where_they_are_needed() -> None:
+    with pytest.raises(BadRequest, match="--servers: the engine process has no parameter servers"):
+        check_engine("process", servers=1)
+    with pytest.raises(BadRequest, match="--engine tensorflow_ps: it needs at least one parameter server"):
+        check_engine("tensorflow_ps")
+    check_engine("tensorflow_ps", servers=1)
+
+
 def test_an_engine_that_starts_nothing_anew_is_refused_for_a_resumable_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     check_engine("process", resumable=True)
     monkeypatch.delattr(WorkersEngine, "resumable")

@@ -1,0 +1,1 @@
+"""TensorFlow's parameter servers: `tf.distribute.ParameterServerStrategy` on leased slots."""

@@ -1,0 +1,305 @@
+"""Engine `tensorflow_ps`: TensorFlow's `ParameterServerStrategy`. Imports no TensorFlow: that happens in the workers.
+
+The cell runs in a coordinator, which holds no slot; the workers and the parameter servers on the leased slots run
+TensorFlow's server. A start, a resize and a recovery are one and the same: all processes are ended by SIGKILL and
+forked anew, and the cell takes up its last checkpoint. A resize waits until the coordinator comes to a boundary of its
+training. What has died is known by its process's end alone, for TensorFlow hangs in many cases and raises in others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import socket
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, ClassVar
+
+from jupyter_elastic.driver import membership
+from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
+from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.driver.waits import patience_s
+from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
+from jupyter_elastic.engines.tensorflow_ps.roles import COORDINATOR, Cluster, changed
+from jupyter_elastic.engines.tensorflow_ps.worker import NETWORK
+from jupyter_elastic.engines.wait_watch import END_STOPPED
+from jupyter_elastic.engines.worker_processes import Member
+from jupyter_elastic.engines.workers import KILL, WorkersEngine
+from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.platform import network_namespace
+from jupyter_elastic.platform.network_namespace import NetworkNamespace
+from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.types import ReleaseReported, Report, SlotId
+from jupyter_elastic.types.errors import ProtocolError
+from jupyter_elastic.worker import environment
+
+OPEN = "TensorFlow's servers listen on all interfaces without authentication, and whoever connects acts as their user"
+ALLOW = (
+    "let people have user namespaces (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or "
+    "`kernel.unprivileged_userns_clone=1`)"
+)
+
+INTER_OP, THREADS = "TF_NUM_INTEROP_THREADS", 4
+"""With one thread a server that waits for another one would compute nothing meanwhile, and both could wait for ever."""
+
+log = logging.getLogger(__name__)
+
+
+class TensorflowPs(WorkersEngine):
+    """One attempt's cluster of a coordinator, workers and parameter servers."""
+
+    name: ClassVar[str] = "tensorflow_ps"
+    worker: ClassVar[str] = "jupyter_elastic.engines.tensorflow_ps.worker:ClusterWorker"
+    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow",)
+    starts_anew: ClassVar[bool] = True
+    takes_servers: ClassVar[bool] = True
+
+    @classmethod
+    def missing(cls) -> str:
+        """Why there is no TensorFlow here, and what to do; empty when there is."""
+        if importlib.util.find_spec("tensorflow") is None:
+            return "TensorFlow is not installed for this interpreter; run `pip install tensorflow` in its environment"
+        return ""
+
+    @classmethod
+    def claim(cls, cell: Cell) -> Claim | None:
+        """Cells that name TensorFlow's strategy."""
+        return Claim(Fit.OWN, "the cell uses ParameterServerStrategy", only=True) if cell.tf_servers else None
+
+    @classmethod
+    def examine(cls) -> Finding:
+        """TensorFlow is installed, and its servers can be kept from others."""
+        check = "TensorFlow's parameter servers"
+        if cls.missing():
+            return Finding(check=check, status="warning", found="no TensorFlow", advice="pip install tensorflow")
+        try:
+            found = version("tensorflow")
+        except PackageNotFoundError:
+            found = "of an unknown version"
+        if why := network_namespace.forbidden():
+            return Finding(check=check, status="warning", found=f"{why}. {OPEN}", advice=ALLOW)
+        return Finding(check=check, status="ok", found=f"TensorFlow {found}, each job in a network of its own")
+
+    def __init__(self, context: AttemptContext, report: SendReport) -> None:
+        super().__init__(context, report)
+        self._network: NetworkNamespace | None = None
+        self._servers_wanted = 0
+        self._cluster_now = Cluster((), 0, ())
+        self._held: list[socket.socket] = []
+        """Hold the cluster's ports."""
+        self._patience_s = 0.0
+        self._own_checkpoints = False
+        """The cell is `--resumable`."""
+        self._comes_to_boundaries = False
+        self._pending: tuple[int, tuple[SlotId, ...], int] | None = None
+        """The command that waits for a boundary: generation, slots, servers."""
+        self._ready: set[str] = set()
+        """Who listens, of the processes that live; the coordinator when it waits for the others."""
+        self._stopped_since: dict[str, float] = {}
+
+    # --- the engine's page
+
+    async def launch(
+        self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
+    ) -> None:
+        """Start the coordinator, and a worker or a server on each slot."""
+        try:
+            self._network = await asyncio.to_thread(NetworkNamespace)
+        except OSError as problem:
+            if self.context.shared:
+                self._end(
+                    "failed",
+                    f"the engine tensorflow_ps is refused in a pool of several people: {problem}. {OPEN}. {ALLOW}, or "
+                    "take another engine",
+                )
+                return
+            log.warning("%s. %s, so another user of this machine can take over this account: %s", problem, OPEN, ALLOW)
+        self._servers_wanted = servers
+        await super().launch(generation, (COORDINATOR, *slots), devices)
+
+    async def rescale(
+        self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str], servers: int = 0
+    ) -> None:
+        """Go on with exactly these slots, from the next boundary on."""
+        self._devices.update(devices)
+        if self._stopping or self._ended:
+            return
+        self._pending = (generation, slots, servers)
+        chief = self._chief()
+        if self._comes_to_boundaries and self._is_change() and chief is not None and not chief.doomed:
+            self.send(chief.name, messages.Update())
+        else:
+            self._become_wanted()
+
+    def _leave(self) -> None:
+        """Preempted: until its next boundary a cell that has some may train; one without has nothing to save."""
+        chief = self._chief()
+        if self._comes_to_boundaries and chief is not None and not chief.doomed:
+            self.send(chief.name, messages.Update())
+        elif self._own_checkpoints:
+            super()._leave()
+        else:
+            self._spawn_task(self._end_workers(KILL))
+
+    # --- what is wanted
+
+    def _is_change(self) -> bool:
+        if self._pending is None:
+            return False
+        _, slots, servers = self._pending
+        return changed(self.machine.commanded[1:], self._servers_wanted, slots, servers)
+
+    def _become_wanted(self) -> None:
+        """Carry out the command that waits."""
+        if self._pending is None:
+            return
+        anew = self._is_change()
+        generation, slots, self._servers_wanted = self._pending
+        self._pending = None
+        self._vacant = {slot: death for slot, death in self._vacant.items() if slot in slots}
+        self._do(self.machine.want(generation, (COORDINATOR, *slots), anew=anew))
+
+    def _new_cluster(self) -> None:
+        """Other ports than before, for TensorFlow would take a newcomer for the server that was there."""
+        held = [environment.reserve() for _ in self.machine.wanted]
+        for one in self._held:
+            one.close()
+        self._held = held
+        ports = tuple(one.getsockname()[1] for one in held)
+        places = self.machine.commanded[len(self.machine.commanded) - self._servers_wanted :]
+        servers = sum(slot in places for slot in self.machine.wanted)
+        self._cluster_now = Cluster(self.machine.wanted, servers, ports)
+
+    # --- processes
+
+    def _fork(self, fork: membership.Fork) -> None:
+        if not self.members:
+            self._new_cluster()
+        super()._fork(fork)
+
+    def _rank_of(self, fork: membership.Fork) -> int:
+        return self._cluster_now.slots.index(fork.slot)
+
+    def _order(self, member: Member, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process
+        return super()._order(member, 1)
+
+    def _cluster(self, member: Member, size: int) -> dict[str, str]:  # noqa: ARG002
+        network = {} if self._network is None else {NETWORK: self._network.paths}
+        threads = {} if INTER_OP in self._environment else {INTER_OP: str(THREADS)}
+        return {"TF_CONFIG": self._cluster_now.tf_config(member.slot, environment.HOST), **threads, **network}
+
+    async def _end_for_restart(self, members: list[Member], *, planned: bool) -> None:
+        self._ready.clear()
+        if planned and self._own_checkpoints and not self._comes_to_boundaries:  # it saves while its servers live
+            chief = [member for member in members if member.slot == COORDINATOR]
+            await super()._end_for_restart(chief, planned=True)
+        await self.workers.end(KILL, members)
+
+    def _chief(self) -> Member | None:
+        return next((member for member in self.members.values() if member.slot == COORDINATOR), None)
+
+    def _computing(self) -> list[Member]:
+        return [member for member in super()._computing() if member.slot == COORDINATOR]
+
+    # --- what they do
+
+    def received(self, member: Member, message: messages.FromWorker) -> None:
+        """Take a message; with the end of the cell nobody is started any more."""
+        super().received(member, message)
+        if isinstance(message, messages.Done) and member.done:
+            self._do(self.machine.end())
+
+    def _received(self, member: Member, message: messages.FromWorker) -> None:
+        match message:
+            case messages.Ready(point="init"):
+                self._ready.add(member.name)
+                chief = self._chief()
+                if chief is not None and len(self._ready) == len(self._cluster_now.slots):
+                    self._go_on(chief)
+            case messages.Ready():
+                self._at_boundary(member)
+            case messages.Entered():
+                self._comes_to_boundaries = True
+                self._do(())
+            case _:
+                raise ProtocolError(f"a process of a cluster has sent {message}")
+
+    def _at_boundary(self, chief: Member) -> None:
+        """The coordinator has saved all that it needs, and waits."""
+        if self._stopping:
+            self._spawn_task(self._end_workers(KILL))
+            return
+        change = self._is_change()
+        self._become_wanted()
+        if not change:
+            self._go_on(chief)
+
+    def _go_on(self, chief: Member) -> None:
+        self.send(chief.name, messages.Go(round=self.machine.restarts + 1, rank=0, size=1))
+        if self._is_change():  # it came while the cluster started
+            self.send(chief.name, messages.Update())
+
+    def left(self, member: Member, code: int | None) -> None:
+        """Begin anew from the last checkpoint, whoever has died; with the coordinator's own end all is over."""
+        self._ready.discard(member.name)
+        self._stopped_since.pop(member.name, None)
+        lost = self.machine.needs(member.name) and not (member.doomed or self._stopping or self._begins_anew())
+        if lost:
+            self._do(self.machine.end())
+        super().left(member, code)
+        if lost:
+            self._gave_up(member.name, "not elastic")
+        elif member.slot == COORDINATOR and member.done:
+            for other in tuple(self.members):
+                self.workers.kill(other)
+        else:
+            self._become_wanted()
+
+    def _begins_anew(self) -> bool:
+        """Whether a death is answered by another start: where the cell saves what it needs, or has not begun."""
+        chief = self._chief()
+        begun = chief is not None and chief.running
+        return self._own_checkpoints or self._comes_to_boundaries or self._cell.training or not begun
+
+    def _end_stopped(self) -> None:
+        """Kill who has been stopped by a signal for long: all others wait for it."""
+        now = time.monotonic()
+        for member in self.members.values():
+            if member.process is None or not self._patience_s or not member.process.stopped():
+                self._stopped_since.pop(member.name, None)
+            elif now - self._stopped_since.setdefault(member.name, now) > END_STOPPED * self._patience_s:
+                member.killed_because = "was stopped by a signal while others waited for it, and was killed"
+                self.workers.kill(member.name)
+
+    # --- reports: the coordinator's place is no slot
+
+    def report(self, report: Report) -> None:
+        """Send a report to the driver, of slots alone."""
+        if not (isinstance(report, ReleaseReported) and report.slots == (COORDINATOR,)):
+            super().report(report)
+
+    def running(self, generation: int, slots: tuple[SlotId, ...], pause_s: float = 0.0) -> None:
+        """Report that the cluster stands."""
+        super().running(generation, tuple(slot for slot in slots if slot != COORDINATOR), pause_s)
+
+    def _elastic(self) -> bool | None:
+        if self._comes_to_boundaries or self._own_checkpoints:
+            return True
+        return None if self._cell.training else False
+
+    def _perform(self, action: Action) -> None:
+        raise AssertionError(action)  # there are no groups
+
+    def _read_payload(self) -> Payload:
+        payload = super()._read_payload()
+        self._own_checkpoints = payload.resumable
+        self._patience_s = patience_s(payload.env)
+        return payload
+
+    def _end(self, *args: Any, **kwargs: Any) -> None:
+        super()._end(*args, **kwargs)
+        for one in self._held:
+            one.close()
+        if self._network is not None:
+            self._network.close()

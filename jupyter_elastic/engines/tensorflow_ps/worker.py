@@ -1,0 +1,122 @@
+"""The worker's half of the engine `tensorflow_ps`: a process becomes the coordinator, or a server until it is killed.
+
+Imports TensorFlow where a server starts; the cell imports it in the coordinator.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from jupyter_elastic.engines.tensorflow_ps.roles import task
+from jupyter_elastic.jobfiles.payload import read_payload
+from jupyter_elastic.platform import network_namespace
+from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.protocol.worker import Entered, Started
+from jupyter_elastic.types.errors import BadRequest, EngineError, ProtocolError
+
+if TYPE_CHECKING:
+    from jupyter_elastic.worker.plugin import Host
+
+NETWORK = "JUPYTER_ELASTIC_NETWORK"
+"""Names the network of the cluster (`platform.network_namespace`); without it, it is the machine's."""
+
+
+_KERAS = re.compile(r"(?<!tf_)\bkeras\b")
+_LEGACY = (
+    "Leave it out, or take tf-keras, which has it: `pip install tf-keras`, and TF_USE_LEGACY_KERAS=1 for the cell "
+    "(`%%distribute --env TF_USE_LEGACY_KERAS=1`)."
+)
+
+
+class ClusterWorker:
+    """One process of a cluster."""
+
+    groups = None
+    """A coordinator trains alone, as far as `training` sees: its workers run no cell."""
+    preimports: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._entered = False
+
+    def install(self) -> None:
+        """Move into the cluster's network; a server comes back no more, a coordinator when all servers listen."""
+        start = self._host.channel.start
+        config = start.env["TF_CONFIG"]
+        own, address = task(config)
+        if paths := start.env.get(NETWORK):
+            try:
+                network_namespace.enter(paths)
+            except OSError as problem:
+                raise EngineError(f"this process can't move into its cluster's network: {problem}") from problem
+        if own.type != "worker":
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        if own.type != "chief":
+            self._serve(own.type, own.index, address)
+        os.environ["TF_CONFIG"] = config
+        self._host.channel.listen()
+        self._host.channel.rendezvous("init", has_state=False)
+        self._host.session.at_boundary = self._boundary
+        after_import("tensorflow", self._refuse_shards)
+        after_import("keras", _refuse_fit)
+
+    def _serve(self, role: str, index: int, address: str) -> NoReturn:
+        import tensorflow as tf
+
+        # A server needs to know itself alone: the coordinator tells it the others.
+        alone = tf.train.ClusterSpec({role: {index: address}})
+        self._server = tf.distribute.Server(alone, job_name=role, task_index=index, protocol="grpc", start=True)
+        channel = self._host.channel
+        channel.listen()  # it ends this process when the driver is gone
+        channel.send(Started())
+        channel.rendezvous("init", has_state=False)  # it is never answered: this process serves until it is killed
+        raise ProtocolError("a server was let into a group")
+
+    def _boundary(self) -> None:
+        """Everything is saved from which the cell can go on: let the driver change the cluster, if it wants to."""
+        channel = self._host.channel
+        if not self._entered:
+            self._entered = True
+            channel.send(Entered())
+        if channel.update_requested.is_set():
+            channel.rendezvous("run", has_state=True)  # a change ends this process here
+
+    def _refuse_shards(self, tf: types.ModuleType) -> None:
+        """Keras 3 fails at a variable that lies on several servers with an error that says nothing of it."""
+        source = read_payload(Path(self._host.channel.start.folder)).source
+        if not _KERAS.search(source) or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in {"1", "true"}:
+            return
+        begin = tf.distribute.ParameterServerStrategy.__init__
+
+        @functools.wraps(begin)
+        def checked(strategy: Any, *args: Any, **options: Any) -> None:
+            if len(args) > 1 or options.get("variable_partitioner") is not None:
+                raise BadRequest(f"Keras 3 has no variables that are split over several servers. {_LEGACY}")
+            begin(strategy, *args, **options)
+
+        tf.distribute.ParameterServerStrategy.__init__ = checked
+
+
+def _refuse_fit(keras: types.ModuleType) -> None:
+    """Keras 3's `fit` can't make a data set for each worker of a cluster, and says so in other words."""
+    if keras.__version__ < "3":
+        return
+    plain = keras.Model.fit
+
+    @functools.wraps(plain)
+    def fit(model: Any, *args: Any, **options: Any) -> Any:
+        if type(getattr(model, "distribute_strategy", None)).__name__.startswith("ParameterServerStrategy"):
+            raise BadRequest(
+                "Keras 3 has no `fit` under ParameterServerStrategy: write the loop (`coordinator.schedule`), or take "
+                "tf-keras, whose `fit` works there: `pip install tf-keras`, and TF_USE_LEGACY_KERAS=1 for the cell "
+                "(`%%distribute --env TF_USE_LEGACY_KERAS=1`)."
+            )
+        return plain(model, *args, **options)
+
+    keras.Model.fit = fit
