@@ -263,7 +263,9 @@ class Membership:
         self.wanted = tuple(slot for slot in self.commanded if slot not in self._lost)
         self._called.clear()
         living = {w.slot for w in self._workers.values() if not w.out}
-        changed = self.resumable and not (self.finishing or self.ended) and living and (anew or living != set(self.wanted))
+        changed = (
+            self.resumable and not (self.finishing or self.ended) and living and (anew or living != set(self.wanted))
+        )
         return [*(self._restart(planned=planned) if changed else []), *self._decide()]
 
     def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False) -> list[Action]:

@@ -9,13 +9,12 @@ import pytest
 from jupyter_elastic.driver.engine import Engine
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
-from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, FakeEngine, check_engine
 
 
 @pytest.mark.parametrize("check", ENGINE_CHECKS)
-@pytest.mark.parametrize("engine", [FakeEngine, Process, Horovod, TensorflowPs, Torch], ids=lambda engine: engine.name)
+@pytest.mark.parametrize("engine", [FakeEngine, Process, Horovod, Torch], ids=lambda engine: engine.name)
 def test_engine(
     engine: type[Engine], check: str, tmp_path: Path, pool_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

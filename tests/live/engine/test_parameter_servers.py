@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
+from jupyter_elastic.forkserver import workers
 from jupyter_elastic.platform import processes
+from jupyter_elastic.testing.engines import ENGINE_CHECKS, check_engine
 from tests.live.engine.bench import Bench, asynchronous
 from tests.live.engine.ps_cells import COUNTED
 
@@ -54,6 +58,17 @@ class ClusterBench(Bench):
         members[rank].process.send(signal.SIGKILL)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm_parent(warm_pool: None) -> None:
+    """TensorFlow is imported, however long that takes here."""
+
+    async def connect() -> None:
+        found = workers.address(sys.executable, os.environ, ("tensorflow",))
+        (await found.connect(start=True)).close()
+
+    asyncio.run(connect())
+
+
 def check_steps(bench: ClusterBench) -> None:
     """Every epoch has all its steps once, and takes up what the one before has left."""
     for step in bench.steps():
@@ -93,3 +108,8 @@ async def test_workers_and_servers_come_and_go_and_die_and_every_step_counts_onc
         (result,) = bench.results().values()
         assert result["total"] == STEPS * result["epochs"]
         assert processes.living(bench.engine.pids()) == []
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS)
+def test_the_engine_keeps_the_promises_of_all_engines(check: str, tmp_path: Path) -> None:
+    check_engine(TensorflowPs, tmp_path, check)
