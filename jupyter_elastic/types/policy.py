@@ -38,6 +38,12 @@ class Profile(Record, frozen=True, kw_only=True, gc=False):
     start_cost_s: float = 0.0
     """What is lost by a pause of it: the mean of its own starts so far, from the order to the first step."""
     noise_scale: float | None = None
+    reported_at: float | None = None
+    """When it last reported with slots."""
+    report_period_s: float | None = None
+    """The longest of its last three pauses between reports; None before its second report."""
+    losses: tuple[tuple[float, float], ...] = ()
+    """Its loss curve as (samples, loss), in order of the samples: at most 32 points, the older the farther apart."""
 
     def rate(self, workers: int, servers: int = 0) -> float | None:
         """Samples per second at a size: measured, else by the fit.

@@ -18,33 +18,26 @@ def nnls(rows: Sequence[Row], goals: Sequence[float]) -> tuple[float, ...] | Non
     if not rows:
         return None
     count = len(rows[0])
+    products = [[sum(row[i] * row[j] for row in rows) for j in range(count)] for i in range(count)]
+    aims = [sum(row[i] * goal for row, goal in zip(rows, goals, strict=True)) for i in range(count)]
     best: tuple[float, tuple[float, ...]] | None = None
     for size in range(1, count + 1):
         for support in combinations(range(count), size):
-            values = _least_squares(rows, goals, support)
+            values = _least_squares(products, aims, support)
             if values is None or min(values) < 0:
                 continue
-            found = dict(zip(support, values, strict=True))
-            solution = tuple(found.get(column, 0.0) for column in range(count))
-            error = sum(
-                (sum(x * y for x, y in zip(row, solution, strict=True)) - goal) ** 2
-                for row, goal in zip(rows, goals, strict=True)
-            )
+            # At the least, the squared error is that of x = 0 less the goals' projection.
+            error = -sum(value * aims[column] for value, column in zip(values, support, strict=True))
             if best is None or error < best[0] - 1e-9:
-                best = (error, solution)
+                found = dict(zip(support, values, strict=True))
+                best = (error, tuple(found.get(column, 0.0) for column in range(count)))
     return best and best[1]
 
 
-def _least_squares(rows: Sequence[Row], goals: Sequence[float], support: Sequence[int]) -> list[float] | None:
-    """Solve the normal equations on some columns by Gauss-Jordan with pivots; None if singular."""
+def _least_squares(products: Sequence[Row], aims: Row, support: Sequence[int]) -> list[float] | None:
+    """Solve the normal equations of some columns by Gauss-Jordan with pivots; None if singular."""
     size = len(support)
-    matrix = [
-        [
-            *(sum(row[i] * row[j] for row in rows) for j in support),
-            sum(row[i] * goal for row, goal in zip(rows, goals, strict=True)),
-        ]
-        for i in support
-    ]
+    matrix = [[*(products[i][j] for j in support), aims[i]] for i in support]
     for column in range(size):
         pivot = max(range(column, size), key=lambda r: abs(matrix[r][column]))
         matrix[column], matrix[pivot] = matrix[pivot], matrix[column]

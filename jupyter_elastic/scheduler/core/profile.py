@@ -21,6 +21,10 @@ from jupyter_elastic.types import Profile, Progress, Speed
 
 RECENT = 9
 """Measurements kept for each size; their median is the speed, so that one slow step does not show."""
+LOSSES = 32
+"""Points of the loss curve that are kept; where there are more every second one goes: old ones lie far apart."""
+LOSS = ("loss", "train_loss")
+"""What the metric is called whose curve is kept."""
 
 _NOTHING = Profile()
 _Coefficients: TypeAlias = tuple[float, float, float]
@@ -41,6 +45,11 @@ class Learned(Struct):
     starts: int = 0
     started_s: float = 0.0
     """All starts together, from the order to the first generation."""
+    reported_at: float | None = None
+    gaps: list[float] = field(default_factory=list)
+    """Seconds between the last reports."""
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    """(samples, loss), in order of the samples."""
 
     def settled(self, *, rescaled: bool, pause_s: float, start_s: float = 0.0) -> None:
         """A generation settled; `rescaled` when it was not the attempt's first, which took `start_s` from the order."""
@@ -59,6 +68,10 @@ class Learned(Struct):
 
     def add(self, at: float, progress: Progress, workers: int, servers: int) -> None:
         """A report came from a settled generation of this size."""
+        if self.warm and self.reported_at is not None and at > self.reported_at:
+            self.gaps = [*self.gaps[-2:], at - self.reported_at]
+        self.reported_at = at
+        self._add_loss(progress)
         if progress.noise_scale is not None:
             self.noise_scale = progress.noise_scale
         if progress.world_size is not None and progress.world_size != workers:
@@ -73,6 +86,16 @@ class Learned(Struct):
         self.warm = True
         if progress.samples is not None:
             self.last_at, self.last_samples = at, progress.samples
+
+    def _add_loss(self, progress: Progress) -> None:
+        loss = next((progress.metrics[name] for name in LOSS if name in progress.metrics), None)
+        if loss is None or progress.samples is None:
+            return
+        while self.losses and self.losses[-1][0] >= progress.samples:  # rolled back to a commit
+            self.losses.pop()
+        self.losses.append((progress.samples, loss))
+        if len(self.losses) > LOSSES:
+            self.losses = self.losses[::2]
 
     @property
     def rescale_cost_s(self) -> float:
@@ -95,6 +118,9 @@ class Learned(Struct):
             rescale_cost_s=self.rescale_cost_s,
             start_cost_s=self.started_s / self.starts if self.starts else 0.0,
             noise_scale=self.noise_scale,
+            reported_at=self.reported_at,
+            report_period_s=max(self.gaps, default=None),
+            losses=tuple(self.losses),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -183,6 +184,13 @@ class Draft:
         usual = jobs[0].priority if jobs else 0
         self.ranked = any(True for job in jobs if job.priority != usual)
 
+    def twin(self) -> Draft:
+        """A draft of the same view that is as far as this one, and goes its own way."""
+        twin = copy(self)
+        for name in ("workers", "jobs", "kept", "reasons"):
+            setattr(twin, name, dict(getattr(self, name)))
+        return twin
+
     def by_priority(self, jobs: list[JobView]) -> list[JobView]:
         """The jobs with the highest priority first; order among equals is kept."""
         return sorted(jobs, key=lambda job: -job.priority) if self.ranked else jobs
@@ -204,6 +212,24 @@ class Draft:
         elif had:
             del self.workers[number], self.jobs[number]
         return True
+
+    def resize(self, job: JobView, workers: int, servers: int) -> bool:
+        """Set the job's workers and servers, each as many as it allows; False where the slots aren't there."""
+        number = job.job
+        more = workers + servers - self.cost(job)
+        if more > self.free:
+            return False
+        self.free -= more
+        self.workers[number], self.jobs[number] = workers, job
+        self.kept.pop(number, None)
+        if servers > job.min_servers:
+            self.kept[number] = servers - job.min_servers
+        return True
+
+    def size(self, job: JobView) -> tuple[int, int]:
+        """Workers and servers that the draft gives the job."""
+        workers = self.workers.get(job.job, 0)
+        return workers, (job.min_servers + self.kept.get(job.job, 0) if workers else 0)
 
     def cost(self, job: JobView) -> int:
         """Slots that the draft gives the job."""

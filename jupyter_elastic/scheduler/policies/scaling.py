@@ -118,6 +118,17 @@ def learn(points: Sequence[Point], form: Form | None = None) -> Fit:
     return next((fit for fit in others if fit.error < CLEARLY * first.error), first)
 
 
+def expect(seconds: Mapping[Size, float]) -> Fit:
+    """The fit of as few sizes as there are, at least one: what they leave open is the prior's.
+
+    Args:
+        seconds: by size, either all with servers or none.
+    """
+    if len(seconds) >= len(_TYPICAL["sync"]) and next(iter(seconds))[1]:
+        return learn([Point(workers=w, servers=p, epoch_s=time) for (w, p), time in seconds.items()])
+    return _fit(seconds, "sync" if next(iter(seconds))[1] else "allreduce")
+
+
 def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int) -> Choice:
     """The smallest size that is predicted to be about fastest; a measured one if the fit explains too little.
 
@@ -172,12 +183,12 @@ def _by_size(points: Sequence[Point]) -> dict[Size, float]:
 
 
 def _fit(seconds: Mapping[Size, float], form: Form) -> Fit:
-    solution = _solve(seconds, form)
+    solution, weights = _solve(seconds, form)
     errors = []
     for left_out, time in seconds.items():
         others = {size: other for size, other in seconds.items() if size != left_out}
         if others:
-            errors.append(abs(_predict(_solve(others, form), form, left_out) / time - 1))
+            errors.append(abs(_predict(_weighted(others, form, weights), form, left_out) / time - 1))
     mean = sum(seconds.values()) / len(seconds)
     total = sum((time - mean) ** 2 for time in seconds.values())
     left = sum((time - _predict(solution, form, size)) ** 2 for size, time in seconds.items())
@@ -194,23 +205,26 @@ def _predict(solution: Sequence[float], form: Form, size: Size) -> float:
     return sum(x * value for x, value in zip(_COLUMNS[form](*size), solution, strict=True))
 
 
-def _solve(seconds: Mapping[Size, float], form: Form) -> tuple[float, ...]:
-    """The coefficients, in units of seconds; outliers count less with each round."""
-    unit = min(seconds.values())
-    typical = _TYPICAL[form]
-    prior = [
-        tuple(_PRIOR / typical[at] if at == column else 0.0 for at in range(len(typical)))
-        for column in range(len(typical))
-    ]
+def _solve(seconds: Mapping[Size, float], form: Form) -> tuple[tuple[float, ...], dict[Size, float]]:
+    """The coefficients, in seconds, and the sizes' weights: outliers count less with each round."""
     weights = dict.fromkeys(seconds, 1.0)
-    solution: tuple[float, ...] = typical
+    solution: tuple[float, ...] = ()
     for _ in range(_ROUNDS):
-        rows = [tuple(weights[size] * x * unit / time for x in _COLUMNS[form](*size)) for size, time in seconds.items()]
-        goals = [*weights.values(), *[_PRIOR] * len(prior)]
-        solution = nnls([*rows, *prior], goals) or solution
+        solution = _weighted(seconds, form, weights)
         last = weights
-        off = {size: abs(_predict(solution, form, size) * unit / time - 1) for size, time in seconds.items()}
+        off = {size: abs(_predict(solution, form, size) / time - 1) for size, time in seconds.items()}
         weights = {size: sqrt(min(1.0, _OUTLIER / max(error, 1e-12))) for size, error in off.items()}
         if all(abs(weights[size] - last[size]) < 1e-3 for size in weights):
             break
+    return solution, weights
+
+
+def _weighted(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, float]) -> tuple[float, ...]:
+    """The coefficients, in seconds, with so much weight for each size."""
+    unit = min(seconds.values())
+    typical = _TYPICAL[form]
+    rows = [tuple(weights[size] * x * unit / time for x in _COLUMNS[form](*size)) for size, time in seconds.items()]
+    goals = [weights[size] for size in seconds] + [_PRIOR] * len(typical)
+    prior = [tuple(_PRIOR / one if at == own else 0.0 for at in range(len(typical))) for own, one in enumerate(typical)]
+    solution = nnls([*rows, *prior], goals) or typical
     return tuple(value * unit for value in solution)

@@ -64,6 +64,34 @@ def test_a_report_of_another_size_measures_nothing() -> None:
     assert not learned.points
 
 
+def test_when_it_reports_and_how_often() -> None:
+    learned = Learned()
+    add(learned, 10.0, step=1)
+    assert (learned.profile(Progress()).reported_at, learned.profile(Progress()).report_period_s) == (10.0, None)
+    for at in (12.0, 17.0, 18.0):
+        add(learned, at, step=1)
+    assert (learned.profile(Progress()).reported_at, learned.profile(Progress()).report_period_s) == (18.0, 5.0)
+    learned.settled(rescaled=True, pause_s=60.0)
+    add(learned, 90.0, step=1)
+    assert learned.profile(Progress()).report_period_s == 5.0, "a rescale is no pause between reports"
+
+
+def test_the_loss_curve_is_thinned_out_and_goes_on_from_a_commit() -> None:
+    learned = Learned()
+    for step in range(1, 200):
+        learned.add(float(step), Progress(samples=float(step), metrics={"loss": 1 / step, "accuracy": 0.5}), 2, 0)
+    curve = learned.profile(Progress()).losses
+    assert len(curve) <= 32
+    assert curve[0] == (1.0, 1.0)
+    assert curve[-1] == (199.0, 1 / 199)
+    learned.add(300.0, Progress(samples=50.0, metrics={"loss": 7.0}), 2, 0)
+    curve = learned.profile(Progress()).losses
+    assert curve[-1] == (50.0, 7.0)
+    assert [at for at, _ in curve] == sorted({at for at, _ in curve})
+    learned.add(301.0, Progress(samples=51.0), 2, 0)
+    assert len(learned.profile(Progress()).losses) == len(curve), "a report without a loss"
+
+
 def test_remaining() -> None:
     assert remaining(None) is None
     assert remaining(Progress(samples=10.0)) is None

@@ -47,8 +47,8 @@ def bad_values(name):
 BAD = [(name, option, value) for name in NAMES for option, value in bad_values(name)]
 
 
-def test_there_are_thirteen():
-    assert len(NAMES) == 13
+def test_there_are_fifteen():
+    assert len(NAMES) == 15
 
 
 @pytest.mark.parametrize(("name", "option", "value"), BAD)

@@ -1,0 +1,320 @@
+"""Coach: how many workers and servers train fastest is learned from measured speeds, and given where it saves most.
+
+Source: Sundkvist, *Coach* (Umea 2021): functions fitted to previous epochs estimate the best number of workers and
+servers. The functions are those of `scaling`; slots go by the gain per slot of Optimus (Peng et al., EuroSys 2018).
+
+A job starts on its least size. While slots are free and nobody waits it may go to sizes that the fit expects to be
+faster, with at most twice as many workers and servers as were measured; few points leave the prior of `scaling` in
+charge, so that it looks. What was measured overrides the fit: a size that brought nothing is left again, and not tried
+again. What an owner's jobs of one name have measured counts for all of them, also later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from heapq import heapify, heappop, heapreplace
+from statistics import median
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, seat
+from jupyter_elastic.scheduler.policies.convergence import converged_at
+from jupyter_elastic.scheduler.policies.elastic import Guarded
+from jupyter_elastic.scheduler.policies.scaling import EXPLAINS, Fit, expect
+from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S
+from jupyter_elastic.types import JobId, JobView, Plan, View
+
+NEAR = 0.97
+"""The smallest size is taken of those that have at least this part of the best speed."""
+STAYS = 1.01
+"""A job stays where it is, when that is near the best speed and faster than the smallest such size by this."""
+REACH = 2
+"""At most so many times as many workers, and servers, as were measured may be tried next."""
+WORTH = 0.05
+"""Slots go from one running job to another only where that saves at least this part of what both still need."""
+WORKLOADS, SIZES = 40, 16
+"""What the memo holds at most."""
+ANEW = 0.1
+"""A speed that differs by this share from the noted one is noted anew."""
+MOST_DOUBT = 0.2
+"""With enough points a size is tried that is expected to be faster by the fit's error, of which no more than this
+counts. With fewer one that is expected to be about as fast is tried too: then the fit is mostly the prior's."""
+FEW, MANY = 3, 12
+"""Points without which a fit is the prior's, and with which it is well enough known."""
+
+Pair: TypeAlias = tuple[int, int]
+"""Workers and servers."""
+Measured: TypeAlias = tuple[tuple[Pair, float], ...]
+"""Seconds per sample by size, in order of the sizes."""
+
+
+class Coach(Configured):
+    """Marginal gain by what was measured and what the fit expects."""
+
+    name = "coach"
+    summary = "Learns how many workers and servers train fastest, and gives them where they save most (Coach)."
+    work_conserving = False
+    interval_s = 10.0
+
+    class Options(Guarded, frozen=True):
+        explore: Annotated[
+            bool, Meta(description="whether free slots may be used to try sizes that nobody has measured")
+        ] = True
+
+    options: Options
+
+    def plan(self, view: View) -> Plan:
+        """Minimums in order; what running jobs hold, and growth; or all shared anew where that saves enough."""
+        draft = Draft(view)
+        draft.pin()
+        head = seat(draft, draft.by_priority([*draft.running, *draft.waiting]), strict=True)
+        shared = _noted(view)
+        explore = self.options.explore and head is None
+        known = {number: Known(job, shared, explore=explore) for number, job in draft.jobs.items()}
+        movable = {number for number, job in draft.jobs.items() if self._movable(view, job, known[number])}
+        anew = draft.twin()
+        self._hold(draft, known, movable)
+        self._climb(draft, known, movable)
+        if any(job.job in movable for job in draft.running):
+            for job in anew.running:
+                if job.job in anew.workers and job.job not in movable:
+                    _restore(anew, job)
+            self._climb(anew, known, movable, pays=False)
+            if self._better(draft, anew, known):
+                draft = anew
+        for number, job in draft.jobs.items():
+            draft.reasons.setdefault(number, known[number].reason(draft.size(job)))
+        return draft.plan(memo=shared or None)
+
+    def _movable(self, view: View, job: JobView, known: Known) -> bool:
+        """Whether it may be rescaled for its own good: it has rested, and its present size was measured."""
+        if not job.size.workers:
+            return True
+        rested = self.options.cooldown * job.profile.rescale_cost_s
+        return (
+            job.phase == "running"
+            and (job.size.workers, job.size.servers) in known.own
+            and (job.changed_at is None or view.now - job.changed_at >= rested)
+        )
+
+    def _hold(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId]) -> None:
+        """Let running jobs have what they hold; one that is on more than helps it goes back."""
+        for job in draft.running:
+            if job.job in draft.workers:
+                most = known[job.job].best
+                less = job.job in movable and sum(most) < job.size.slots
+                if not (less and draft.resize(job, *most)):
+                    _restore(draft, job)
+
+    def _climb(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId], *, pays: bool = True) -> None:
+        """Give free slots, step by step, where a slot saves most; `pays`: only where a running job gains enough."""
+        heap: list[tuple[float, int, Pair, JobView]] = []
+
+        def push(at: int, job: JobView, replaces: bool = False) -> None:
+            gain, to = known[job.job].step(draft.size(job), draft.free)
+            if gain > 0 and replaces:
+                heapreplace(heap, (-gain, at, to, job))
+            elif gain > 0:
+                heap.append((-gain, at, to, job))
+            elif replaces:
+                heappop(heap)
+
+        if not draft.free:
+            return
+        for at, (number, job) in enumerate(draft.jobs.items()):
+            if number in movable and (not pays or self._pays(job, known[number])):
+                push(at, job)
+        heapify(heap)
+        while heap and draft.free:
+            _, at, to, job = heap[0]
+            if sum(to) - draft.cost(job) <= draft.free:
+                draft.resize(job, *to)
+            push(at, job, replaces=True)
+
+    def _pays(self, job: JobView, known: Known) -> bool:
+        if not job.size.workers:
+            return True
+        held = job.size.workers, job.size.servers
+        return known.left(held) - known.left(known.best) > self.options.payback * job.profile.rescale_cost_s
+
+    def _better(self, draft: Draft, anew: Draft, known: Mapping[JobId, Known]) -> bool:
+        """Whether sharing out anew saves more than all those changes cost, and enough to be worth the unrest."""
+        before = after = cost = 0.0
+        for number, job in anew.jobs.items():
+            held, size = draft.size(job), anew.size(job)
+            if held != size:
+                before += known[number].left(held)
+                after += known[number].left(size)
+            if job.size.workers and size != (job.size.workers, job.size.servers):
+                cost += job.profile.rescale_cost_s
+        return before - after > max(self.options.payback * cost, WORTH * before)
+
+
+class Known:
+    """What is known of a job: its speed by size, how much it has to do, and its best size."""
+
+    def __init__(self, job: JobView, shared: Mapping[str, Mapping[str, float]], *, explore: bool) -> None:
+        self.job = job
+        servers = job.max_servers > 0
+        self.own = {
+            (one.workers, one.servers): 1 / one.samples_per_s
+            for one in job.profile.speeds
+            if (one.servers > 0) == servers and one.samples_per_s > 0
+        }
+        self.measured = _with_kin(self.own, shared.get(_workload(job), {}), servers=servers)
+        self.times = dict(self.measured)
+        top = job.max_slots if not self.times else REACH * max(workers for workers, _ in self.times)
+        most_servers = job.max_servers if not self.times else REACH * max(count for _, count in self.times)
+        rungs = tuple(workers for workers in ladder(job) if workers <= top)
+        counts = range(max(job.min_servers, int(servers)), min(job.max_servers, max(most_servers, 1)) + 1)
+        self.least = (job.min_slots if not job.sizes else min(ladder(job), default=0)), job.min_servers
+        self.best = self.least
+        if self.times and rungs and counts:
+            held = job.size.workers, job.size.servers
+            self.best = _best(self.measured, rungs, counts, held, explore)
+        self.fit = _expected(self.measured) if self.times and self.best not in self.times else None
+        self.work = _work(job, self.times)
+
+    def seconds(self, size: Pair) -> float:
+        """Seconds for a sample: measured, else expected."""
+        time = self.times.get(size)
+        if time is None:
+            self.fit = self.fit or _expected(self.measured)
+            time = self.fit.epoch_s(*size)
+        return time
+
+    def left(self, size: Pair) -> float:
+        """Seconds that the job still needs on a size; 0 where nothing is known, so that nothing is gained."""
+        return self.work * self.seconds(size) if self.times and size[0] else 0.0
+
+    def step(self, size: Pair, room: int) -> tuple[float, Pair]:
+        """The step towards the best size that saves the most seconds a slot; (0, size) when none is worth it."""
+        gain, to = 0.0, size
+        if not self.times or not size[0]:
+            return gain, to
+        now, job = self.left(size), self.job
+        workers, servers = size
+        wider = [rung for reach in (1, 2, 4, 8, 16, 32) if (rung := _up(job, workers, reach)) <= self.best[0]]
+        ahead = {(rung, count) for rung in (workers, *wider, self.best[0]) for count in (servers, servers + 1)}
+        for one in sorted({*ahead, self.best}):
+            more = sum(one) - sum(size)
+            if workers <= one[0] <= self.best[0] and servers <= one[1] <= self.best[1] and 0 < more <= room:
+                saves = (now - self.left(one)) / more
+                if saves > gain:
+                    gain, to = saves, one
+        return gain, to
+
+    def reason(self, size: Pair) -> str:
+        """What people read."""
+        if not self.times:
+            return "it has reported no speed yet: its size stays"
+        points = f"{len(self.times)} size{'' if len(self.times) == 1 else 's'} measured"
+        fit = _expected(self.measured) if len(self.times) >= FEW else None
+        if fit is not None and len(self.times) <= MANY:
+            points += f", fit {fit.form} off by {fit.error:.0%}, explains {max(fit.explained, 0.0):.0%}"
+        if size == self.best:
+            why = "fastest as far as is known" if size in self.times else "expected to be faster: it is tried"
+        else:
+            why = f"{_text(self.best)} would be faster"
+        return f"{_text(size)}: {why} ({points})"
+
+
+def _text(size: Pair) -> str:
+    workers, servers = size
+    more = f" and {servers} server{'' if servers == 1 else 's'}" if servers else ""
+    return f"{workers} worker{'' if workers == 1 else 's'}{more}"
+
+
+def _up(job: JobView, workers: int, reach: int) -> int:
+    """The allowed number of workers at `workers + reach`, or the next one above; beyond all when there is none."""
+    return next((rung for rung in ladder(job) if rung >= workers + reach), 2**31)
+
+
+def _restore(draft: Draft, job: JobView) -> None:
+    """Give a running job what it holds, or as much of it as it may have and is free."""
+    servers = min(max(job.size.servers, job.min_servers), job.max_servers)
+    room = draft.cost(job) + draft.free
+    for count in (servers, job.min_servers):
+        rungs = [rung for rung in ladder(job) if rung <= min(job.size.workers, room - count)]
+        if rungs and rungs[-1] >= draft.size(job)[0] and draft.resize(job, rungs[-1], count):
+            return
+
+
+@lru_cache(4096)
+def _expected(measured: Measured) -> Fit:
+    return expect(dict(measured[:: -(-len(measured) // MANY)]))
+
+
+@lru_cache(4096)
+def _best(measured: Measured, rungs: Sequence[int], counts: Sequence[int], held: Pair, explore: bool) -> Pair:
+    """The smallest size that is about fastest; one that was not measured must be so beyond the fit's error."""
+    times = dict(measured)
+    sizes = [(workers, count) for workers in rungs for count in counts]
+    known = {size: times[size] for size in sizes if size in times}
+    if explore and len(known) < len(sizes):
+        fit = _expected(measured)
+        enough = len(measured) > len(fit.coefficients)
+        if not enough or fit.explained >= EXPLAINS:
+            margin = 2 - NEAR + min(fit.error, MOST_DOUBT) if enough else NEAR
+            known |= {size: fit.epoch_s(*size) * margin for size in sizes if size not in times}
+    if not known:
+        return sizes[0]
+    best = min(known.values()) / NEAR
+    smallest = min((size for size, time in known.items() if time <= best), key=lambda size: (sum(size), known[size]))
+    if held in times and held in known and known[held] <= best and known[smallest] > STAYS * known[held]:
+        return held
+    return smallest
+
+
+def _work(job: JobView, times: Mapping[Pair, float]) -> float:
+    """Samples to go: as reported, else by the loss curve, else as many again as were trained."""
+    profile = job.profile
+    if profile.remaining is not None:
+        return profile.remaining
+    done = profile.done or 0.0
+    end = converged_at(profile.losses)
+    if end is not None:
+        return max(end - done, 0.1 * done)
+    unit = max(times.values(), default=0.0)  # of the slowest size, mostly the smallest
+    if not unit:
+        return 0.0
+    return max(done, (job.estimate_s if job.estimate_s is not None else UNKNOWN_S) / unit - done)
+
+
+def _workload(job: JobView) -> str:
+    """Whose measurements count for each other: those of an owner's jobs of one name."""
+    return f"{job.owner} {job.name}"
+
+
+def _noted(view: View) -> dict[str, dict[str, float]]:
+    """What all workloads have measured so far: the memo, with what is new; the newest workload goes last."""
+    notes: dict[str, dict[str, float]] = {}
+    if isinstance(view.memo, dict):
+        notes = {key: dict(sizes) for key, sizes in view.memo.items() if isinstance(sizes, dict)}
+    for job in view.jobs:
+        if not job.name:
+            continue
+        for one in job.profile.speeds:
+            sizes = notes.get(_workload(job), {})
+            size = f"{one.workers}+{one.servers}"
+            noted = sizes.get(size)
+            speed = float(f"{one.samples_per_s:.3g}")
+            if (noted is None and len(sizes) < SIZES) or (noted and abs(speed / noted - 1) > ANEW):
+                notes.pop(_workload(job), None)
+                notes[_workload(job)] = sizes | {size: speed}
+    return dict(list(notes.items())[-WORKLOADS:])
+
+
+def _with_kin(own: Mapping[Pair, float], noted: Mapping[str, float], *, servers: bool) -> Measured:
+    """Seconds by size: its own, and of other sizes what its kin has measured, in terms of its own speed."""
+    kin: dict[Pair, float] = {}
+    for size, speed in noted.items():
+        workers, _, count = size.partition("+")
+        if speed > 0 and (int(count) > 0) == servers:
+            kin[int(workers), int(count)] = 1 / speed
+    both = [own[size] / kin[size] for size in own if size in kin]
+    scale = median(both) if both else 1.0
+    times = {size: time * scale for size, time in kin.items()} | dict(own)
+    return tuple((size, float(f"{time:.3g}")) for size, time in sorted(times.items()))
