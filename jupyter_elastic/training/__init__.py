@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context as _context
 from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.training.membership import collective as _collective
 from jupyter_elastic.training.membership import formed as _formed
 from jupyter_elastic.training.membership import members as _members
@@ -38,6 +40,7 @@ from jupyter_elastic.training.run import run
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
 from jupyter_elastic.training.state import iterate as _iterate
+from jupyter_elastic.training.state import iterate_local as _iterate_local
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
 
@@ -122,6 +125,12 @@ def batches(
         if hasattr(framework, "collate_for"):
             own = framework.collate_for(data)
             collate = collate or own
+    if isinstance(data, _LocalShard):
+        if _context.logical_workers:
+            raise BadRequest("Logical workers share one data set, and each host's own can't be: leave one of them out.")
+        if not train:
+            return _own_evaluation(data, batch_size, micro_batch, collate)
+        return _iterate_local(data, batch_size, shuffle=shuffle, seed=seed, micro_batch=micro_batch, collate=collate)
     _data.length(data)
     balanced = _balanced(balance)
     if not train:
@@ -172,23 +181,71 @@ def _evaluation(
         yield _data.take(data, indices, collate)
 
 
-def shard(data: Any, *, even: bool = False) -> Any:
+def _own_evaluation(
+    data: _LocalShard, batch_size: int, micro_batch: int | None, collate: Callable[[list[Any]], Any] | None
+) -> Iterator[Any]:
+    ids = data.ids()
+    most = max(1, batch_size // size()) if micro_batch is None else micro_batch
+    for first in range(0, len(ids), most):
+        yield data.take(ids[first : first + most], collate)
+
+
+def shard(
+    data: Any,
+    *,
+    even: bool = False,
+    balance: str | None = None,
+    name: str | None = None,
+    storage: int | None = None,
+    pinned: int = 0,
+) -> Any:
     """This worker's contiguous part of a data set, in order. Ask for it again after a change of the group.
+
+    With `balance`, `data` is what this worker alone holds: each declares its own, and once their speeds and links are
+    measured, samples move to where they are computed soonest, if that pays in the epochs that are left. Make it once,
+    outside of the function under `training.run`, and give it to `batches`. All workers take the same number of steps,
+    each with a share of the batch that follows what it holds. Samples of a worker that leaves go with it; those that it
+    had received return to where they came from, and those that it had sent stay.
 
     Args:
         data: As for `batches`.
         even: Give all workers equally many samples, as `model.fit` with `training.keras.distributed` needs it. What is
             left out at the end are fewer samples than there are workers.
+        balance: `auto`, `ilp`, `lp` or `greedy`: how the moves are planned (`--balance` chooses instead of `auto`);
+            `none`: each worker keeps what it has. Default: `data` is the same on all workers.
+        name: Of the holder, another one on each worker; default: its local rank.
+        storage: The most samples that this worker can hold; None: no limit.
+        pinned: So many of the first samples never leave this worker.
 
     Returns:
-        The samples of this worker in the form of `data`.
+        The samples of this worker in the form of `data`; with `balance` a data set whose samples may move.
 
     Raises:
-        BadRequest: The arrays are of different lengths, or `data` has no length.
+        BadRequest: The arrays are of different lengths, `data` has no length (a stream), or a figure is impossible.
     """
+    if balance is not None:
+        return _local_shard(data, balance, name, storage, pinned)
     count = _data.length(data)
     start, end = _data.share(count - count % size() if even else count, rank(), size())
     return _data.take(data, np.arange(start, end))
+
+
+def _local_shard(data: Any, balance: str, name: str | None, storage: int | None, pinned: int) -> _LocalShard:
+    _balanced(balance)
+    solver = os.environ.get(BALANCE, balance) if balance == "auto" else balance
+    if "tensorflow" in sys.modules:
+        data = importlib.import_module("jupyter_elastic.training.tensorflow").indexable(data)
+    if hasattr(data, "iloc"):
+        raise BadRequest(
+            "training.shard(balance=...) moves rows of arrays: pass frame.to_numpy(), or a dict of columns."
+        )
+    count = _data.length(data)
+    if isinstance(pinned, bool) or not isinstance(pinned, int) or not 0 <= pinned <= count:
+        raise BadRequest(f"pinned={pinned!r}: it is how many of the {count} samples must stay.")
+    if storage is not None and (not isinstance(storage, int) or storage < count):
+        raise BadRequest(f"storage={storage!r}: this worker holds {count} samples already; give room for so many.")
+    origin = name or f"worker {os.environ.get('LOCAL_RANK', '0')}"
+    return _LocalShard(data, solver, origin=origin, storage=storage, pinned=pinned)
 
 
 def total(value: Any) -> Any:

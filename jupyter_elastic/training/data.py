@@ -16,6 +16,8 @@ import numpy as np
 
 from jupyter_elastic.types.errors import BadRequest
 
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -135,6 +137,11 @@ def take(
     if hasattr(data, "shape") or hasattr(data, "iloc"):
         return _rows(data, indices)
     return (collate or stack)([data[int(index)] for index in indices])
+
+
+def columnar(data: Any) -> bool:
+    """Whether samples are rows of arrays (or of tuples or dicts of them), not things of their own."""
+    return isinstance(data, tuple | dict) or hasattr(data, "shape")
 
 
 def stack(samples: list[Any]) -> Any:

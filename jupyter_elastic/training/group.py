@@ -88,6 +88,10 @@ class Group(Protocol):
         """
         ...
 
+    def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Send `parts[i]` to rank i; what each rank has sent here. All members call it, most with empty parts."""
+        ...
+
     def wrap(self, model: Any, **options: Any) -> Any:
         """The model, or one that calls it and adds its gradients up during `backward` (see `training.wrap`)."""
         ...
@@ -154,6 +158,10 @@ class SingleProcess:
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:  # noqa: ARG002
         """The tensors themselves."""
         return list(tensors)
+
+    def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
+        """`parts` themselves."""
+        return list(parts)
 
     def wrap(self, model: Any, **options: Any) -> Any:  # noqa: ARG002
         """The model itself."""

@@ -29,6 +29,8 @@ class Pace:
     def __init__(self) -> None:
         self.speeds: tuple[float, ...] | None = None
         """Samples/s of each rank when the shares were planned; None before that."""
+        self.generation = 0
+        """Counts the groups."""
         self.busy: tuple[float, ...] = ()
         """Seconds of its own that each rank took a turn, at the last look."""
         self.new_group()
@@ -36,6 +38,7 @@ class Pace:
     def new_group(self) -> None:
         """Another group has other members and other speeds."""
         self.speeds, self.busy = None, ()
+        self.generation += 1
         self.turns = 0
         self._forget()
 

@@ -19,9 +19,10 @@ from typing import Any, NoReturn
 import cloudpickle
 import numpy as np
 
-from jupyter_elastic.training import commit_blob, data, logical, session
+from jupyter_elastic.training import commit_blob, data, local_shards, logical, session
 from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
 from jupyter_elastic.training.group import Group, MembershipChanged
+from jupyter_elastic.training.local_shards import LocalShard
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.tracked import Tracked
@@ -600,21 +601,102 @@ def iterate(
         state._seed(seed, number, 0)
 
 
+def iterate_local(
+    shard: LocalShard,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    micro_batch: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+) -> Iterator[Any]:
+    """The batches of one pass over what all workers hold, each from its own samples (see `shard`)."""
+    state = context.state if isinstance(context.state, State) else None
+    if state is not None and state._iteration is not None:
+        raise BadRequest("A loop over a training.shard(..., balance=...) can't be within another loop over batches.")
+    start = 0 if state is None else state._enter(len(shard))
+    if start is None:
+        return
+    step = first = start
+    group = None if context.warming_up else context.group
+    rank = 0 if group is None else group.rank()
+    local_shards.agree(shard, group)
+    shard.begin_epoch(0 if context.state is None else int(context.state.epoch), start)
+    mine = object()
+    if state is not None:
+        state._iteration = mine
+    moved = True
+    try:
+        while moved:
+            moved = False
+            ids = shard.waiting(seed, shuffle=shuffle)
+            held = local_shards.counts(len(shard), group)
+            table = local_shards.shares(local_shards.counts(len(ids), group), batch_size)
+            if group is not None and group.size() > 1:
+                shard.share_company(rank, group, held)
+            at = 0
+            for row in table:
+                if state is not None:
+                    _look(state, step, first)
+                    context.begin_step()
+                    if moved := _rebalanced(shard, state):
+                        break
+                some, at = ids[at : at + int(row[rank])], at + int(row[rank])
+                if not context.warming_up:
+                    shard.mark(some, step)
+                for part, taken in local_shards.pieces(some, row, rank, step, micro_batch):
+                    if state is not None:
+                        context.micro_batch = taken
+                    yield shard.take(part, collate)
+                    context.require_group()
+                if state is not None:
+                    pace.end(max(1, len(some)))
+                    state._advance(int(row.sum()), step + 1, sum(held))
+                step += 1
+    finally:
+        if state is not None and state._iteration is mine:
+            state._iteration = context.micro_batch = None
+    if state is not None:
+        state._leave()
+
+
+def _rebalanced(shard: LocalShard, state: State) -> bool:
+    """Whether samples have moved before this turn, because the speeds of the workers are known or are others now."""
+    group = context.group
+    if shard.solver == "none" or group is None or context.warming_up or group.size() == 1:
+        return False
+    if not _told(group):
+        pace.begin()
+        return False
+    assert pace.speeds is not None
+    epochs = 1 if context.epochs is None else context.epochs - int(state.epoch)
+    moved = local_shards.rebalance(shard, group, pace.speeds, epochs, state.wanted)
+    if not moved:
+        pace.begin()
+    return moved
+
+
 def _sizes(total: int) -> list[int] | None:
     """The samples of each rank in a global batch, by the speeds that the members have told each other."""
     group = context.group
     if group is None or context.warming_up or group.size() == 1:
         return None
+    _told(group)
+    pace.begin()
+    return pace.sizes(total)
+
+
+def _told(group: Group) -> bool:
+    """Tell each other the speeds when it is time; whether they are other ones, to plan by."""
     if not context.reducers:
         raise BadRequest(
             "Shares by speed need gradients that are weighed by the samples of each worker: put the optimizer into "
             "training.State, or leave `balance` out."
         )
-    if pace.due:
-        mine = pace.figures(group.rank(), group.size())
-        pace.learn(collective(lambda: group.total(mine)))
-    pace.begin()
-    return pace.sizes(total)
+    if not pace.due:
+        return False
+    mine = pace.figures(group.rank(), group.size())
+    return pace.learn(collective(lambda: group.total(mine)))
 
 
 def _look(state: State, step: int, start: int) -> None:

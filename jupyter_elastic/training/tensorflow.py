@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from jupyter_elastic.training.data import stack
 from jupyter_elastic.training.group import Array
 from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types.errors import BadRequest
@@ -46,3 +47,21 @@ def collate_for(data: Any) -> None:
             "training.batches needs samples that can be taken by number, and a tf.data.Dataset is a stream. Pass "
             "arrays as (x, y), or a sequence with __len__ and __getitem__."
         )
+
+
+def indexable(data: Any) -> Any:
+    """A TensorFlow data set as arrays, read once; anything else as it is.
+
+    Raises:
+        BadRequest: It has no end, or nobody knows how long it is.
+    """
+    if not isinstance(data, tf.data.Dataset):
+        return data
+    count = int(data.cardinality())
+    if count < 0:
+        raise BadRequest(
+            "This tf.data.Dataset has no end, or does not say where it is, and samples that may move are known by "
+            "number. Bound it with `.take(n)` (or say so by `tf.data.experimental.assert_cardinality`), without "
+            "`.repeat()` and `.batch()`; or pass arrays."
+        )
+    return stack(list(data.as_numpy_iterator()))

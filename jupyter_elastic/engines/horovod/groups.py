@@ -114,6 +114,10 @@ class HorovodGroup:
         """The sum over all members."""
         raise NotImplementedError
 
+    def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Send each rank its part."""
+        raise NotImplementedError
+
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
         """Each tensor's sum or mean over all members."""
         raise NotImplementedError

@@ -42,6 +42,16 @@ class FrameworkGroup(HorovodGroup):
         result: Array = summed.numpy()
         return result
 
+    def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Send each rank its part."""
+        with tf.device("CPU:0"):
+            given = tf.constant(np.frombuffer(b"".join(parts), np.uint8))
+            splits = tf.constant([len(part) for part in parts], tf.int32)
+            taken, lengths = hvd.alltoall(given, splits, name="elastic.exchange")
+        ends = np.cumsum(lengths.numpy())
+        content = taken.numpy().tobytes()
+        return [content[end - length : end] for end, length in zip(ends, lengths.numpy(), strict=True)]
+
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
         """Each tensor's sum or mean over all members, one message for each type; within a traced step too."""
         result, by_type = list(tensors), dict[Any, list[int]]()

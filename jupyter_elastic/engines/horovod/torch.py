@@ -41,6 +41,13 @@ class FrameworkGroup(HorovodGroup):
         result: Array = hvd.allreduce(tensor, name="elastic.total", op=hvd.Sum).numpy()
         return result
 
+    def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Send each rank its part."""
+        given = torch.from_numpy(np.frombuffer(b"".join(parts), dtype=np.uint8).copy())
+        splits = torch.tensor([len(part) for part in parts], dtype=torch.int32)
+        taken, lengths = hvd.alltoall(given, splits, name="elastic.exchange")
+        return [bytes(part.numpy().tobytes()) for part in taken.split(lengths.tolist())]
+
     def allreduce(self, tensors: Sequence[Any], *, name: str, mean: bool = False) -> list[Any]:
         """Each tensor's sum or mean over all members, one message for each type and device."""
         by_kind: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}

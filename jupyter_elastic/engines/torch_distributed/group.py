@@ -141,6 +141,17 @@ class TorchGroup(WorkerGroup):
                 result[index] = piece.view_as(result[index])
         return result
 
+    def exchange(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Send each rank its part."""
+        lengths: Array = np.zeros((len(parts), len(parts)), dtype=np.int64)
+        lengths[self.rank()] = [len(part) for part in parts]
+        lengths = self.total(lengths)
+        mine = lengths[:, self.rank()].tolist()
+        given = torch.from_numpy(np.frombuffer(b"".join(parts), dtype=np.uint8).copy())
+        taken = torch.empty(sum(mine), dtype=torch.uint8)
+        dist.all_to_all_single(taken, given, mine, lengths[self.rank()].tolist())
+        return [bytes(part.numpy().tobytes()) for part in taken.split(mine)]
+
     def wrap(self, model: Any, **options: Any) -> Any:
         """The model in a `DistributedDataParallel` of this group; all have the same weights, so none are sent."""
         return _Overlapping(model, **{"init_sync": False, **options})

@@ -1,0 +1,505 @@
+"""`training.shard(local, balance=...)`: workers that hold data of their own, and the samples that move between them.
+
+A sample is known by the worker that it came from and its number there. It is one worker's at a time: the receiver's
+from the moment that its bytes are there and checked, and its sender only then gives it up. What a worker has sent it
+can still read, so it takes back what the receiver's death has left without an owner. Whatever a change of the group
+leaves behind (a sample that two workers hold, or none), all members settle when the next group begins to train.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from jupyter_elastic.balance.instance import Host, Instance
+from jupyter_elastic.balance.plan import Plan
+from jupyter_elastic.balance.solvers import solve
+from jupyter_elastic.training import data
+from jupyter_elastic.training.data import MicroBatch, Numbers
+from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.membership import collective
+from jupyter_elastic.training.pace import pace
+from jupyter_elastic.types.errors import BadRequest, EngineError
+
+CHUNK = 1 << 20
+"""Bytes that a worker sends another in one round, about."""
+MOST_BYTES = 64 << 20
+"""The most bytes of one message."""
+TRIES = 3
+"""How often a chunk is sent that arrives damaged."""
+PROBES = (1 << 16, 1 << 19, 1 << 22)
+"""Bytes by which a link is measured: the next size where one took less than `PROBE_S`."""
+PROBE_S = 0.02
+GAIN = 1.05
+"""A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
+_DIGEST = 16
+SampleId = tuple[str, int]
+"""The worker that a sample came from, and its number there."""
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """What a worker tells the others of its samples when a group begins to train."""
+
+    origin: str
+    own: int
+    """How many of its own samples it holds."""
+    received: dict[str, bytes]
+    """Numbers (int64) of others' samples that it holds, by the worker that they came from."""
+    storage: int | None
+    pinned: int
+    """How many of its own never leave it: those with the lowest numbers."""
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    """Samples on their way."""
+
+    ids: tuple[SampleId, ...]
+    trained: tuple[int, ...]
+    content: tuple[bytes, ...]
+    """Each a pickle by the sender, a worker of the same job."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What rank 0 has planned."""
+
+    plan: Plan | None = None
+    problem: str = ""
+
+
+@dataclass
+class Received:
+    """A sample that came from another worker."""
+
+    sample: Any
+    trained: int
+
+
+class LocalShard:
+    """The samples that this worker trains: its own, less what it has sent away, and what it has received.
+
+    Give it to `training.batches`. Its length and items are those of the samples that it holds now.
+    """
+
+    def __init__(
+        self,
+        content: Any,
+        solver: str,
+        *,
+        origin: str,
+        storage: int | None = None,
+        pinned: int = 0,
+    ) -> None:
+        self.content, self.solver = content, solver
+        self.count = data.length(content)
+        self.origin = ""
+        self.origin = f"{origin}.{self._fingerprint()}"
+        self.storage, self.pinned = storage, pinned
+        self.here: Array = np.ones(self.count, dtype=bool)
+        """Which of its own samples this worker holds."""
+        self.trained: Array = np.full(self.count, -1, dtype=np.int64)
+        """In which step of the present epoch each was trained; -1: not yet."""
+        self.received: dict[SampleId, Received] = {}
+        self.sent_samples = self.received_samples = 0
+        """Moved since the training began."""
+        self.plan: Plan | None = None
+        """The last one that was carried out."""
+        self._epoch = -1
+        self._links: tuple[int, tuple[tuple[float, ...], ...]] | None = None
+        """The generation whose links were measured, and their bandwidth."""
+        self._company: Any = None
+
+    def _fingerprint(self) -> str:
+        """Tells this data from other data under the same name."""
+        known = hashlib.blake2b(str(self.count).encode(), digest_size=4)
+        for number in range(0, self.count, max(1, self.count // 8)):
+            known.update(pickle.dumps(self._sample(("", number)), protocol=5))
+        return known.hexdigest()
+
+    def __len__(self) -> int:
+        return int(self.here.sum()) + len(self.received)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._sample(self.ids()[number])
+
+    def ids(self) -> list[SampleId]:
+        """The samples that this worker holds."""
+        return [(self.origin, int(number)) for number in np.flatnonzero(self.here)] + sorted(self.received)
+
+    # --- what a worker says of its samples, and what follows for all
+
+    def declare(self) -> Declaration:
+        """What the others are to know."""
+        by_origin: dict[str, list[int]] = {}
+        for origin, number in sorted(self.received):
+            by_origin.setdefault(origin, []).append(number)
+        return Declaration(
+            self.origin,
+            int(self.here.sum()),
+            {origin: _packed(numbers) for origin, numbers in by_origin.items()},
+            self.storage,
+            self.pinned,
+        )
+
+    def settle(self, rank: int, declared: Sequence[Declaration]) -> None:
+        """Give up what another member holds rightly, take back what nobody holds."""
+        origins = [one.origin for one in declared]
+        if len(set(origins)) != len(origins):
+            raise BadRequest(
+                "Two workers declare their data under one name: give each training.shard(..., name=...) a name of its "
+                "own, such as the host's."
+            )
+        elsewhere: set[int] = set()
+        for other, one in enumerate(declared):
+            if other == rank:
+                continue
+            elsewhere.update(_unpacked(one.received.get(self.origin, b"")).tolist())
+            for origin, packed in one.received.items() if other < rank else ():
+                for number in _unpacked(packed).tolist():
+                    self.received.pop((origin, number), None)
+        self.here[:] = True
+        self.here[np.array(sorted(elsewhere), dtype=np.int64)] = False
+
+    def begin_epoch(self, epoch: int, start: int) -> None:
+        """The epoch begins, or goes on with step `start`: what was trained in that step and later counts as not."""
+        if epoch != self._epoch:
+            start, self._epoch = 0, epoch
+        self.trained[self.trained >= start] = -1
+        for one in self.received.values():
+            one.trained = one.trained if one.trained < start else -1
+
+    def waiting(self, seed: int, *, shuffle: bool) -> list[SampleId]:
+        """The samples that are still to be trained in this epoch, in the order of their training."""
+        found = [(self.origin, int(number)) for number in np.flatnonzero(self.here & (self.trained < 0))]
+        found += sorted(key for key, one in self.received.items() if one.trained < 0)
+        if shuffle:
+            mixed = np.random.default_rng([seed, self._epoch, len(found)]).permutation(len(found))
+            found = [found[int(number)] for number in mixed]
+        return found
+
+    def mark(self, ids: Sequence[SampleId], step: int) -> None:
+        """These are trained in this step."""
+        for key in ids:
+            if key in self.received:
+                self.received[key].trained = step
+            else:
+                self.trained[key[1]] = step
+
+    # --- content
+
+    def take(self, ids: Sequence[SampleId], collate: Callable[[list[Any]], Any] | None) -> Any:
+        """A batch of these samples, in the data's own form; without any, one sample for company."""
+        own = np.array([number for origin, number in ids if origin == self.origin], dtype=np.int64)
+        others = [self.received[key].sample for key in ids if key[0] != self.origin]
+        if not ids:
+            others = [self._company] if self._company is not None else [self._sample(self.ids()[0])]
+        if not data.columnar(self.content):
+            return (collate or data.stack)([self.content[int(number)] for number in own] + others)
+        parts = ([data.take(self.content, own)] if len(own) else []) + others
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _sample(self, key: SampleId) -> Any:
+        if key[0] != self.origin:
+            return self.received[key].sample
+        if data.columnar(self.content):
+            return data.take(self.content, np.array([key[1]]))
+        return self.content[key[1]]
+
+    def share_company(self, rank: int, group: Group, counts: Sequence[int]) -> None:
+        """Where a member holds nothing, all get a sample that it can compute with and that counts for nothing."""
+        self._company = None
+        if all(counts) or not any(counts):
+            return
+        giver = next(number for number, count in enumerate(counts) if count)
+        mine = pickle.dumps(self._sample(self.ids()[0])) if rank == giver else b""
+        self._company = pickle.loads(gathered(group, mine)[giver])  # noqa: S301  by a worker of this job
+
+    def movable(self) -> list[SampleId]:
+        """The samples that may leave this worker, those first that wait for their training."""
+        free = self.here.copy()
+        free[: self.pinned] = False
+        numbers = np.flatnonzero(free)
+        order = np.argsort(self.trained[numbers] >= 0, kind="stable")
+        return [(self.origin, int(number)) for number in numbers[order]] + sorted(self.received)
+
+    def pack(self, ids: Sequence[SampleId]) -> bytes:
+        """These samples as a message that says whether it came through."""
+        if not ids:
+            return b""
+        content = []
+        for key in ids:
+            content.append(pickle.dumps(self._sample(key), protocol=5))
+            if len(content[-1]) > MOST_BYTES // 2:
+                raise BadRequest(
+                    f"Sample {key[1]} of {key[0]} has {len(content[-1]):,} bytes, and a sample that moves may have "
+                    f"{MOST_BYTES // 2:,}. Keep them where they are (balance='none', or pinned), or declare paths of "
+                    "files that all hosts reach instead of their content."
+                )
+        trained = [self.received[k].trained if k in self.received else int(self.trained[k[1]]) for k in ids]
+        body = msgspec.msgpack.encode(_Chunk(tuple(ids), tuple(trained), tuple(content)))
+        return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body
+
+    def unpack(self, message: bytes) -> bool:
+        """Take samples in; False, and none of them, when the message is not what was sent."""
+        if not message:
+            return True
+        digest, body = message[:_DIGEST], message[_DIGEST:]
+        if len(message) > MOST_BYTES or hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:
+            return False
+        chunk = msgspec.msgpack.decode(body, type=_Chunk)
+        for key, trained, content in zip(chunk.ids, chunk.trained, chunk.content, strict=True):
+            if key[0] == self.origin:
+                self.here[key[1]], self.trained[key[1]] = True, trained
+            else:
+                self.received[key] = Received(pickle.loads(content), trained)  # noqa: S301  by a worker of this job
+        self.received_samples += len(chunk.ids)
+        return True
+
+    def give_up(self, ids: Sequence[SampleId]) -> None:
+        """These are another worker's now."""
+        for key in ids:
+            if key[0] == self.origin:
+                self.here[key[1]] = False
+            else:
+                del self.received[key]
+        self.sent_samples += len(ids)
+
+
+# --- all members together
+
+
+def gathered(group: Group, mine: bytes) -> list[bytes]:
+    """What each member gives, by rank."""
+    return collective(lambda: group.exchange([mine] * group.size()))
+
+
+def agree(shard: LocalShard, group: Group | None) -> list[Declaration]:
+    """Settle who holds what, when a group begins to train; returns what the members have declared."""
+    if group is None or group.size() == 1:
+        shard.settle(0, [shard.declare()])
+        return [shard.declare()]
+    found = gathered(group, msgspec.msgpack.encode(shard.declare()))
+    declared = [msgspec.msgpack.decode(one, type=Declaration) for one in found]
+    shard.settle(group.rank(), declared)
+    return declared
+
+
+def counts(mine: int, group: Group | None) -> list[int]:
+    """A number of each member's, by rank."""
+    if group is None or group.size() == 1:
+        return [mine]
+    numbers: Numbers = np.zeros(group.size(), dtype=np.int64)
+    numbers[group.rank()] = mine
+    return [int(number) for number in collective(lambda: group.total(numbers))]
+
+
+def shares(waiting: Sequence[int], batch_size: int) -> Numbers:
+    """How many samples each member computes in each step, so that all come to their end in the same one.
+
+    Args:
+        waiting: Samples that each member has still to train.
+        batch_size: Of the global batch.
+
+    Returns:
+        (steps, members): each row adds up to `batch_size`, the last one to what is left; each column to `waiting`.
+    """
+    places = np.concatenate([(np.arange(count) + 0.5) / max(count, 1) for count in waiting])
+    owners = np.repeat(np.arange(len(waiting)), waiting)[np.argsort(places, kind="stable")]
+    steps = math.ceil(len(owners) / batch_size)
+    found: Numbers = np.zeros((steps, len(waiting)), dtype=np.int64)
+    np.add.at(found, (np.arange(len(owners)) // batch_size, owners), 1)
+    return found
+
+
+def pieces(
+    ids: Sequence[SampleId], row: Numbers, rank: int, step: int, micro_batch: int | None
+) -> Iterator[tuple[list[SampleId], MicroBatch]]:
+    """A member's part of one step in pieces, equally many on all members, each with its weight."""
+    assert len(ids) == row[rank]
+    total = int(row.sum())
+    number = 1 if micro_batch is None else math.ceil(int(row.max()) / micro_batch)
+    for part in range(number):
+        first, behind = data.share(len(ids), part, number)
+        some = list(ids[first:behind])
+        places: Numbers = np.arange(first, behind, dtype=np.int64)
+        yield some, MicroBatch(step, places, len(some) / total, total, part == number - 1, number == 1)
+
+
+def measured_bandwidth(group: Group) -> tuple[tuple[float, ...], ...]:
+    """Bytes/s from each member to each other, by a short transfer over every link, one at a time."""
+    rank, size = group.rank(), group.size()
+    empty = min(_seconds(group, [b""] * size) for _ in range(3))
+    found = [[0.0] * size for _ in range(size)]
+    for sender in range(size):
+        for receiver in range(size):
+            for length in PROBES if sender != receiver else ():
+                parts = [b"\0" * length if rank == sender and to == receiver else b"" for to in range(size)]
+                took = max(_seconds(group, parts) - empty, 1e-5)
+                found[sender][receiver] = length / took
+                if took > PROBE_S:
+                    break
+    return tuple(map(tuple, found))
+
+
+def _seconds(group: Group, parts: list[bytes]) -> float:
+    """How long an exchange takes for the one whom it takes longest."""
+    ready = np.zeros(1)
+    collective(lambda: group.total(ready))
+    began = time.monotonic()
+    collective(lambda: group.exchange(parts))
+    return max(_floats(group, time.monotonic() - began))
+
+
+def _floats(group: Group, mine: float) -> list[float]:
+    values = np.zeros(group.size())
+    values[group.rank()] = mine
+    return [float(value) for value in collective(lambda: group.total(values))]
+
+
+def rebalance(
+    shard: LocalShard, group: Group, speeds: Sequence[float], epochs: int, wanted: Callable[[], bool]
+) -> bool:
+    """Plan where the samples should lie for what is left of the training, and move them if that pays.
+
+    Args:
+        shard: This worker's.
+        group: Of more than one member, all of which call this.
+        speeds: Samples/s of each, as measured.
+        epochs: That are left, the present one among them.
+        wanted: Whether this worker knows of a change of the group, for which a transfer ends early.
+
+    Returns:
+        Whether any sample moved; the same on all members.
+    """
+    declared = agree(shard, group)
+    held = counts(len(shard), group)
+    if max(n / s for n, s in zip(held, speeds, strict=True)) < GAIN * sum(held) / sum(speeds):
+        return False
+    size = counts(_mean_bytes(shard), group)
+    if shard._links is None or shard._links[0] != pace.generation:
+        shard._links = (pace.generation, measured_bandwidth(group))
+    mine = _Answer()
+    if group.rank() == 0:
+        try:
+            mine = _Answer(planned(declared, held, speeds, shard._links[1], max(size), epochs, shard.solver))
+        except BadRequest as refused:
+            mine = _Answer(problem=str(refused))
+    answer = msgspec.msgpack.decode(collective(lambda: group.broadcast(msgspec.msgpack.encode(mine))), type=_Answer)
+    plan = answer.plan
+    if plan is None:
+        warnings.warn(f"no samples move: {answer.problem}", stacklevel=2)
+        return False
+    if not plan.moves or plan.total_s * GAIN > plan.without_s:
+        return False
+    shard.plan = plan
+    origins = [one.origin for one in declared]
+    amounts = {(origins.index(m.sender), origins.index(m.receiver)): m.samples for m in plan.moves}
+    transfer(shard, group, amounts, max(size), wanted)
+    return True
+
+
+def planned(
+    declared: Sequence[Declaration],
+    held: Sequence[int],
+    speeds: Sequence[float],
+    bandwidth: tuple[tuple[float, ...], ...],
+    sample_bytes: float,
+    epochs: int,
+    solver: str,
+) -> Plan:
+    """The plan for what the members hold now."""
+    hosts = []
+    for one, count, speed in zip(declared, held, speeds, strict=True):
+        storage = None if one.storage is None else max(one.storage, count)
+        hosts.append(Host(one.origin, count, speed, storage, min(one.pinned, count)))
+    return solve(Instance(tuple(hosts), bandwidth, sample_bytes, max(1, epochs)), solver, budget_s=2.0)
+
+
+def transfer(
+    shard: LocalShard,
+    group: Group,
+    amounts: dict[tuple[int, int], int],
+    sample_bytes: float,
+    wanted: Callable[[], bool],
+) -> None:
+    """Carry out a plan in rounds, in each of which every pair moves the same part of what it has to move.
+
+    A round is the most that is on its way: nobody sends before all have taken in what they were sent. Ends early, with
+    every sample at one of the two, when a member knows of a change of the group.
+    """
+    rank = group.rank()
+    rounds = max(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values())
+    free = shard.movable()
+    outgoing: dict[int, list[SampleId]] = {}
+    for (sender, receiver), samples in sorted(amounts.items()):
+        if sender == rank:
+            outgoing[receiver], free = free[:samples], free[samples:]
+    for number in range(max(1, rounds)):
+        parts = {
+            to: [ids[i] for i in range(*data.share(len(ids), number, max(1, rounds)))] for to, ids in outgoing.items()
+        }
+        for _try in range(TRIES):
+            damaged, change = _round(shard, group, parts, wanted)
+            parts = {to: ids for to, ids in parts.items() if damaged[rank, to]}
+            if not damaged.any():
+                break
+        else:
+            raise EngineError(f"samples arrive damaged from another worker, {TRIES} times in a row; they stay there")
+        if change:
+            return
+
+
+def _round(
+    shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wanted: Callable[[], bool]
+) -> tuple[Array, bool]:
+    """Send each member its part, and give up what it has; which parts, by sender and receiver, arrived damaged."""
+    rank, size = group.rank(), group.size()
+    messages = [shard.pack(parts.get(to, [])) for to in range(size)]
+    arrived = collective(lambda: group.exchange(messages))
+    mine = np.zeros((size, size + 1))
+    mine[:, rank] = [not shard.unpack(message) for message in arrived]
+    mine[rank, size] = float(wanted())
+    verdict = collective(lambda: group.total(mine))
+    for to, ids in parts.items():
+        if not verdict[rank, to]:
+            shard.give_up(ids)
+    return verdict[:, :size], bool(verdict[:, size].any())
+
+
+def _mean_bytes(shard: LocalShard) -> int:
+    ids = shard.ids()
+    some = ids[:: max(1, len(ids) // 8)][:8]
+    return math.ceil(sum(len(pickle.dumps(shard._sample(key), protocol=5)) for key in some) / max(1, len(some)))
+
+
+def _packed(numbers: Any) -> bytes:
+    return bytes(np.asarray(numbers, dtype=np.int64).tobytes())
+
+
+def _unpacked(packed: bytes) -> Numbers:
+    numbers: Numbers = np.frombuffer(packed, dtype=np.int64)
+    return numbers
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    first = parts[0]
+    if isinstance(first, tuple):
+        return tuple(_joined([part[column] for part in parts]) for column in range(len(first)))
+    if isinstance(first, dict):
+        return {name: _joined([part[name] for part in parts]) for name in first}
+    if isinstance(first, list):
+        return [row for part in parts for row in part]
+    if type(first).__module__ == "torch":
+        import torch
+
+        return torch.cat(list(parts))
+    joined: Array = np.concatenate(parts)
+    return joined
