@@ -5,7 +5,7 @@ that any number of them needs no root.
 
 Whoever floods also takes processor time, which the other user's own process and the daemon lack on a small machine
 whatever the daemon does. So each flood has a control, a process that takes as much and asks nothing: the ratio to it is
-the daemon's part.
+the daemon's part. Beside that stands what a busy machine does not change: the processor time of the daemon's turns.
 """
 
 from __future__ import annotations
@@ -70,17 +70,22 @@ FLOODS: dict[str, Callable[[int], wire.AnyAsk]] = {
 class Pool:
     """A daemon that several users share, each known by a key."""
 
-    def __init__(self, folder: Path, *arguments: str, users: tuple[str, ...] = ("ann", "bob", "carl")) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, users: tuple[str, ...] = ("ann", "bob", "carl"), measured: bool = False
+    ) -> None:
+        """`measured`: with `turns`."""
         self.folder = folder
         self.keys = {user: zmq.curve_keypair() for user in users}
         table = folder / "keys.txt"
         table.write_text("".join(f"{public.decode()} {user}\n" for user, (public, _) in self.keys.items()))
         environment = {**os.environ, paths.DIR_VARIABLE: str(folder / "pool")}
-        command = [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", "4", *arguments]
+        self._turns = folder / "turns.json"
+        module = ["benchmarks.turns", str(self._turns)] if measured else ["jupyter_elastic.scheduler"]
+        command = [sys.executable, "-m", *module, "--slots", "4", *arguments]
         with (folder / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--tcp", "tcp://127.0.0.1:0", "--keys", str(table)],
-                stdin=subprocess.DEVNULL, stderr=log, env=environment,
+                stdin=subprocess.DEVNULL, stderr=log, env=environment, cwd=Path(__file__).parents[1],
             )  # fmt: skip
         before = os.environ.get(paths.DIR_VARIABLE)
         os.environ[paths.DIR_VARIABLE] = str(folder / "pool")
@@ -128,17 +133,29 @@ class Pool:
         tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
+    @contextlib.contextmanager
+    def turns(self) -> Iterator[list[float]]:
+        """The processor time of each turn of the daemon's loop meanwhile, in seconds; filled in at the end."""
+        found: list[float] = []
+        self._turns.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        yield found
+        self.process.send_signal(signal.SIGUSR2)
+        while not self._turns.exists():
+            time.sleep(0.01)
+        found += json.loads(self._turns.read_bytes())
+
     def close(self) -> None:
         self.process.terminate()
         self.process.wait()
 
 
 @contextlib.contextmanager
-def a_pool(*arguments: str, users: tuple[str, ...] = ("ann", "bob", "carl")) -> Iterator[Pool]:
+def a_pool(*arguments: str, users: tuple[str, ...] = ("ann", "bob", "carl"), measured: bool = False) -> Iterator[Pool]:
     """A fresh one on this disk."""
     folder = Path(tempfile.mkdtemp(prefix="je-crowd-", dir=Path(__file__).parent))
     try:
-        pool = Pool(folder, *arguments, users=users)
+        pool = Pool(folder, *arguments, users=users, measured=measured)
         try:
             yield pool
         finally:
@@ -296,6 +313,19 @@ def running(*arguments: str) -> Iterator[psutil.Process]:
         process.wait()
 
 
+@contextlib.contextmanager
+def a_busy_pool(*, measured: bool = False) -> Iterator[tuple[Pool, zmq.Socket[bytes]]]:
+    """One with the jobs of two users, and a socket of a third."""
+    with a_pool("--max-jobs", "1000000", measured=measured) as pool:
+        with pool.dealer("ann") as ann:
+            submit_many(ann, QUEUED)
+        with pool.dealer("carl") as carl:
+            submit_many(carl, QUEUED, "carl's")
+        with pool.dealer("bob") as bob:
+            acknowledgements(bob, 50)
+            yield pool, bob
+
+
 def floods(rounds: int, *only: str) -> list[dict[str, Any]]:
     """The 95th percentile of one user's acknowledgements while another floods.
 
@@ -305,28 +335,22 @@ def floods(rounds: int, *only: str) -> list[dict[str, Any]]:
     quiet: list[float] = []
     during: dict[str, list[float]] = {kind: [] for kind in kinds}
     beside: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with a_pool("--max-jobs", "1000000") as pool:
-        with pool.dealer("ann") as ann:
-            submit_many(ann, QUEUED)
-        with pool.dealer("carl") as carl:
-            submit_many(carl, QUEUED, "carl's")
-        with pool.dealer("bob") as bob:
-            acknowledgements(bob, 50)
-            for _ in range(rounds):
-                for kind in kinds:
-                    time.sleep(6)  # until the one who floods may ask again
-                    quiet.append(p95(acknowledgements(bob, ACKS)) * 1000)
-                    with flooding(pool, kind) as process:
-                        used, began = sum(process.cpu_times()[:2]), time.monotonic()
-                        during[kind].append(p95(acknowledgements(bob, ACKS)) * 1000)
-                        cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
-                    with running("burn", str(max(cores, 0.01))):
-                        beside[kind].append(p95(acknowledgements(bob, ACKS)) * 1000)
-                    print(
-                        f"   {kind}: {during[kind][-1]:.1f} ms; as much work elsewhere ({cores:.2f} cores) "
-                        f"{beside[kind][-1]:.1f}, quiet {quiet[-1]:.1f}",
-                        flush=True,
-                    )
+    with a_busy_pool() as (pool, bob):
+        for _ in range(rounds):
+            for kind in kinds:
+                time.sleep(6)  # until the one who floods may ask again
+                quiet.append(p95(acknowledgements(bob, ACKS)) * 1000)
+                with flooding(pool, kind) as process:
+                    used, began = sum(process.cpu_times()[:2]), time.monotonic()
+                    during[kind].append(p95(acknowledgements(bob, ACKS)) * 1000)
+                    cores = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - began)
+                with running("burn", str(max(cores, 0.01))):
+                    beside[kind].append(p95(acknowledgements(bob, ACKS)) * 1000)
+                print(
+                    f"   {kind}: {during[kind][-1]:.1f} ms; as much work elsewhere ({cores:.2f} cores) "
+                    f"{beside[kind][-1]:.1f}, quiet {quiet[-1]:.1f}",
+                    flush=True,
+                )
     name = "p95 of an acknowledgement, another floods: {}"
     return [
         figure
@@ -336,6 +360,36 @@ def floods(rounds: int, *only: str) -> list[dict[str, Any]]:
             row(name.format(kind), "ms", during[kind], beside[kind], "as much work that asks nothing", "<= 2"),
         )
     ]
+
+
+def longest_turns(rounds: int, *only: str) -> list[dict[str, Any]]:
+    """How long, in processor time, a turn of the daemon is that another user's ask may have to wait for."""
+    kinds = only or (*FLOODS, "silent connections")
+    quiet: list[float] = []
+    during: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with a_busy_pool(measured=True) as (pool, bob):
+        for _ in range(rounds):
+            for kind in kinds:
+                time.sleep(6)
+                with pool.turns() as turns:
+                    acknowledgements(bob, ACKS)
+                quiet.append(found_in(turns) * 1000)
+                with flooding(pool, kind), pool.turns() as turns:
+                    acknowledgements(bob, ACKS)
+                during[kind].append(found_in(turns) * 1000)
+                print(f"   {kind}: {during[kind][-1]:.2f} ms, quiet {quiet[-1]:.2f}", flush=True)
+    name = "processor time of the turn that an ask may have to wait for, another floods: {}"
+    return [row(name.format(kind), "ms", during[kind], quiet, "nobody floods", "") for kind in kinds]
+
+
+def found_in(turns: list[float]) -> float:
+    """The length of turn below which are 99 of 100 moments at which the loop is busy."""
+    left = sum(turns) * 0.01
+    for turn in sorted(turns, reverse=True):
+        left -= turn
+        if left < 0:
+            return turn
+    return 0.0
 
 
 # --- memory, wake-ups -------------------------------------------------------------------------------------------------
@@ -441,6 +495,7 @@ def idle(rounds: int) -> list[dict[str, Any]]:
 
 PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
     "floods": floods,
+    "turns": longest_turns,
     "connections": crowd_of_connections,
     "queue": long_queue,
     "idle": idle,

@@ -32,7 +32,7 @@ class Guard(NamedTuple):
     new: str
     """What the place is without the guard."""
     test: str
-    """Below `tests/`: `file::test`."""
+    """Below `tests/`: `file::test`, or `file::test[case]`."""
 
     def removed(self, root: Path) -> str:
         """The file without the guard; ValueError when the guard isn't there exactly once."""
@@ -46,6 +46,10 @@ AUTH = "unit/scheduler/test_auth.py::test_rights_of_a_shared_pool"
 LEASES = "unit/scheduler/test_leases.py"
 LIMITS = "live/daemon/test_limits.py"
 HOSTILE = "live/daemon/test_hostile.py"
+HUB = "hub/test_service.py"
+KEYS = "live/daemon/test_registered_keys.py"
+SLOTS = "live/daemon/test_slot_agent.py"
+LEFT = f"{SLOTS}::test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in[1]"
 VISIBLE = "unit/scheduler/test_visibility.py"
 GUARDS = (
     # leases: a slot comes back, and only when nothing of its attempt lives
@@ -198,6 +202,57 @@ GUARDS = (
     Guard("a table of keys costs no more than its bad line", "scheduler/auth.py",
           "len(fields) != 2 or len(fields[0]) != 40", "False",
           "unit/scheduler/test_auth.py::test_a_wrong_line_is_named"),
+    # what administrators alone do
+    Guard("others drain nothing", "scheduler/auth.py",
+          "        if not self.is_admin(caller):\n            raise NotAllowed(\n"
+          '                f"only an administrator ({self._admins()}) may drain slots',
+          "        if False:\n            raise NotAllowed(\n"
+          '                f"only an administrator ({self._admins()}) may drain slots',
+          "live/daemon/test_administration.py::test_only_administrators_drain_and_everybody_sees_why"),
+    Guard("a drained slot takes nothing new", "scheduler/core/state.py",
+          "return not self.out and not self.drained", "return not self.out",
+          "unit/core/test_drains.py::test_a_job_gets_the_slots_beside_a_drained_one"),
+    Guard("others register no keys", "scheduler/auth.py",
+          "if isinstance(caller, Guest) or not self.is_admin(caller):", "if False:",
+          f"{KEYS}::test_a_registered_key_has_its_users_name_and_rights_and_no_more"),
+    # users of a Hub
+    Guard("a key may what its token may", "scheduler/auth.py",
+          'if isinstance(caller, Guest) and not self._may(caller, "submit"):', "if False:",
+          f"{KEYS}::test_a_registered_key_has_its_users_name_and_rights_and_no_more"),
+    Guard("nobody of a Hub is called as an administrator", "scheduler/auth.py",
+          'if user in self.admins and "administer" not in rights:', "if False:",
+          f"{KEYS}::test_users_services_and_administrators_of_one_name_are_kept_apart"),
+    Guard("a service of a user's name is somebody else", "scheduler/requests.py",
+          'return name if kind == "user" else SERVICE + name', "return name",
+          f"{KEYS}::test_users_services_and_administrators_of_one_name_are_kept_apart"),
+    Guard("a UNIX user of a Hub's user's name is somebody else", "scheduler/daemon.py",
+          "return self.rights.ids.get(name, GUEST)", "return None",
+          f"{KEYS}::test_a_unix_user_who_is_called_as_a_hubs_user_is_somebody_else"),
+    Guard("who may not use the Hub's service is not served", "hub/visitors.py",
+          "if not auth.check_scopes(auth.access_scopes, model):", "if False:",
+          f"{HUB}::test_what_a_client_lacks_is_said_at_once"),
+    Guard("asks of a Hub's user are limited", "hub/visitors.py",
+          '        rates.ask(f"{found.kind}:{found.name}")\n', "",
+          f"{HUB}::test_a_flood_of_one_user_is_refused_and_others_get_through"),
+    # slots that root guards
+    Guard("who has no lease gets into no group", "slot_agent/agent.py",
+          "            if not self._holds(peer, ask):\n                raise",
+          "            if ask.slot not in self._leases:\n                raise", LEFT),
+    Guard("a lease is its user's", "slot_agent/agent.py",
+          "lease[1:] == (ask.job, ask.attempt, peer.uid)", "lease[1:3] == (ask.job, ask.attempt)",
+          LEFT),
+    Guard("what is left of a lease is ended", "slot_agent/agent.py",
+          "[self._cgroups.end_others(kept.get(name), name) for name in self._cgroups.names()]", "[True]",
+          LEFT),
+    Guard("a slot's device is nobody else's", "slot_agent/cgroups.py",
+          "            self._rules.deny(group, [device for other, device in devices.items() if other != name])\n", "",
+          f"{SLOTS}::test_a_worker_opens_the_device_of_its_slot_and_no_other[1]"),
+    Guard("asks of the slot agent are limited", "slot_agent/agent.py",
+          "if self._asking[peer.uid] < MOST_BY_USER and", "if",
+          f"{SLOTS}::test_nobody_is_kept_waiting_by_garbage_and_silence[1]"),
+    Guard("the slot agent's folder is root's", "slot_agent/agent.py",
+          "if info.st_uid != 0 or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):", "if False:",
+          f"{SLOTS}::test_where_it_can_not_guard_it_says_so"),
 )  # fmt: skip
 
 

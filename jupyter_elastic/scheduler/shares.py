@@ -153,10 +153,22 @@ class SharesFile:
 def read_shares(path: Path) -> Shares:
     """The shares in a TOML file; BadRequest names the file, what is wrong and where."""
     try:
-        shares = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Shares)
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
         raise BadRequest(f"--shares: {path} can't be read ({problem})") from problem
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
+    except tomllib.TOMLDecodeError as problem:
+        raise BadRequest(f"--shares: {path}: {problem}") from problem
+    default = said.get("default")
+    for name in ("weight", "quota"):
+        if isinstance(default, dict) and name in default:
+            what = "weight 1, against which others' count" if name == "weight" else "no quota"
+            raise BadRequest(
+                f"--shares: {path}: [default] has no `{name}`: who is not named has {what}; "
+                f"write `{name}` under [users.NAME] or [groups.NAME]"
+            )
+    try:
+        shares = msgspec.convert(said, Shares)
+    except msgspec.ValidationError as problem:
         raise BadRequest(f"--shares: {path}: {problem}") from problem
     both = sorted(shares.users.keys() & shares.groups.keys())
     if both:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cProfile import Profile
 from time import perf_counter
 
 import msgspec
@@ -68,6 +69,16 @@ def test_lists() -> None:
     assert [info.job for info in pool.core.jobs(job=jobs[0])] == jobs[:1]
     with pytest.raises(NotFound):
         pool.core.jobs(job=77)
+
+
+def test_a_submit_costs_the_same_however_long_the_queue_is() -> None:
+    core, calls = Harness(host("a", 2)).core, []
+    for number in range(2_000):
+        submit = Submit(at=float(number), by="ann", id=f"key {number}", spec=job_spec(1, 1))
+        with Profile(builtins=True) as profile:
+            core.step(submit)
+        calls.append(sum(entry.callcount for entry in profile.getstats()))
+    assert max(calls[1_000:]) <= calls[1]
 
 
 def test_a_job_is_drawn_again_only_when_an_event_has_changed_it() -> None:

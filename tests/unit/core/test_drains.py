@@ -56,6 +56,14 @@ def test_a_drained_slot_takes_nothing_new_and_says_why_until_it_is_undrained() -
     assert pool.job(job).slots == ("lab:0", "lab:1")
 
 
+def test_a_job_gets_the_slots_beside_a_drained_one() -> None:
+    pool = Harness(host("lab", 2))
+    drain(pool, "lab:0")
+    job = pool.submit(1, 1)
+    pool.plan({job: 1})
+    assert pool.job(job).slots == ("lab:1",)
+
+
 def test_an_elastic_job_shrinks_off_at_once_and_the_slot_is_nobody_elses() -> None:
     pool = Harness(host("lab", 2))
     job = pool.running(2)

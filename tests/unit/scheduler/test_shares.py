@@ -66,7 +66,11 @@ def test_the_most_slots_of_a_user_stand_under_the_user_or_the_default_and_the_gr
         ("[users.ada]\nwieght = 1", "unknown field `wieght`"),
         ("[users.ada]\npriority = -1", ">= 0"),
         ("[default]\nmax_time_s = 0", "> 0"),
-        ("[default]\nweight = 2", "unknown field `weight`"),
+        (
+            "[default]\nweight = 2",
+            "weight 1, .*write `weight` under .users.NAME. or .groups.NAME.",
+        ),
+        ("[default]\nquota = 2", "who is not named has no quota; write `quota` under .users.NAME."),
         ("[users.ada]\nmax_slots = 0", ">= 1"),
         ("[users.ada]\nmax_jobs = -1", ">= 0"),
         ("[users.ada]\nmax_jobs = 1.5", "Expected `int"),
