@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-UID = 54321
+UID = 30_000 + os.getpid() % 30_000
+"""Another than that of tests that run at the same time."""
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
 
 
