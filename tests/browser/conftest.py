@@ -80,6 +80,18 @@ def kernel(request: pytest.FixtureRequest) -> str:
 
 both_kernels = pytest.mark.parametrize("kernel", ["python3", OLDER], indirect=True)
 """For what depends on how ipykernel hands messages to a busy kernel."""
+EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+older_kernel_too = pytest.mark.parametrize(
+    "kernel",
+    [
+        "python3",
+        pytest.param(OLDER, marks=pytest.mark.skipif(not EVERYTHING, reason="JUPYTER_ELASTIC_TEST_EVERYTHING")),
+    ],
+    indirect=True,
+)
+"""For what does not."""
+THEMES = ("JupyterLab Dark", "JupyterLab Light")
+"""The one that every test begins with is the last."""
 
 
 class Notebook:
@@ -134,6 +146,12 @@ class Notebook:
     def save(self) -> None:
         """Save the file."""
         self.wait_command("docmanager:save")
+
+    def pictures(self, *names: str) -> None:
+        """Keep a screenshot in each of the `THEMES`."""
+        for theme, name in zip(THEMES, names, strict=True):
+            self.wait_command("apputils:change-theme", theme=theme)
+            self.picture(name)
 
     def picture(self, name: str) -> None:
         """Keep a screenshot among the artefacts, once a change of theme is over."""

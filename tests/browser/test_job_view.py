@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import ipykernel
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OLDER, both_kernels
+from tests.browser.conftest import OLDER, both_kernels, older_kernel_too
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -33,7 +32,7 @@ def steps(count: int, options: str = "", then: str = "") -> str:
     return STEPS.format(steps=count, options=options, then=then)
 
 
-@both_kernels
+@older_kernel_too
 def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -> None:
     held = f"while step in (20, 40) and not os.path.exists(f'{tmp_path}/{{step}}'): time.sleep(0.1)"
     book = notebook(LOAD, steps(60, then=held))
@@ -110,7 +109,7 @@ def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page:
     book.command("notebook:interrupt-kernel")
 
 
-@both_kernels
+@older_kernel_too
 def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     book = notebook(LOAD, steps(3000, "--detach"))
     book.run_all()
@@ -175,20 +174,16 @@ def test_a_failure_is_shown_once_by_the_cell_or_else_by_the_view(notebook: Any, 
         book.open()
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page, theme: str) -> None:
+def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page) -> None:
     cell = steps(4, '--name "<b>bold</b>-💥"')
-    short = theme.rpartition(" ")[2].lower()
     book = notebook(LOAD, cell)
-    book.wait_command("apputils:change-theme", theme=theme)
     book.run_all()
     view = page.locator(VIEW)
     expect(view.locator(".je-head")).to_contain_text("<b>bold</b>-💥")
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
-    book.picture(f"job-{short}")
+    book.pictures("job-dark", "job-light")
     page.set_viewport_size({"width": 400, "height": 800})
     book.command("application:toggle-left-area")
     expect(view).to_be_visible()
-    book.picture(f"job-{short}-400px")
+    book.pictures("job-dark-400px", "job-light-400px")
     page.set_viewport_size({"width": 1400, "height": 900})
-    book.wait_command("apputils:change-theme", theme="JupyterLab Light")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from jupyter_elastic.protocol import wire
@@ -64,14 +63,12 @@ def test_an_old_server_extension_is_named_and_the_kernel_serves(notebook: Any, p
     expect(page.locator("#jupyter-elastic-pool")).to_contain_text(notice)
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Page, pool: Pool, theme: str) -> None:
+def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Page, pool: Pool) -> None:
     page.route("**/elastic/api/**", lambda route: route.fulfill(status=404, content_type="text/html", body="nothing"))
     page.route_web_socket("**/elastic/api/**", lambda socket: socket.close())
     job = pool.submit(WAITS, slots=2, name="holds <b>both</b>")
     pool.running(job)
     book = notebook(LOAD, NOBODY, "%elastic")
-    book.wait_command("apputils:change-theme", theme=theme)
     book.run_all()
     view = page.locator(POOL)
     expect(view.get_by_role("alert")).to_contain_text("server extension of jupyter-elastic is not there")
@@ -87,9 +84,7 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     expect(view.get_by_role("listitem", name="shadow nobody")).to_have_count(0)
     page.set_viewport_size({"width": 400, "height": 900})
     book.command("application:toggle-left-area")
-    short = theme.rpartition(" ")[2].lower()
-    book.picture(f"pool-widget-{short}-400px")
+    book.pictures("pool-widget-dark-400px", "pool-widget-light-400px")
     view.get_by_role("button", name=f"Cancel job {job}").click()
     expect(view.locator(".je-slot.je-leased")).to_have_count(0)
     page.set_viewport_size({"width": 1400, "height": 900})
-    book.wait_command("apputils:change-theme", theme="JupyterLab Light")

@@ -1,6 +1,6 @@
 """Frames that nobody of ours would send, at both doors: each is answered, and others are answered meanwhile.
 
-20,000 by default, a million with `JUPYTER_ELASTIC_TEST_EVERYTHING`.
+6,000 by default, a million with `JUPYTER_ELASTIC_TEST_EVERYTHING`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobSpec
 from tests.live.daemon.test_limits import Users
 
-FRAMES = 1_000_000 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 20_000
+FRAMES = 1_000_000 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 6_000
 AT_ONCE = 200
 ASKS = [kind for kind in inspect.type_info(wire.AnyAsk).types if kind.cls is not wire.Shutdown]
 JUNK: tuple[Any, ...] = (

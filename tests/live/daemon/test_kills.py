@@ -1,7 +1,7 @@
 """What was acknowledged survives SIGKILL at any moment: 20 users with 50 jobs each, whose agents report all the while.
 
 The agents are played here, a task for each attempt, so that a thousand jobs need no thousand processes; their words go
-over real sockets to the real daemon. 30 kills by default, 1000 with `JUPYTER_ELASTIC_TEST_EVERYTHING`.
+over real sockets to the real daemon. 10 kills by default, 1000 with `JUPYTER_ELASTIC_TEST_EVERYTHING`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from jupyter_elastic.types.errors import ProtocolError
 from tests.live.daemon.test_limits import Users
 from tests.support.invariants import check, no_slot_is_leased_twice
 
-KILLS = 1000 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 30
+KILLS = 1000 if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else 10
 USERS = tuple(f"user{number:02}" for number in range(20))
 JOBS = 50
 """Of each user, at any time."""

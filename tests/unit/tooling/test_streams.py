@@ -1,4 +1,4 @@
-"""`scripts/test.py` runs parts of the suite side by side: nothing is left out, nothing mixed up, nothing left behind."""
+"""`scripts/test.py` runs parts side by side: nothing is left out, nothing mixed up, nothing left behind."""
 
 from __future__ import annotations
 
