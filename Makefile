@@ -8,7 +8,7 @@ TENSORFLOW ?= tensorflow-cpu==2.21.* tf-keras==2.21.*
 export OMP_NUM_THREADS ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo lab test test-fast test-pythons check bench docs pictures clean
+.PHONY: demo lab test test-fast test-pythons check bench docs pictures clean chromium
 
 demo: $(DONE)/horovod
 	$(BIN)/python scripts/demo.py
@@ -57,15 +57,18 @@ clean:
 
 # A stage has its stamp when what it installed can be imported. One that was cut off begins anew: the first one with an
 # empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.
+# Stages that need nothing of each other may run at the same time: `make -j2`.
 FORGET_HALVES = $(BIN)/python scripts/half_installed.py
+# Python compiles what is imported; compiling all that is installed takes longer than the rest of it.
+INSTALL := $(BIN)/python -m pip install -q --no-compile
 
 $(DONE)/frameworks:
 	@echo "Making .venv with torch and TensorFlow: about 3 minutes and 4 GB, once."
 	@rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip setuptools wheel
-	$(BIN)/python -m pip install -q "$(TORCH)"
-	$(BIN)/python -m pip install -q $(foreach p,$(TENSORFLOW),"$(p)")
+	$(INSTALL) --upgrade pip setuptools wheel
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) $(foreach p,$(TENSORFLOW),"$(p)")
 	$(BIN)/python -c "import torch"
 	$(BIN)/python -c "import tensorflow, tf_keras"
 	@mkdir -p $(DONE) && touch $@
@@ -77,19 +80,19 @@ $(DONE)/package: $(DONE)/frameworks pyproject.toml $(SOURCES)
 	@echo "Installing jupyter-elastic with its front end, JupyterLab and what the examples use: about 2 minutes."
 	@rm -rf jupyter_elastic/labextension jupyter_elastic/widgets/static
 	$(FORGET_HALVES)
-	$(BIN)/python -m pip install -q -e ".[dev]"
+	$(INSTALL) -e ".[dev]"
 	$(BIN)/python -c "import jupyter_elastic, ipykernel, jupyterlab, matplotlib, nbclient, sklearn"
 	@touch $@
 
 $(DONE)/horovod: $(DONE)/package jupyter_elastic/engines/horovod/build/hvd-cxx
 	$(FORGET_HALVES)
-	$(BIN)/jupyter elastic build-horovod
+	MAKEFLAGS= $(BIN)/jupyter elastic build-horovod
 	@touch $@
 
 # The browser tests run with both: they differ in how a click reaches a busy kernel.
 $(DONE)/older-ipykernel: $(DONE)/package
 	@rm -rf $(VENV)/ipykernel-7.3
-	$(BIN)/python -m pip install -q --no-deps --target $(VENV)/ipykernel-7.3 "ipykernel==7.3.*"
+	$(INSTALL) --no-deps --target $(VENV)/ipykernel-7.3 "ipykernel==7.3.*"
 	PYTHONPATH=$(VENV)/ipykernel-7.3 $(BIN)/python -c "import ipykernel"
 	@touch $@
 
@@ -100,10 +103,12 @@ $(DONE)/proxy: $(DONE)/package
 	$(BIN)/npm install --silent --prefix $(PROXY) configurable-http-proxy@5.3.0
 	@touch $@
 
-$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy
+$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy | chromium
+	@touch $@
+
+chromium:
 	@command -v chromium >/dev/null || { echo "Installing Debian's chromium for the browser tests: about 1 minute."; \
 	  apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -q chromium >/dev/null; }
-	@touch $@
 
 # Peers that a benchmark leaves out where they can't be installed: torchft (BSD-3-Clause) and NVIDIA's resiliency
 # extension (Apache 2.0; newer ones need glibc 2.39).
