@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-UID = 30_000 + os.getpid() % 30_000
-"""Another than that of tests that run at the same time."""
+UID = 60_008 + 8 * os.getpid() % 5_400
+"""With the next ones for a test's own use; not one that useradd gives by itself, nor that of tests that run meanwhile."""
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
 
 
