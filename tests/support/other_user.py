@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 UID = 60_008 + 8 * os.getpid() % 5_400
-"""With the next ones for a test's own use; not one that useradd gives by itself, nor that of tests that run meanwhile."""
+"""With the seven after it for this process alone; useradd gives none of them by itself."""
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
 
 
