@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.support.lab import Lab, clean_environment
@@ -92,6 +92,18 @@ older_kernel_too = pytest.mark.parametrize(
 """For what does not."""
 THEMES = ("JupyterLab Dark", "JupyterLab Light")
 """The one that every test begins with is the last."""
+
+
+def cancel(button: Locator) -> None:
+    """Click it. On a slow machine the job has run for a minute by then, and the question about that gets a yes.
+
+    The question is answered while something else is expected of the page.
+    """
+    dialog = button.page.locator(".jp-Dialog, .je-dialog")
+    button.page.add_locator_handler(
+        dialog.get_by_role("button", name="Cancel job", exact=True), lambda accept: accept.click(), times=1
+    )
+    button.click()
 
 
 class Notebook:

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
-from tests.browser.conftest import EVERYTHING, Notebook
+from tests.browser.conftest import EVERYTHING, Notebook, cancel
 from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 from tests.support.readers import OPTIONS
@@ -117,7 +117,7 @@ def test_two_browsers_on_one_notebook(notebook: Any, page: Page, browser: Browse
         other = context.new_page()
         Notebook(other, lab, book.name).open()
         expect(other.locator(VIEW).locator(".je-state")).to_contain_text("running on 1 CPU slot")
-        other.locator(VIEW).get_by_role("button", name="Cancel job").click()
+        cancel(other.locator(VIEW).get_by_role("button", name="Cancel job"))
         for one in (page, other):
             expect(one.locator(VIEW).locator(".je-state")).to_contain_text("cancelled")
     finally:

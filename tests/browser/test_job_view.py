@@ -8,7 +8,7 @@ from typing import Any
 import ipykernel
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OLDER, both_kernels, older_kernel_too
+from tests.browser.conftest import OLDER, both_kernels, cancel, older_kernel_too
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -62,7 +62,7 @@ def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: A
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 10")
     (info,) = pool.client.jobs()
-    view.get_by_role("button", name=f"Cancel job {info.job}").click()
+    cancel(view.get_by_role("button", name=f"Cancel job {info.job}"))
     expect(view.locator(".je-state")).to_contain_text("cancelled")
     assert pool.ended(info.job).outcome == "cancelled"
     book.command("notebook:interrupt-kernel")
@@ -79,7 +79,7 @@ def test_reload_while_busy(notebook: Any, page: Page, pool: Pool) -> None:
     book.open()
     at = len(pool.output(pool.client.jobs()[0].job).splitlines())
     expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 3}")
-    view.get_by_role("button", name="Cancel job").click()
+    cancel(view.get_by_role("button", name="Cancel job"))
     expect(view.locator(".je-state")).to_contain_text("cancelled")
 
 
@@ -103,9 +103,9 @@ def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page:
     page.keyboard.type("99")
     page.keyboard.press("Enter")
     expect(view.get_by_role("alert").filter(has_text="ask for at most 2")).to_be_visible()
-    view.get_by_role("button", name=f"Cancel job {info.job}").click()
-    assert pool.ended(info.job).outcome == "cancelled"
+    cancel(view.get_by_role("button", name=f"Cancel job {info.job}"))
     expect(view.locator(".je-state")).to_contain_text("cancelled")
+    assert pool.ended(info.job).outcome == "cancelled"
     book.command("notebook:interrupt-kernel")
 
 
@@ -134,7 +134,7 @@ def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Po
     at = len(pool.output(pool.client.jobs()[0].job).splitlines())
     expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 5}")
     book.picture("job-without-kernel")
-    view.get_by_role("button", name="Cancel job").click()
+    cancel(view.get_by_role("button", name="Cancel job"))
     expect(view.locator(".je-state")).to_contain_text("cancelled")
 
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import EVERYTHING
+from tests.browser.conftest import EVERYTHING, cancel
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -34,7 +34,7 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     expect(row).to_contain_text("1. in the queue")
     expect(panel.locator(".je-shares")).to_contain_text("2 of 2.0")
     panel.book.picture("panel")  # type: ignore[attr-defined]
-    panel.get_by_role("button", name=f"Cancel job {first}").click()
+    cancel(panel.get_by_role("button", name=f"Cancel job {first}"))
     expect(row).to_contain_text("running")
     expect(panel.locator(".je-slot.je-free")).to_have_count(1)
 

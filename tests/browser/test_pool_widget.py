@@ -7,6 +7,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from jupyter_elastic.protocol import wire
+from tests.browser.conftest import cancel
 from tests.support.pool import Pool
 
 LOAD = "%load_ext jupyter_elastic"
@@ -56,9 +57,9 @@ def test_an_old_server_extension_is_named_and_the_kernel_serves(notebook: Any, p
     at = len(pool.output(info.job).splitlines())
     expect(job.locator(".je-output")).to_contain_text(f"step {at + 5}")
     book.picture("old-server")
-    job.get_by_role("button", name="Cancel job").click()
-    assert pool.ended(info.job).outcome == "cancelled"
+    cancel(job.get_by_role("button", name="Cancel job"))
     expect(view.locator(".je-slot.je-leased")).to_have_count(0)
+    assert pool.ended(info.job).outcome == "cancelled"
     book.wait_command("jupyter-elastic:open-pool")
     expect(page.locator("#jupyter-elastic-pool")).to_contain_text(notice)
 
@@ -85,6 +86,6 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     page.set_viewport_size({"width": 400, "height": 900})
     book.command("application:toggle-left-area")
     book.pictures("pool-widget-dark-400px", "pool-widget-light-400px")
-    view.get_by_role("button", name=f"Cancel job {job}").click()
+    cancel(view.get_by_role("button", name=f"Cancel job {job}"))
     expect(view.locator(".je-slot.je-leased")).to_have_count(0)
     page.set_viewport_size({"width": 1400, "height": 900})

@@ -22,6 +22,7 @@ import pytest
 from jupyter_elastic.platform.version import __version__
 from tests.support.lab import clean_environment
 
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parents[2]
 ELASTIC = ROOT / "examples" / "02_elastic_training.ipynb"
 CELL = "%%distribute --gpus 2 --engine process --out total\nprint('rank', rank)\ntotal = rank + x"
@@ -31,7 +32,7 @@ def run(*command: str, cwd: Path, **env: str) -> str:
     """What a command printed; the test fails with it when the command does."""
     done = subprocess.run(
         command, cwd=cwd, env=clean_environment(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        check=False, timeout=200,
+        check=False, timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout
