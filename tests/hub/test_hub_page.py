@@ -14,9 +14,10 @@ from tests.support.other_user import interpreter
 MISSING = why_not() or clean_system.why_not()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_the_page_followed_from_a_clean_system(tmp_path: Path) -> None:
-    said = clean_system.follow(Path(__file__).with_name("hub_page.py"), tmp_path, interpreter(), timeout_s=280)
+    said = clean_system.follow(Path(__file__).with_name("hub_page.py"), tmp_path, interpreter(), timeout_s=600)
     assert said["refused"] == "bob can't log in: 403"
     assert said["lab"] == 200
     assert said["answer"] == f"(42, {said['uid']})\n"
