@@ -14,6 +14,7 @@ starves. Free slots go where they take most off a job's time, in parts of its fa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from statistics import fmean
 from typing import Annotated, Any, TypeAlias
 
@@ -23,8 +24,7 @@ from msgspec import Meta
 from jupyter_elastic.scheduler.policies.common import Draft, most
 from jupyter_elastic.scheduler.policies.crowd import Crowd
 from jupyter_elastic.scheduler.policies.elastic import Elastic, Guard, Guarded, Value, climb, seated, settle
-from jupyter_elastic.scheduler.policies.order import ordered
-from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, rates, work_left
+from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, measured, rates, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 STAY = 10.0
@@ -73,26 +73,41 @@ class Outlook:
         self.jobs = draft.running + draft.waiting
         self.capacity = max(1, draft.capacity)
         self.number = max(1, len(draft.view.jobs))
-        works = [work_left(job) for job in draft.running]
+        begun = bool(draft.running)
+
+        def resumed(job: JobView) -> float:
+            nonlocal begun
+            begun = True
+            return _work_left(job)
+
+        works = [_work_left(job) for job in draft.running]
         works += [
             # the usual case, spelled out: never started, nothing measured
-            (UNKNOWN_S if (estimate := job.estimate_s) is None else estimate or 1.0) * job.min_slots
+            (
+                (estimate or 1.0)
+                if (estimate := job.estimate_s) is not None
+                else UNKNOWN_S
+                if (limit := job.max_time_s) is None
+                else limit / 2
+            )
+            * job.min_slots
             if not job.attained_s and job.profile.remaining is None
-            else work_left(job)
+            else resumed(job)
             for job in draft.waiting
         ]
         self.work = np.array(works)
         """Slot-seconds left at the least size."""
-        self.least = np.array([job.min_slots for job in self.jobs], float)
-        submitted = np.array([job.submitted_at for job in self.jobs])
+        self.least = self._each("min_slots")
+        submitted = self._each("submitted_at")
         self.lived = np.maximum(draft.view.now - submitted, 0.0)
         area = np.interp(submitted, [*crowd.times, crowd.now], [*crowd.areas, crowd.area])
         self.passed = np.maximum(crowd.area - area, 0.0)
         """The integral of the number of jobs over the life so far."""
         self.total = self.work.copy()
         """Slot-seconds of the whole job at the least size."""
-        begun = [at for at, job in enumerate(self.jobs) if job.attained_s]
-        self.total[begun] += [_work_done(self.jobs[at]) for at in begun]
+        if begun:
+            done = np.flatnonzero(self._each("attained_s")).tolist()
+            self.total[done] += [_work_done(self.jobs[at]) for at in done]
         self.drain = max(1.0, float(self.work.sum()) / self.capacity)
         """Seconds until the pool has done all the work."""
 
@@ -109,11 +124,16 @@ class Outlook:
             seconds = _alone(self.jobs[at], self.capacity, float(self.work[at])) + float(bonus[at])
             if seconds >= self.drain:
                 keys[at] = CRITICAL - min(seconds, 1e8)
-        places: list[float] = keys.tolist()
         for at, (job, cost) in enumerate(zip(draft.running, costs, strict=True)):
             if job.phase != "running" or job.changed_at is None or draft.view.now - job.changed_at < STAY * cost:
-                places[at] = -float("inf")
-        return ordered(draft, places[running:], places[:running])
+                keys[at] = -np.inf
+        order = np.lexsort((keys, -self._each("priority"))) if draft.ranked else np.argsort(keys, kind="stable")
+        return (self.jobs[at] for at in order.tolist())
+
+    def _each(self, name: str) -> Array:
+        """A number of every job."""
+        found: Array = np.fromiter(map(attrgetter(name), self.jobs), float, len(self.jobs))
+        return found
 
     def rho(self, left: Array) -> Array:
         """The rho of each job if it ends in `left` seconds."""
@@ -137,12 +157,20 @@ class Outlook:
         share = self.capacity / self.number
 
         def worth(job: JobView) -> Value:
-            speed, work = rates(job), work_left(job)
+            speed, work = rates(job), _work_left(job)
             fair = (work + _work_done(job)) / min(share, job.min_slots)
             weight = work / fair * max(speed(job.min_slots), 1e-300)
             return lambda workers: -weight / max(speed(workers), 1e-300)
 
         climb(self.draft, jobs, worth)
+
+
+def _work_left(job: JobView) -> float:
+    """Slot-seconds at the least size that a job still needs, and has time for; of a time limit alone half is used."""
+    if job.max_time_s is None:
+        return work_left(job)
+    room = max(1.0, job.max_time_s - job.run_s) * job.min_slots
+    return min(work_left(job), room) if measured(job) or job.estimate_s is not None else room / 2
 
 
 def _work_done(job: JobView) -> float:

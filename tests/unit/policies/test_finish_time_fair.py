@@ -81,6 +81,16 @@ def test_a_finished_job_of_many_samples_is_not_taken_for_a_tiny_one():
     assert outlook.total[0] == pytest.approx(1_001.0)
 
 
+def test_a_silent_job_is_taken_to_need_half_of_its_time_limit():
+    where = view(1, job(1, max_time_s=10_000.0), job(2, 2, max_time_s=10.0), job(3, max_time_s=10.0, estimate_s=4.0))
+    assert Outlook(Draft(where), Crowd.of(where)).work.tolist() == [5_000.0, 10.0, 4.0]
+    had = job(1, on=1, max_time_s=5_100.0)
+    where = view(1, had)
+    assert Outlook(Draft(where), Crowd.of(where)).work[0] == 50.0, "5,000 s of them are gone"
+    where = view(1, job(1, max_time_s=300.0, estimate_s=1_000.0, on=1, run_s=100.0, attained_s=100.0))
+    assert Outlook(Draft(where), Crowd.of(where)).work[0] == 200.0, "no longer than it may"
+
+
 def test_the_crowd_is_remembered_as_long_as_a_job_is_there():
     def seen(now, memo, *births):
         return Crowd.of(
@@ -98,7 +108,7 @@ def test_the_crowd_is_remembered_as_long_as_a_job_is_there():
 
 def test_the_memo_stays_small_and_near_the_truth_in_a_long_queue():
     memo, truth, areas, births = None, 0.0, {}, []
-    for at in range(3_000):
+    for at in range(400):
         now = 10.0 * at
         truth += 10.0 * len(births)
         births.append(now)
@@ -110,5 +120,5 @@ def test_the_memo_stays_small_and_near_the_truth_in_a_long_queue():
         assert len(crowd.times) <= POINTS
     assert len(msgspec.json.encode(memo)) < MEMO_BYTES / 20
     past = crowd.area - np.interp(births, [*crowd.times, crowd.now], [*crowd.areas, crowd.area])
-    for found, birth in zip(past[:-20], births[:-20], strict=True):
+    for found, birth in zip(past[:-10], births[:-10], strict=True):
         assert found == pytest.approx(truth - areas[birth], rel=0.05)
