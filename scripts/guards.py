@@ -253,6 +253,14 @@ GUARDS = (
     Guard("the slot agent's folder is root's", "slot_agent/agent.py",
           "if info.st_uid != 0 or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):", "if False:",
           f"{SLOTS}::test_where_it_can_not_guard_it_says_so"),
+    # parameter servers, which listen everywhere and ask nobody who is there
+    Guard("a cluster is in a network of its own", "engines/tensorflow_ps/worker.py",
+          "if paths := start.env.get(NETWORK):", "if paths := start.env.get(NETWORK) and None:",
+          "live/engine/test_parameter_servers.py::test_nothing_of_a_cluster_is_reached_from_outside_of_it"),
+    Guard("a shared pool has no cluster without such a network", "engines/tensorflow_ps/driver.py",
+          "            if self.context.shared:\n", "            if False:\n",
+          "live/engine/test_parameter_servers.py"
+          "::test_a_pool_of_several_people_refuses_it_where_no_network_can_be_made"),
 )  # fmt: skip
 
 

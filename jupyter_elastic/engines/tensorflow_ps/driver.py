@@ -36,8 +36,8 @@ from jupyter_elastic.worker import environment
 
 OPEN = "TensorFlow's servers listen on all interfaces without authentication, and whoever connects acts as their user"
 ALLOW = (
-    "let people have user namespaces (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or "
-    "`kernel.unprivileged_userns_clone=1`)"
+    "let people have user namespaces (one of `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, "
+    "`kernel.unprivileged_userns_clone=1`, `user.max_user_namespaces=10000`)"
 )
 
 INTER_OP, THREADS = "TF_NUM_INTEROP_THREADS", 4

@@ -62,3 +62,78 @@ while int(epoch) < EPOCHS and not stopped():
 total, epochs = int(applied), int(epoch)
 """
 )
+
+DIGITS = (
+    CLUSTER
+    + """
+import keras, numpy as np
+from sklearn.datasets import load_digits
+x, y = load_digits(return_X_y=True)
+x = (x / 16).astype("float32")
+x_train, y_train, x_test, y_test = x[:1400], y[:1400], x[1400:], y[1400:]
+BATCH = 32
+STEPS = len(x_train) // BATCH
+images, labels = tf.constant(x_train), tf.constant(y_train)
+keras.utils.set_random_seed(SEED)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)])
+    optimizer = keras.optimizers.SGD(0.2)
+    optimizer.build(model.trainable_variables)
+    epoch = tf.Variable(0, dtype=tf.int64)
+    tickets = training.parameter_servers.Tickets(STEPS)
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
+manager = tf.train.CheckpointManager(checkpoint, os.path.join(FOLDER, "checkpoints"), max_to_keep=2)
+checkpoint.restore(manager.latest_checkpoint)
+
+@tf.function
+def step(number, indices):
+    def train():
+        x, y = tf.gather(images, indices), tf.gather(labels, indices)
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+        return loss
+    return tickets.once(number, lambda: strategy.run(train))
+
+while int(epoch) < EPOCHS:
+    order = np.random.default_rng((SEED, int(epoch))).permutation(len(x_train))[: STEPS * BATCH].reshape(STEPS, BATCH)
+    tickets.clear()
+    for number in range(STEPS):
+        coordinator.schedule(step, args=(tf.constant(number), tf.constant(order[number])))
+    coordinator.join()
+    epoch.assign_add(1)
+    note(event="epoch", epoch=int(epoch), shape=shape)
+    manager.save()
+    training.boundary()
+accuracy = float(np.mean(np.argmax(model(x_test), 1) == y_test))
+"""
+)
+
+STATE = (
+    CLUSTER
+    + """
+import numpy as np
+with strategy.scope():
+    weights = tf.Variable(tf.zeros((4,)))
+state = training.State(kept=np.zeros(4, "float32"), done=0)
+
+@tf.function
+def step():
+    strategy.run(lambda: weights.assign_add(tf.ones((4,))))
+
+@training.run
+def train(state):
+    weights.assign(state.kept)
+    while state.done < EPOCHS and not stopped():
+        for _ in range(20):
+            coordinator.schedule(step)
+        coordinator.join()
+        state.kept, state.done = weights.numpy(), state.done + 1
+        note(event="epoch", epoch=state.done, applied=float(state.kept[0]), sum=float(state.kept.sum()), shape=shape)
+        state.commit()
+
+train(state)
+total, epochs = int(weights.numpy()[0]), state.done
+"""
+)

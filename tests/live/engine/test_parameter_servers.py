@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import random
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +19,11 @@ import pytest
 from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, check_engine
 from tests.live.engine.bench import Bench, asynchronous
-from tests.live.engine.ps_cells import COUNTED
+from tests.live.engine.ps_cells import CLUSTER, COUNTED, DIGITS, STATE
+from tests.support.pool import Pool
 
 minutes = pytest.mark.skipif(
     not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="minutes; set JUPYTER_ELASTIC_TEST_EVERYTHING"
@@ -113,3 +120,261 @@ async def test_workers_and_servers_come_and_go_and_die_and_every_step_counts_onc
 @pytest.mark.parametrize("check", ENGINE_CHECKS)
 def test_the_engine_keeps_the_promises_of_all_engines(check: str, tmp_path: Path) -> None:
     check_engine(TensorflowPs, tmp_path, check)
+
+
+SIZES = """
+from jupyter_elastic.types import Size
+def plan(view):
+    return {{job.job: Size(workers={}, servers={}) for job in view.jobs}}
+"""
+
+
+def test_a_policy_moves_a_cell_between_sizes_of_workers_and_servers(tmp_path: Path) -> None:
+    names = {"FOLDER": str(tmp_path), "EPOCHS": 1_000_000, "ROWS": 64}
+    seen = tmp_path / "steps"
+
+    def trained(shape: list[int], after: int) -> bool:
+        lines = seen.read_text().splitlines() if seen.exists() else []
+        found = [json.loads(line) for line in lines[after:] if line.endswith("}")]
+        return any(step["event"] == "epoch" and step["shape"] == shape for step in found)
+
+    with Pool(tmp_path / "pool", slots=4) as pool:
+        pool.client.ask(SwitchPolicy(name="mine", source=SIZES.format(1, 1)))
+        servers = {"min_servers": 1, "max_servers": 2}
+        job = pool.submit(
+            COUNTED, slots=(1, 3), engine="tensorflow_ps", names=names, out=("total", "epochs"), **servers
+        )
+        after = 0
+        for workers_, servers_ in ((1, 1), (2, 1), (2, 2), (1, 1)):
+            if after:
+                pool.client.ask(SwitchPolicy(name="mine", source=SIZES.format(workers_, servers_)))
+            pool.wait(lambda after=after, shape=[workers_, servers_]: trained(shape, after), "it trains", LONG_S)
+            after = len(seen.read_text().splitlines())
+        (tmp_path / "stop").touch()
+        pool.wait(lambda: pool.info(job).phase == "completed", "its end", LONG_S)
+        result = pool.job(job).result()
+        assert result["total"] == STEPS * result["epochs"]
+        pool.no_slot_is_leased_twice()
+
+
+@asynchronous
+async def test_nothing_of_a_cluster_is_reached_from_outside_of_it(folder: Path) -> None:
+    async with ClusterBench(folder) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        ports = bench.engine._cluster_now.ports
+        for member, port in zip(bench.engine.members.values(), ports, strict=True):
+            inside = network(member.process.pid, "tcp") + network(member.process.pid, "tcp6")
+            assert f":{port:04X} " in inside  # it listens, in a network of its own
+            with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+                other.connect(("127.0.0.1", port))
+            assert network(member.process.pid, "dev").count(":") == 1  # its loopback interface
+
+
+def network(pid: int, what: str) -> str:
+    """What a process sees of its network."""
+    return Path(f"/proc/{pid}/net/{what}").read_text()
+
+
+@asynchronous
+async def test_a_commit_of_a_training_state_is_a_boundary_too(folder: Path) -> None:
+    async with ClusterBench(folder, STATE, out=("total", "epochs")) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        await bench.rescale("h:0", "h:2", "h:1")
+        await bench.trained([2, 1])
+        seen = len(bench.steps())
+        bench.killed(PLACES["server"])
+        await bench.until(lambda: bench.of("DeathReported"))
+        await bench.trained([2, 1], seen)
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        (result,) = bench.results().values()
+        assert result["total"] == STEPS * result["epochs"]
+
+
+REFUSED = """
+import asyncio, sys
+from pathlib import Path
+from jupyter_elastic.driver.engine import AttemptContext
+from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
+folder = Path(sys.argv[1])
+context = AttemptContext(
+    job=1, attempt=1, owner="me", folder=folder, python=sys.executable, runtime=folder, shared=True
+)
+asyncio.run(TensorflowPs(context, lambda report: print(report.outcome, report.reason)).launch(1, ("h:0", "h:1"), {}, 1))
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_a_pool_of_several_people_refuses_it_where_no_network_can_be_made(folder: Path) -> None:
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    program = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", sys.executable, "-c", REFUSED, folder]
+    said = subprocess.run(program, check=True, capture_output=True, text=True).stdout
+    assert said.startswith("failed the engine tensorflow_ps is refused in a pool of several people"), said
+    assert "max_user_namespaces" in said
+
+
+SPLIT = """
+import keras
+import tensorflow as tf
+split = tf.distribute.experimental.partitioners.MinSizePartitioner()
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=split)
+"""
+FIT = (
+    CLUSTER
+    + """
+import keras
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(tf.zeros((4, 2)), tf.zeros((4, 1)))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        pytest.param(SPLIT, "Keras 3 has no variables that are split", id="split variables"),
+        pytest.param(FIT, "Keras 3 has no `fit` under ParameterServerStrategy", id="fit"),
+    ],
+)
+@asynchronous
+async def test_what_keras_3_can_not_do_is_refused_with_the_way_out(source: str, message: str, folder: Path) -> None:
+    async with ClusterBench(folder, source) as bench:
+        await bench.launch("h:0", "h:1")
+        ended = await bench.ended(LONG_S)
+        assert ended.outcome == "failed"
+        assert message in ended.reason
+        assert "tf-keras" in ended.reason
+
+
+@asynchronous
+async def test_a_cell_without_a_boundary_ends_with_the_name_of_who_died(folder: Path) -> None:
+    source = COUNTED.replace("training.boundary()", "pass").replace("from jupyter_elastic import training", TICKETS)
+    async with ClusterBench(folder, source.replace("training.report", "print")) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        assert bench.of("RunningReported")[-1].elastic is False
+        bench.killed(-1)
+        ended = await bench.ended(LONG_S)
+        assert ended.outcome == "failed"
+        assert "rank 2: the worker was killed by SIGKILL" in ended.reason
+
+
+TICKETS = """
+class training:
+    class parameter_servers:
+        class Tickets:
+            def __init__(self, steps): pass
+            def clear(self): pass
+            def once(self, number, apply): return apply()
+"""
+
+
+# --- minutes ----------------------------------------------------------------------------------------------------------
+
+
+@minutes
+@pytest.mark.parametrize("place", PLACES)
+@asynchronous
+async def test_each_role_is_killed_in_each_phase(place: str, folder: Path) -> None:
+    async with ClusterBench(folder, out=("total", "epochs")) as bench:
+
+        def all_there() -> bool:
+            return len(bench.engine.members) == 4 and all(m.process for m in bench.engine.members.values())
+
+        await bench.launch("h:0", "h:1", "h:2")
+        await bench.until(all_there)
+        bench.killed(PLACES[place])  # in the start
+        await bench.trained([2, 1])
+        await bench.until(lambda: bench.engine._comes_to_boundaries)
+        bench.killed(PLACES[place])  # in an epoch
+        await bench.until(lambda: len(bench.of("DeathReported")) == 2)
+        await bench.trained([2, 1], len(bench.steps()))
+        await bench.rescale("h:0", "h:2")
+        bench.killed(PLACES[place])  # before the boundary of a resize
+        await bench.until(lambda: len(bench.of("DeathReported")) == 3)
+        await bench.trained([1, 1], len(bench.steps()))
+        restarts = bench.engine.machine.restarts
+        await bench.rescale("h:0", "h:1", "h:2")
+        await bench.until(lambda: bench.engine.machine.restarts > restarts and all_there(), LONG_S)
+        bench.killed(PLACES[place])  # in the start after a resize
+        await bench.trained([2, 1], len(bench.steps()))
+        bench.finish()
+        await bench.until(lambda: any(m.done for m in bench.engine.members.values()) or bench.exit, LONG_S)
+        if bench.engine.members:
+            bench.killed(PLACES[place] if len(bench.engine.members) == 4 else 0)  # in the end
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        check_steps(bench)
+        (result,) = bench.results().values()
+        assert result["total"] == STEPS * result["epochs"]
+
+
+@minutes
+@asynchronous
+async def test_every_step_counts_once_over_thirty_kills(folder: Path) -> None:
+    chance = random.Random(1)
+    async with ClusterBench(folder, out=("total", "epochs")) as bench:
+        await bench.launch("h:0", "h:1", "h:2", "h:3", servers=2)
+        for _ in range(30):
+            seen = len(bench.steps())  # two epochs, so that there is a boundary: deaths without one between end the job
+            await bench.until(lambda seen=seen: sum(s["event"] == "epoch" for s in bench.steps()[seen:]) > 1, LONG_S)
+            await asyncio.sleep(chance.uniform(0, 0.5))  # where in the epoch it dies is left to chance
+            bench.killed(chance.choice([0, 1, 2, -1, -2]))
+        await bench.trained([2, 2], len(bench.steps()))
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        assert len(bench.of("DeathReported")) == 30
+        check_steps(bench)
+        (result,) = bench.results().values()
+        assert result["total"] == STEPS * result["epochs"]
+
+
+@minutes
+@asynchronous
+async def test_the_pause_of_a_resize_is_told(folder: Path) -> None:
+    """Prints medians; no time is asserted."""
+    for rows in (64, 4_000_000):  # 2 kB and 128 MB of variables
+        async with ClusterBench(folder / str(rows), names={"ROWS": rows}) as bench:
+            await bench.launch("h:0", "h:1")
+            await bench.trained([1, 1])
+            for slots, servers in (
+                (("h:0", "h:2", "h:1"), 1),
+                (("h:0", "h:2", "h:1", "h:3"), 2),
+                (("h:0", "h:1"), 1),
+            ) * 2:
+                seen = len(bench.steps())
+                await bench.rescale(*slots, servers=servers)
+                await bench.trained([len(slots) - servers, servers], seen)
+            steps = bench.steps()
+            pauses = []
+            for before, first in zip(steps, steps[2:], strict=False):
+                if (before["event"], first["event"]) == ("epoch", "first step"):
+                    pauses.append(round(first["at"] - before["at"], 2))
+            sys.stderr.write(f"\n{rows} rows: pauses {sorted(pauses)} s, load {os.getloadavg()[0]:.0f}\n")
+            assert len(pauses) == 6
+
+
+@minutes
+@asynchronous
+async def test_the_accuracy_is_that_of_a_static_run(folder: Path) -> None:
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for seed in range(3):
+        for moving in (False, True):
+            place = folder.with_name(f"{seed}.{moving}")
+            async with ClusterBench(place, DIGITS, names={"EPOCHS": 12, "SEED": seed}, out=("accuracy",)) as bench:
+                await bench.launch("h:0", "h:1")
+                if moving:
+                    for slots in (("h:0", "h:2", "h:1"), ("h:0", "h:1")):
+                        await bench.trained([len(bench.engine.machine.wanted) - 2, 1], len(bench.steps()))
+                        await bench.rescale(*slots)
+                ended = await bench.ended(LONG_S)
+                assert ended.outcome == "completed", bench.story()
+                found[moving].append(bench.results()[0]["accuracy"])
+                if moving:
+                    assert len({tuple(step["shape"]) for step in bench.steps()}) == 2, bench.steps()
+    sys.stderr.write(f"\naccuracy static {found[False]}, resized {found[True]}\n")
+    assert abs(sum(found[True]) - sum(found[False])) / 3 < 0.01
