@@ -314,6 +314,7 @@ async def test_each_role_is_killed_in_each_phase(place: str, folder: Path) -> No
 
 
 @minutes
+@pytest.mark.timeout(1800)
 @asynchronous
 async def test_every_step_counts_once_over_thirty_kills(folder: Path) -> None:
     chance = random.Random(1)
@@ -334,6 +335,7 @@ async def test_every_step_counts_once_over_thirty_kills(folder: Path) -> None:
 
 
 @minutes
+@pytest.mark.timeout(1800)
 @asynchronous
 async def test_the_pause_of_a_resize_is_told(folder: Path) -> None:
     """Prints medians; no time is asserted."""
@@ -359,6 +361,7 @@ async def test_the_pause_of_a_resize_is_told(folder: Path) -> None:
 
 
 @minutes
+@pytest.mark.timeout(1800)
 @asynchronous
 async def test_the_accuracy_is_that_of_a_static_run(folder: Path) -> None:
     found: dict[bool, list[float]] = {False: [], True: []}
