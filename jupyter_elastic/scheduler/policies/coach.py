@@ -85,7 +85,8 @@ class Coach(Configured):
             if self._better(draft, anew, known):
                 draft = anew
         for number, job in draft.jobs.items():
-            draft.reasons.setdefault(number, known[number].reason(draft.size(job)))
+            if job.size.workers or known[number].times:
+                draft.reasons.setdefault(number, known[number].reason(draft.size(job)))
         return draft.plan(memo=shared or None)
 
     def _movable(self, view: View, job: JobView, known: Known) -> bool:

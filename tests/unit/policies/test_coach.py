@@ -21,7 +21,7 @@ from jupyter_elastic.testing.policies import check_plan
 from jupyter_elastic.types import JobView, Profile, Size, Speed, View
 from tests.unit.policies.pool import NOW, ask, job, linear, profile, view
 
-SEEDS = 200 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 15
+SEEDS = 200 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 9
 Truth = Callable[[int, int], float]
 
 
@@ -198,7 +198,7 @@ def test_in_the_simulator_it_keeps_up_with_optimus():
     """Which is told how long jobs are and takes them to scale before anything is measured."""
     turnaround = {}
     for policy in (Coach, Optimus):
-        runs = [simulate(synthetic(25, slots=8, load=0.7, seed=5), policy.name, nodes=2)]
+        runs = [simulate(synthetic(15, slots=8, load=0.7, seed=5), policy.name, nodes=2)]
         assert not any(run.rejected for run in runs)
         turnaround[policy] = mean(summary(run)["avg_jct_s"] for run in runs)
     assert turnaround[Coach] <= 1.10 * turnaround[Optimus]
