@@ -212,8 +212,8 @@ class Known:
         if not self.times:
             return "it has reported no speed yet: its size stays"
         points = f"{len(self.times)} size{'' if len(self.times) == 1 else 's'} measured"
-        fit = _expected(self.measured) if len(self.times) >= FEW else None
-        if fit is not None and len(self.times) <= MANY:
+        if FEW <= len(self.times) <= MANY:
+            fit = _expected(self.measured)
             points += f", fit {fit.form} off by {fit.error:.0%}, explains {max(fit.explained, 0.0):.0%}"
         if size == self.best:
             why = "fastest as far as is known" if size in self.times else "expected to be faster: it is tried"
