@@ -20,6 +20,12 @@ MAINTENANCE_GRACE_S = 300.0
 
 
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    if given.action in {"add", "remove"}:
+        from jupyter_elastic.cli import hosts  # lazily: the pool's own screens import this module
+
+        console.print(escape(visible(hosts.change(given))))
+        connect()
+        return
     client = connect()
     if given.action == "drain":
         client.ask(wire.Drain(target=given.slots, reason=given.reason, grace_s=given.grace))
@@ -61,8 +67,14 @@ def drained(drain: Drain) -> str:
 
 
 def _host_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("drain", "undrain"))
+    parser.add_argument("action", choices=("drain", "undrain", "add", "remove"))
     parser.add_argument("slots", metavar="HOST[:SLOT]", type=_target, help="all slots of a host, or one")
+    parser.add_argument("reach", nargs="?", metavar="ssh://[USER@]HOST[:PORT]", help="after `add`: how it is reached")
+    parser.add_argument("--slots", dest="number", type=int, metavar="N", help="of `add`: as many as GPUs, or cores")
+    parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
+    parser.add_argument(
+        "--python", default="", metavar="PATH", help="of `add`: the interpreter there, if not this path"
+    )
     parser.add_argument("--reason", default="", help="what everybody sees")
     parser.add_argument(
         "--grace",
@@ -90,7 +102,7 @@ def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-HOST = Command("keep a host or a slot from new work, by an administrator", _host, _host_arguments, notebook=False)
+HOST = Command("add a host to your own pool, or keep one from new work", _host, _host_arguments, notebook=False)
 MAINTENANCE = Command(
     "pause the whole pool, by an administrator", _maintenance, _maintenance_arguments, notebook=False
 )  # fmt: skip

@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from jupyter_elastic.driver import reach
 from jupyter_elastic.driver.agent_keeper import AgentKeeper
 from jupyter_elastic.driver.agents import Agents
 from jupyter_elastic.driver.engine import AttemptContext, Engine
@@ -31,8 +32,9 @@ from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
-from jupyter_elastic.platform import plugins, private_files, processes
+from jupyter_elastic.platform import hosts_file, paths, plugins, private_files, processes
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
+from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
 from jupyter_elastic.types import (
     AnyEffect,
@@ -237,7 +239,15 @@ class Driver:
             fifo=str(self.runtime / FIFO_NAME) if self._lease is not None else "",
             shared=self._lease is not None,
             most_workers=self.launch.spec.most_workers,
+            hosts=self._hosts(),
         )
+
+    def _hosts(self) -> tuple[HostAddress, ...]:
+        """The other hosts of a personal pool; of a shared one there are none."""
+        hosts = hosts_file.read(paths.state_dir()) if self._lease is None else ()
+        for host in hosts:
+            reach.check(host)
+        return hosts
 
     def _pids(self) -> list[processes.ProcessId]:
         try:

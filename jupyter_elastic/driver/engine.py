@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.types import JobId, Report, SlotId
 
 SendReport: TypeAlias = Callable[[Report], None]
@@ -39,6 +40,8 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     """Of an attempt with a lease: who reads this FIFO is killed with the driver (`platform.enforced_end`)."""
     warm: bool = True
     """Whether workers may be forked from a warm parent."""
+    hosts: tuple[HostAddress, ...] = ()
+    """How other hosts are reached; every slot of another name is on this one."""
 
 
 class Finding(Struct, frozen=True):

@@ -7,7 +7,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from jupyter_elastic.driver.remote_hand import RemoteHand
 from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.types.errors import EngineError
 
 EVERY_S = 10.0
 """The last commit is brought to disk at least this often."""
@@ -22,18 +24,36 @@ class CommitFlusher:
         self._commits = commits
         self._now = now
         self._unsaved_since: float | None = None
+        self._hand: RemoteHand | None = None
+        """Of the host that has the newest commit; None when it is this one."""
+        self._fetching: asyncio.Task[None] | None = None
 
-    def saved(self, *, durable: bool) -> None:
-        """A worker has saved a commit; `durable`: on disk."""
-        if durable:
+    def saved(self, *, durable: bool, hand: RemoteHand | None = None) -> None:
+        """A worker has saved a commit, on this host or on the hand's; `durable`: on disk there."""
+        self._hand = hand
+        if durable and hand is None:
             self._unsaved_since = None
         elif self._unsaved_since is None:
             self._unsaved_since = self._now()
+
+    async def bring(self) -> None:
+        """Have the newest commit on this host. Where its host is lost, the one that was brought last counts."""
+        hand, self._hand = self._hand, None
+        if hand is not None and not hand.lost:
+            self._unsaved_since = None
+            try:
+                await hand.fetch_commit()
+            except (EngineError, OSError) as problem:
+                log.warning("the commit on host %s could not be brought: %s", hand.name, problem)
 
     async def flush_if_due(self) -> None:
         """Bring the last commit to disk when it is time; a disk that is full is tried again at the next commit."""
         if self._unsaved_since is not None and self._now() - self._unsaved_since > EVERY_S:
             self._unsaved_since = None
+            if self._hand is not None:  # it may be large and the way slow: nobody waits for it
+                if self._fetching is None or self._fetching.done():
+                    self._fetching = asyncio.create_task(self.bring())
+                return
             try:
                 await asyncio.to_thread(self._commits.to_disk)
             except OSError as problem:

@@ -10,14 +10,17 @@ import time
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec import structs
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines.failures import Weight, left_early
+from jupyter_elastic.engines.hosts import host_of
 from jupyter_elastic.engines.worker_processes import Member
 from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.types.errors import EngineError
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,10 @@ class GroupEngine(WorkersEngine):
         """Not all its members have joined."""
 
     async def rendezvous(self, go: membership.Go) -> Any:
-        """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group."""
+        """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group.
+
+        An engine whose groups can span hosts gives a `rendezvous.Rendezvous`: a store of this host.
+        """
         raise NotImplementedError
 
     def broken(self, round_: int) -> None:
@@ -63,13 +69,13 @@ class GroupEngine(WorkersEngine):
 
     async def _go(self, go: membership.Go) -> None:
         self._group, self._forming = go, True
-        rendezvous = msgspec.Raw(msgspec.msgpack.encode(await self.rendezvous(go)))
+        places = await self._places(go, await self.rendezvous(go))
         trained = [m.waiting_since for name in go.members if (m := self.members.get(name)) is not None and m.was_member]
         if trained:
             self._stopped_at[go.round] = min(trained)
         for rank, name in enumerate(go.members):
             member = self.members.get(name)
-            if member is not None:
+            if member is not None and name in places:
                 member.rank = rank
                 member.was_member = True
                 self.send(
@@ -80,11 +86,34 @@ class GroupEngine(WorkersEngine):
                         size=len(go.members),
                         restore=go.restore,
                         collective=go.collective,
-                        rendezvous=rendezvous,
+                        rendezvous=places[name],
                     ),
                 )
         if not self.members.keys() >= set(go.members):  # one has died meanwhile
             self._break_group()
+
+    async def _places(self, go: membership.Go, local: Any) -> dict[str, msgspec.Raw]:
+        """What each member is told; without those whose host is lost meanwhile, which says so itself."""
+        members = [self.members[name] for name in go.members if name in self.members]
+        if go.restore and members:
+            await self._flusher.bring()
+        hosts = {host_of(member.slot): self.hosts.remote(member.slot) for member in members}
+        several, found = len(hosts) > 1, {}
+        for name, hand in hosts.items():
+            place = local
+            try:
+                if hand is not None:
+                    if go.restore and name == host_of(members[0].slot):
+                        await hand.put_commit()
+                    place = structs.replace(local, store=await hand.forward(local.store))
+            except EngineError as problem:
+                log.warning("%s", problem)
+                continue
+            if several:
+                address = self.hosts.local_address() if hand is None else hand.address
+                place = structs.replace(place, address=address)
+            found[name] = msgspec.Raw(msgspec.msgpack.encode(place))
+        return {member.name: found[host] for member in members if (host := host_of(member.slot)) in found}
 
     def _break_group(self) -> None:
         """No member of the present round is to wait for another."""

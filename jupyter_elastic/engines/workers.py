@@ -23,10 +23,12 @@ import msgspec
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action, Membership
+from jupyter_elastic.driver.remote_hand import Setting, installed
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines import cell_text, deaths
 from jupyter_elastic.engines.commit_flusher import CommitFlusher
 from jupyter_elastic.engines.failures import Failures, Weight, ended_early
+from jupyter_elastic.engines.hosts import Hosts, host_of
 from jupyter_elastic.engines.wait_watch import WaitWatch
 from jupyter_elastic.engines.worker_processes import Ladder, Member, WorkerProcesses
 from jupyter_elastic.forkserver.workers import WorkerLauncher, default_threads
@@ -107,6 +109,7 @@ class WorkersEngine:
         self._commits = Commits(context.folder)
         self._flusher = CommitFlusher(self._commits)
         self._launcher: WorkerLauncher
+        self.hosts: Hosts
         self._port: socket.socket
         """Holds `MASTER_PORT`, one for each attempt."""
         self._servers: list[socket.socket] = []
@@ -118,6 +121,8 @@ class WorkersEngine:
         """Before this attempt."""
         self._ticker: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[Any]] = set()
+        self._without_hosts = ""
+        """Why the attempt ends: too few hosts are left."""
         self._stopping = ""
         """How the attempt is to end; empty while it goes on."""
         self._through: dict[str, int] = {}
@@ -163,6 +168,7 @@ class WorkersEngine:
             warm=self.context.warm,
             kept_for=payload.kernel,
         )
+        self.hosts = self._make_hosts(payload)
         self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
 
@@ -171,6 +177,8 @@ class WorkersEngine:
         self._devices.update(devices)
         self._vacant = {slot: death for slot, death in self._vacant.items() if slot in slots}
         if not self._stopping:
+            if lost := self.hosts.lost(slots):
+                self._do(self.machine.lost(lost))
             self._do(self.machine.want(generation, slots))
 
     async def stop(self, how: str) -> None:
@@ -270,12 +278,17 @@ class WorkersEngine:
     def _fork(self, fork: membership.Fork) -> None:
         if self.machine.restarts and not self.members:
             self._begin_again()
-        local_rank = environment.smallest_free({other.local_rank for other in self.members.values()})
+        near = self._on_host(fork.slot)
+        local_rank = environment.smallest_free({other.local_rank for other in near})
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
-        self.workers.start(member, self._launcher, lambda: self._order(member, fork.size))
+        self.workers.start(member, self.hosts.of(fork.slot), lambda: self._order(member, fork.size))
+
+    def _on_host(self, slot: SlotId) -> list[Member]:
+        """The members on the slot's host."""
+        return [member for member in self.members.values() if host_of(member.slot) == host_of(slot)]
 
     def _order(self, member: Member, size: int) -> messages.Start:
-        devices = {other.local_rank: self._devices.get(other.slot, "") for other in self.members.values()}
+        devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._on_host(member.slot)}
         visible, device = environment.visible(member.local_rank, devices, pins=self._cell.pins)
         return messages.Start(
             name=member.name,
@@ -310,14 +323,40 @@ class WorkersEngine:
 
     async def _release(self, slot: SlotId) -> None:
         await self.workers.all_cleared()
+        await self.hosts.fenced(slot)
         self.report(ReleaseReported(slots=(slot,), **self._stamp()))
 
     # --- what workers do (`worker_processes.Owner`)
 
     def start_failed(self, member: Member, problem: ElasticError) -> None:
-        """Fail: there will be no such worker."""
+        """Fail: there will be no such worker. Of another host: leave that out, the others may do."""
+        if self.hosts.remote(member.slot) is not None:
+            self.hosts.unusable(host_of(member.slot), str(problem))
+            self._do(self.machine.gone(member.name))
+            return
         self._fail(Weight.RAISED, Failure(rank=member.rank, type="EngineError", message=str(problem)))
         self._do(self.machine.gone(member.name))
+
+    # --- what hosts do (`hosts.HostsOwner`)
+
+    def host_lost(self, name: str, why: str) -> None:
+        """Go on without it, where the job can."""
+        slots = [slot for slot in self.machine.commanded if host_of(slot) == name]
+        for member in self.members.values():
+            if host_of(member.slot) == name:
+                member.killed_because = f"was lost with host {name}: {why}"
+        self._do(self.machine.lost(slots))
+        if self._stopping or len(self.machine.wanted) >= min(self.context.min_slots, len(self.machine.commanded)):
+            return
+        if self._last is None:
+            self._fail(Weight.RAISED, Failure(rank=0, type="EngineError", message=why))
+        else:
+            self._without_hosts = f"host {name} was lost: {why}"
+            self._spawn_task(self.stop("preempt"))
+
+    def host_back(self, name: str) -> None:
+        """Start workers there again."""
+        self._do(self.machine.back(slot for slot in self.machine.commanded if host_of(slot) == name))
 
     def unreadable(self, member: Member, problem: ProtocolError) -> None:
         """Fail: nothing that this worker sends could be trusted."""
@@ -344,7 +383,7 @@ class WorkersEngine:
                 self.report(ProgressReported(progress=progress, **self._stamp()))
             case messages.Committed(durable=durable):
                 self.machine.committed()
-                self._flusher.saved(durable=durable)
+                self._flusher.saved(durable=durable, hand=self.hosts.remote(member.slot))
             case messages.Done():
                 member.done = True
                 self._is_running()
@@ -421,6 +460,8 @@ class WorkersEngine:
 
     def _death(self, member: Member, code: int | None) -> tuple[Weight, Failure]:
         text = deaths.describe(member.rank, code, oom=deaths.oom_kills() > self._oom_kills)
+        if code is None and member.killed_because:
+            text = f"rank {member.rank}: the worker {member.killed_because}"
         stack = deaths.crash(self.context.folder / f"rank.{member.rank}" / "stderr", code)
         traceback = f"{text}\n{stack}" if stack else ""
         weight = Weight.GONE if code is None or code < 0 else Weight.EXITED
@@ -457,9 +498,12 @@ class WorkersEngine:
         if cause is not None and not self._stopping:
             failure.write(self.context.folder, cause)
         outcome, reason = self._outcome(cause)
+        if outcome != "completed":
+            await self._flusher.bring()
         await asyncio.to_thread(self._commits.release, keep=outcome != "completed")
         if self._releasing:
             await asyncio.wait(self._releasing)
+        await self.hosts.close()
         self._end(outcome, reason)
 
     def _outcome(self, cause: Failure | None) -> tuple[Outcome, str]:
@@ -469,6 +513,8 @@ class WorkersEngine:
             return "cancelled", ""
         if cause is not None:
             return "failed", cause.reason
+        if self._without_hosts and not self._through:
+            return "lost", self._without_hosts
         if self._stopping and not self._through:
             return "preempted", ""
         return "completed", ""
@@ -574,6 +620,18 @@ class WorkersEngine:
     def _computing(self) -> list[Member]:
         """Members whose cell runs and is to go on."""
         return [m for m in self.members.values() if m.running and not (m.done or m.doomed)]
+
+    def _make_hosts(self, payload: Payload) -> Hosts:
+        setting = Setting(
+            folder=self.context.folder,
+            python=self.context.python,
+            environment=payload.env,
+            frameworks=self._cell.frameworks,
+            warm=self.context.warm,
+            workdir=payload.workdir,
+            versions=installed(self._cell.frameworks, self.library[:1]) if self.context.hosts else {},
+        )
+        return Hosts(self.context.hosts, setting, self._launcher, self, self._spawn_task)
 
     def _read_payload(self) -> Payload:
         folder = self.context.folder

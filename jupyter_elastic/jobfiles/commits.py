@@ -53,6 +53,15 @@ class Commits:
         if durable:
             self.to_disk()
 
+    def replace(self, path: Path) -> None:
+        """Make this file, which is moved, the commit, on disk. OSError when that fails."""
+        private_files.private_dir(self.disk.parent)
+        path.chmod(0o600)
+        with self._lock:
+            path.replace(self.disk)
+        with contextlib.suppress(OSError):
+            self.shared.unlink(missing_ok=True)
+
     def load(self) -> memoryview | None:
         """The newest commit; None before the first. What somebody else may have put into shared memory is not read.
 

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
+from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import GpuProcess, Host, Slot, SlotId
@@ -148,14 +149,32 @@ def source(choice: str | None = None, *, slots: int | None = None) -> Source:
         return Cpu()
 
 
+def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tuple[Host, ...]:
+    """This machine as the source says it, and of a personal pool, with this state folder, the others in `hosts.json`.
+
+    BadRequest when the source names more than one, or the file can't be read or names this machine too.
+    """
+    here = one_machine(source.hosts(held))
+    others = tuple(map(_other, hosts_file.read(state))) if state is not None else ()
+    if twice := {host.name for host in here} & {host.name for host in others}:
+        raise BadRequest(f"{hosts_file.NAME} of the pool names this machine too, {', '.join(twice)}: rename it there")
+    return (*here, *others)
+
+
+def _other(host: hosts_file.HostAddress) -> Host:
+    devices = host.devices or ("",) * host.slots
+    slots = tuple(Slot(index=index, device=device) for index, device in enumerate(devices))
+    return Host(name=host.name, kind="gpu" if host.devices else "cpu", slots=slots)
+
+
 def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     """The hosts, if a pool can serve them; BadRequest for more than one: workers start where their agent is."""
     if len(hosts) > 1:
         names = ", ".join(host.name for host in hosts)
         raise BadRequest(
-            f"a pool is one machine, and these are {len(hosts)}: {names}. Jobs do not cross machines yet: all workers "
-            "would run where their user's agent is, whatever their slots say. Name one host, and give each machine a "
-            "pool of its own"
+            f"a source of slots names one machine, and these are {len(hosts)}: {names}. All workers would run where "
+            "their user's agent is, whatever their slots say. Name one host; a personal pool gets others by "
+            "`jupyter elastic host add`, and of a shared pool each machine has its own"
         )
     return hosts
 

@@ -13,7 +13,7 @@ from jupyter_elastic.scheduler import foreign
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
-from jupyter_elastic.scheduler.hosts import one_machine, without_own
+from jupyter_elastic.scheduler.hosts import all_hosts, without_own
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.refusals import Refusals
 from jupyter_elastic.scheduler.restore import LONG
@@ -133,8 +133,7 @@ class Timers:
         while True:
             await asyncio.sleep(CONFIRM_S if self._look_soon else SCAN_S)
             try:
-                hosts = await asyncio.to_thread(self._settings.source.hosts, self._slots_held())
-                self._report(one_machine(hosts))
+                self._report(await asyncio.to_thread(self._hosts, self._slots_held()))
             except Exception as problem:
                 log.warning("the hosts can't be seen; the last ones stand: %s", problem)
             else:
@@ -142,7 +141,12 @@ class Timers:
 
     def look_at_hosts(self) -> None:
         """Look at the hosts once. Raises what the source raises."""
-        self._report(one_machine(self._settings.source.hosts(self._slots_held())))
+        self._report(self._hosts(self._slots_held()))
+
+    def _hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
+        settings = self._settings
+        personal = not (settings.shared or settings.tcp or settings.lease_s)
+        return all_hosts(settings.source, held, settings.state_dir if personal else None)
 
     def _report(self, hosts: tuple[Host, ...]) -> None:
         hosts = without_own(hosts, self._slots_held())  # a job may have started while the source was looking

@@ -15,6 +15,7 @@ from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.engines.rendezvous import Rendezvous
 from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types.errors import EngineError
 
@@ -71,7 +72,7 @@ class Horovod(GroupEngine):
         super().__init__(context, report)
         self._stores: list[Store] = []
 
-    async def rendezvous(self, go: membership.Go) -> int:
+    async def rendezvous(self, go: membership.Go) -> Rendezvous:
         """The loopback port of a store for the group; the one before it is still read by who is late."""
         size = len(go.members)
         store = Store({f"/rank_and_size/{name}:0": f"{rank},{size},0,1,{rank},{size}".encode()
@@ -81,7 +82,7 @@ class Horovod(GroupEngine):
         for old in self._stores[:-2]:
             old.close()
         del self._stores[:-2]
-        return store.port
+        return Rendezvous(store.port)
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

@@ -27,6 +27,7 @@ from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.engines.horovod.groups import HorovodGroups
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
+from jupyter_elastic.engines.rendezvous import LOOPBACK, Rendezvous, interface
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol.worker import Go, Private, Unmet
 from jupyter_elastic.training.group import PeerLost
@@ -159,9 +160,10 @@ class HorovodWorker(GroupWorker):
 
     def _join(self, go: Go | Private, real: Callable[[], Any]) -> Any:
         assert isinstance(go, Go), go
-        self._set_environment(go.rank, go.size)
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = "127.0.0.1"
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(self.decoded(go, int))
+        place = self.decoded(go, Rendezvous)
+        self._set_environment(go.rank, go.size, place.address)
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = LOOPBACK
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(place.store)
         self._states.begin(go.rank, restore=go.restore, watch=self._watch if go.collective else None)
         with self.joining(go):
             try:
@@ -173,7 +175,7 @@ class HorovodWorker(GroupWorker):
                 raise HorovodInternalError(f"the group broke while it formed: {problem}") from problem
         return value
 
-    def _set_environment(self, rank: int, size: int) -> None:
+    def _set_environment(self, rank: int, size: int, address: str = LOOPBACK) -> None:
         os.environ.update(
             HOROVOD_RANK=str(rank),
             HOROVOD_SIZE=str(size),
@@ -184,8 +186,8 @@ class HorovodWorker(GroupWorker):
             HOROVOD_HOSTNAME=self.host.name,
             HOROVOD_CONTROLLER="gloo",
             HOROVOD_CPU_OPERATIONS="gloo",
-            HOROVOD_GLOO_IFACE="lo",
-            HOROVOD_GLOO_HOSTNAME="127.0.0.1",  # read by our build's Gloo, where Horovod forgets the interface
+            HOROVOD_GLOO_IFACE=interface(address),
+            HOROVOD_GLOO_HOSTNAME=address,  # read by our build's Gloo, where Horovod forgets the interface
             HOROVOD_ELASTIC="1",
         )
 

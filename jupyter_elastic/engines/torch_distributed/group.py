@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from jupyter_elastic.engines.group_worker import GroupWorker, WorkerGroup
+from jupyter_elastic.engines.rendezvous import interface
 from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
 from jupyter_elastic.engines.torch_distributed.store_client import GroupStore
 from jupyter_elastic.protocol.worker import Go
@@ -45,6 +46,7 @@ class TorchGroup(WorkerGroup):
     def connect(self, go: Go) -> None:
         """Find the other members."""
         address = self._worker.decoded(go, StoreAddress)
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface(address.address)
         try:
             self._initialize(GroupStore(address, JOIN), go.rank, go.size)
         except RuntimeError as problem:

@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+from jupyter_elastic.engines.rendezvous import Rendezvous
 from jupyter_elastic.protocol.framing import Frames
 
 MAX_VALUE = 256 * 1024
@@ -17,11 +18,9 @@ Value: TypeAlias = Annotated[bytes, Meta(max_length=MAX_VALUE)]
 Keys: TypeAlias = Annotated[tuple[Key, ...], Meta(max_length=256)]
 
 
-class StoreAddress(Struct, frozen=True):
-    """Where the store of a group is; comes within `protocol.worker.Go`."""
+class StoreAddress(Rendezvous, frozen=True, kw_only=True):
+    """Where the store of a group is, a UNIX socket."""
 
-    path: str
-    """A UNIX socket."""
     round: int
 
 

@@ -33,7 +33,7 @@ class GroupStore(dist.Store):
         self._socket = socket.socket(socket.AF_UNIX)
         self._stream = self._socket.makefile("rb")
         try:
-            self._socket.connect(address.path)
+            self._socket.connect(str(address.store))
             self._socket.sendall(REQUESTS.encode(messages.Open(address.round)))
         except OSError as problem:
             raise dist.DistStoreError(f"the driver's store can't be reached: {problem}") from problem

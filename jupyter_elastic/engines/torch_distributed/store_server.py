@@ -39,7 +39,7 @@ class StoreServer:
         if self._server is None:
             self._server = await asyncio.start_unix_server(self._serve, self._path)
             self._path.chmod(0o600)
-        return messages.StoreAddress(path=str(self._path), round=round_)
+        return messages.StoreAddress(store=str(self._path), round=round_)
 
     def end(self, round_: int) -> None:
         """Close the round's connections; nothing happens when it is not the one that is served."""

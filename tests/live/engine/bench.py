@@ -21,6 +21,7 @@ from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.jobfiles.captures import PAYLOAD
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.types import ExitReported, ReleaseReported, Report, RunningReported
 
 PATIENCE_S = 60.0
@@ -42,6 +43,7 @@ class Bench:
         warm: bool = True,
         python: str = sys.executable,
         env: dict[str, str] | None = None,
+        hosts: tuple[HostAddress, ...] = (),
         **more: Any,
     ) -> None:
         self.folder = folder
@@ -63,7 +65,7 @@ class Bench:
         (folder / PAYLOAD).write_bytes(msgspec.msgpack.encode(payload))
         task = AttemptContext(
             job=1, attempt=attempt, owner="me", folder=folder, python=python, runtime=folder,
-            min_slots=min_slots, warm=warm,
+            min_slots=min_slots, warm=warm, hosts=hosts,
         )  # fmt: skip
         self.engine = engine(task, self._report)
 
@@ -137,7 +139,7 @@ class Bench:
     def kill(self, index: int) -> None:
         """SIGKILL the worker of that rank."""
         member = next(m for m in self.engine.members.values() if m.rank == index and m.process)
-        processes.send(member.process.known, signal.SIGKILL)
+        member.process.send(signal.SIGKILL)
 
     async def close(self) -> None:
         """End whatever is left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -25,9 +26,7 @@ def warm_pool() -> Iterator[None]:
         for lock in runtime.glob("workers-*.lock"):
             pid, start_time, *_ = json.loads(lock.read_text())
             processes.send((pid, start_time), signal.SIGKILL)
-        for file in runtime.iterdir():
-            file.unlink()
-        runtime.rmdir()
+        shutil.rmtree(runtime)
         if before is None:
             del os.environ["JUPYTER_ELASTIC_DIR"]
         else:

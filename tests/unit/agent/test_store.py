@@ -11,7 +11,9 @@ import pytest
 
 from jupyter_elastic.engines import key_values
 from jupyter_elastic.engines.horovod import store as store_module
-from jupyter_elastic.engines.horovod.store import Store, is_own
+from jupyter_elastic.engines.horovod.store import Store
+from jupyter_elastic.platform import loopback_peer
+from jupyter_elastic.platform.loopback_peer import is_own
 
 
 async def ask(store: Store, request: bytes) -> tuple[bytes, bytes]:
@@ -125,15 +127,15 @@ def test_whose_socket() -> None:
             ends = theirs.getpeername(), theirs.getsockname()
             assert is_own(theirs)
             assert mine.getsockname() == ends[0]
-            assert store_module._uid_by_netlink(*ends) == store_module._uid_by_table(*ends)
+            assert loopback_peer._uid_by_netlink(*ends) == loopback_peer._uid_by_table(*ends)
             nowhere = ("127.0.0.1", 1), ends[1]
-            assert store_module._uid_by_table(*nowhere) is None
+            assert loopback_peer._uid_by_table(*nowhere) is None
             with pytest.raises(OSError, match="no such socket"):
-                store_module._uid_by_netlink(*nowhere)
+                loopback_peer._uid_by_netlink(*nowhere)
 
 
 def test_somebody_elses_socket_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(loopback_peer.os, "getuid", lambda: 12345)
 
     async def test(store: Store) -> None:
         with contextlib.suppress(ConnectionResetError):

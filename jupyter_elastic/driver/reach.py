@@ -1,0 +1,91 @@
+"""How other hosts are reached: the command whose stdin and stdout are a hand's, and the address for data. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.protocol.hand import Hello
+from jupyter_elastic.types.errors import BadRequest, EngineError
+
+_MODULE = ("-P", "-m", "jupyter_elastic.hand")
+_SSH = (
+    "ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
+    "-o", "ControlMaster=auto", "-o", "ControlPersist=600",
+)  # fmt: skip
+
+
+def check(host: HostAddress) -> None:
+    """BadRequest, with what to do, when the host can't be reached like that whatever happens."""
+    if host.reach != "exec:":
+        _destination(host)
+    if host.network:
+        _network(host)
+
+
+def command(host: HostAddress, python: str, control: Path) -> list[str]:
+    """The command that leads to a hand on the host; its interpreter is that of the workers.
+
+    `control` is a private folder, with a short path, for the connections that ssh keeps.
+    """
+    argv = [host.python or python or sys.executable, *_MODULE]
+    if host.reach == "exec:":
+        return argv
+    destination, port = _destination(host)
+    return [
+        *_SSH,
+        "-o",
+        f"ControlPath={control}/ssh-%C",
+        *(["-p", str(port)] if port else []),
+        "--",
+        destination,
+        shlex.join(argv),
+    ]
+
+
+def data_address(host: HostAddress, hello: Hello) -> str:
+    """The host's address for the group's data. EngineError when it has none in the network that was asked for."""
+    if host.network:
+        network = _network(host)
+        for address in hello.addresses:
+            if ipaddress.ip_address(address) in network:
+                return address
+        have = ", ".join(hello.addresses) or "none"
+        raise EngineError(f"host {host.name} has no address in the network {host.network}; its addresses are {have}")
+    if host.reach == "exec:":
+        return "127.0.0.1"
+    if hello.came_by in hello.addresses:
+        return hello.came_by
+    raise EngineError(
+        f"nobody knows by which address other hosts reach {host.name}, which has {', '.join(hello.addresses)}: name "
+        "its network in the pool's file of hosts"
+    )
+
+
+def _network(host: HostAddress) -> ipaddress.IPv4Network:
+    try:
+        return ipaddress.IPv4Network(host.network)
+    except ValueError as problem:
+        raise BadRequest(f"host {host.name}: the network {host.network!r} is none of IPv4: {problem}") from problem
+
+
+def _destination(host: HostAddress) -> tuple[str, int | None]:
+    """`[user@]host` and the port of an `ssh://` URL; what could be taken for an option or a command is refused."""
+    problem = ""
+    try:
+        parts = urlsplit(host.reach)
+        port = parts.port
+    except ValueError as error:
+        problem, parts, port = str(error), urlsplit(""), None
+    place = parts.netloc.rpartition(":")[0] if port is not None else parts.netloc
+    plain = place and all(word and word[0].isalnum() and word.isascii() for word in place.split("@"))
+    fits = plain and all(letter.isalnum() or letter in "._-@" for letter in place) and place.count("@") <= 1
+    if problem or parts.scheme != "ssh" or not fits or parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise BadRequest(
+            f"host {host.name} can't be reached by {host.reach!r}: expected ssh://[user@]host[:port] {problem}".rstrip()
+        )
+    return place, port

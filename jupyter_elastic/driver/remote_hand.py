@@ -1,0 +1,642 @@
+"""The driver's end of a hand on another host: workers there that look like workers here.
+
+A host is reached by a command whose stdin and stdout are the hand's. Its start is an exec, its death the end of the
+stream or silence, its end the end of stdin. What the workers there print, show and give is written into the job's
+folder here, as if they had done it. Nothing that comes from there is unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import itertools
+import logging
+import platform
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from jupyter_elastic.driver.reach import command, data_address
+from jupyter_elastic.forkserver.client import started
+from jupyter_elastic.jobfiles import displays
+from jupyter_elastic.jobfiles.captures import NAMES, PAYLOAD
+from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.platform import paths, private_files
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.platform.version import __version__
+from jupyter_elastic.protocol import hand as messages
+from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, MAX_BEFORE, PIECE, TO_HAND, FromHand, ToHand
+from jupyter_elastic.types.errors import EngineError, ProtocolError
+
+OPEN_S = 30.0
+"""How long a host may take to answer."""
+ASK_S = 20.0
+"""How long it may take to answer a question."""
+END_S = 10.0
+"""How long the command may take to end once its stdin is closed."""
+KEPT_BYTES = 500
+"""So much of what comes instead of a hand is quoted."""
+KEPT_LINES = 5
+"""So many lines of what the command says to stderr are kept for an error."""
+
+log = logging.getLogger(__name__)
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What an attempt's workers are, wherever they run."""
+
+    folder: Path
+    """The job's."""
+    python: str
+    environment: Mapping[str, str]
+    frameworks: tuple[str, ...]
+    warm: bool
+    workdir: str = ""
+    versions: Mapping[str, str] = {}
+    """Of what groups are made with, here."""
+    fence_s: float = messages.FENCE_S
+    lost_s: float = messages.LOST_S
+
+    @classmethod
+    def to_visit(cls, python: str) -> Setting:
+        """No attempt's: only to see whether somebody answers."""
+        return cls(folder=Path(), python=python, environment={}, frameworks=(), warm=False)
+
+
+class RemoteWorker:
+    """A worker on another host."""
+
+    known = None
+
+    def __init__(self, hand: RemoteHand, channel: int) -> None:
+        self._hand = hand
+        self._channel = channel
+        self._code: int | None = None
+        self._gone = asyncio.Event()
+        self._cleared = asyncio.Event()
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether its hand says that nothing is left of it."""
+        return self._cleared.is_set()
+
+    def send(self, number: int) -> None:
+        """Signal it."""
+        self._hand.say(messages.Signal(self._channel, number))
+
+    def stopped(self) -> bool:
+        """Not known here."""
+        return False
+
+    async def gone(self) -> None:
+        """Come back when it has ended, or its host is lost."""
+        await self._gone.wait()
+
+    async def ended(self) -> int | None:
+        """`gone`, with its exit code."""
+        await self._gone.wait()
+        return self._code
+
+    async def clear(self) -> None:
+        """Come back when its hand says that nothing is left of it, or can't be alive to say it."""
+        await self._cleared.wait()
+
+    def exited(self, code: int | None, *, cleared: bool) -> None:
+        """It has ended."""
+        self._code = code
+        self._gone.set()
+        if cleared:
+            self._cleared.set()
+
+    def cleared(self) -> None:
+        """Nothing is left of it."""
+        self._cleared.set()
+
+
+class _Stream:
+    """What comes from the hand on one channel, kept until there is somebody to write it to."""
+
+    def __init__(self, writer: asyncio.StreamWriter | None = None) -> None:
+        self._writer = writer
+        self._waiting: list[bytes] = []
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        if self._writer is None:
+            self._waiting.append(data)
+        else:
+            self._writer.write(data)
+
+    def attach(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        for data in self._waiting:
+            writer.write(data)
+        self._waiting.clear()
+        if self._closed:
+            writer.close()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
+
+
+class RemoteHand:
+    """One attempt's hold on one host. `on_lost` is called once, when the host is lost; never before it was open."""
+
+    def __init__(self, host: HostAddress, setting: Setting, on_lost: Callable[[RemoteHand], None]) -> None:
+        self.host = host
+        self.lost = ""
+        """Why it is; empty while it isn't."""
+        self.hello: messages.Hello
+        self.address = ""
+        """By which workers on other hosts reach those on this one."""
+        self.silent_since = 0.0
+        """When it was last heard, by `time.monotonic()`."""
+        self._setting = setting
+        self._on_lost = on_lost
+        self._output = _Output(setting.folder)
+        self._commits = Commits(setting.folder)
+        self._child: asyncio.subprocess.Process
+        self._runs = False
+        """The command was started."""
+        self._opening: asyncio.Task[None] | None = None
+        self._is_open = False
+        self._channels = itertools.count(1, 2)
+        self._numbers = itertools.count(1)
+        self._workers: dict[int, RemoteWorker] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._answers: dict[tuple[type, int], asyncio.Future[Any]] = {}
+        self._targets: dict[int, int | str] = {}
+        """Where the driver's end of each forwarding is: a port of the loopback interface, or a path."""
+        self._fetching = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+
+    @property
+    def name(self) -> str:
+        """The host's."""
+        return self.host.name
+
+    async def open(self) -> None:
+        """Reach the host, if that has not been done. EngineError when nobody answers there, or cannot take part."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        await asyncio.shield(self._opening)
+
+    async def visit(self) -> messages.Hello:
+        """Only ask who is there. EngineError when nobody answers, or what is installed there does not fit."""
+        await self._call(self._greet)
+        await self.close_and_wait()
+        return self.hello
+
+    async def start(self, first: bytes) -> tuple[RemoteWorker, socket.socket]:
+        """A worker there, and this process's end of its connection."""
+        await self.open()
+        channel = next(self._channels)
+        worker = self._workers[channel] = RemoteWorker(self, channel)
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        self._streams[channel] = _Stream(writer)
+        try:
+            answer = await self._ask(messages.StartWorker(channel, first), messages.Started, channel)
+        except BaseException:
+            ours.close()
+            writer.close()
+            raise
+        if answer.problem:
+            del self._workers[channel]
+            ours.close()
+            writer.close()
+            raise EngineError(f"host {self.name}: {answer.problem}")
+        self._spawn(self._carry(channel, reader))
+        return worker, ours
+
+    async def forward(self, target: int | str) -> int | str:
+        """Let the workers there reach a loopback port, or a socket's path, of this host; where they find it."""
+        await self.open()
+        number = next(self._numbers)
+        self._targets[number] = target
+        order = messages.Forward(number, "tcp" if isinstance(target, int) else "unix")
+        answer = await self._ask(order, messages.Forwarding, number)
+        for old in list(self._targets)[:-2]:  # of a round that is over; the one before the last is still read
+            del self._targets[old]
+            self.say(messages.CloseForward(old))
+        found: int | str = answer.port or answer.path
+        return found
+
+    async def reaches(self, address: str, port: int, token: bytes) -> str:
+        """Why a connection from there to this address can't be made; empty: it can."""
+        number = next(self._numbers)
+        answer = await self._ask(messages.Dial(number, address, port, token), messages.Dialled, number)
+        return str(answer.problem)
+
+    async def listen(self) -> tuple[int, bytes]:
+        """Have it wait, at its data address, for somebody who knows the token; the port and the token."""
+        number, token = next(self._numbers), secrets.token_bytes(32)
+        answer = await self._ask(messages.Listen(number, self.address, token), messages.Listening, number)
+        if answer.problem:
+            raise EngineError(f"host {self.name} can't listen at its address {self.address}: {answer.problem}")
+        return answer.port, token
+
+    async def fetch_commit(self) -> None:
+        """Bring the newest commit there to this host's disk. EngineError when the host is lost meanwhile."""
+        async with self._fetching:
+            path = private_files.private_dir(self._commits.disk.parent) / f".from-{self.name}"
+            found = False
+            with private_files.open_private(path) as file:
+                answer = await self._ask(messages.Fetch(), messages.Commit, 0)
+                while answer.found:
+                    found = True
+                    file.write(answer.data)
+                    if answer.last:
+                        break
+                    answer = await self._next(messages.Commit, 0)
+            if found:
+                self._commits.replace(path)
+            else:
+                path.unlink()
+
+    async def put_commit(self) -> None:
+        """Give it the newest commit of this host, for a worker there that begins with it."""
+        await self.open()
+        blob = self._commits.load()
+        if blob is not None:
+            await self._put("commit", blob)
+
+    def say(self, message: ToHand) -> None:
+        """Send a message, unless the host is lost."""
+        if not self.lost and self._child.stdin is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._child.stdin.write(TO_HAND.encode(message))
+
+    def close(self) -> None:
+        """Let go of the host: the hand ends what runs there."""
+        self._lose("it is not needed any more", tell=False)
+
+    async def close_and_wait(self) -> bool:
+        """`close`, and wait for the hand's end; whether it ended by itself, with all that it had started."""
+        self.close()
+        if self._runs:
+            await self._child.wait()
+        return not self._is_open or self._child.returncode == 0
+
+    # --- opening
+
+    async def _open(self) -> None:
+        await self._call(self._begin)
+        self.address = data_address(self.host, self.hello)
+        self._is_open = True
+        self.silent_since = time.monotonic()
+        self._spawn(self._listen())
+        self._spawn(self._beat())
+        await self._put(PAYLOAD, memoryview((self._setting.folder / PAYLOAD).read_bytes()))
+        if (names := self._setting.folder / NAMES).exists():
+            await self._put(NAMES, memoryview(names.read_bytes()))
+
+    async def _call(self, speak: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the command, and speak with whoever answers."""
+        argv = command(self.host, self._setting.python, paths.runtime_dir())
+        try:
+            self._child = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=MAX_BEFORE,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise EngineError(f"host {self.name}: {argv[0]} can't be started: {problem.strerror}") from problem
+        self._runs = True
+        started.add(self._child.pid)
+        self._spawn(self._keep_stderr())
+        self._spawn(self._reap())
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await speak()
+        except TimeoutError as problem:
+            self._lose("silent", tell=False)
+            raise EngineError(f"host {self.name} does not answer within {OPEN_S:g} s{self._last_words()}") from problem
+        except (EngineError, ProtocolError) as problem:
+            self._lose(str(problem), tell=False)
+            raise EngineError(str(problem)) from problem
+
+    async def _greet(self) -> None:
+        reader = self._child.stdout
+        assert reader is not None
+        before = await self._skip_to_magic(reader)
+        hello = await FROM_HAND.read(reader)
+        if not isinstance(hello, messages.Hello):
+            raise EngineError(f"no hand answers on host {self.name}: {before!r}{self._last_words()}")
+        self.hello = hello
+        check(self.name, hello, self._setting.versions)
+        data_address(self.host, hello)
+
+    async def _begin(self) -> None:
+        await self._greet()
+        setting, reader = self._setting, self._child.stdout
+        assert reader is not None
+        self.say(
+            messages.Begin(
+                python=self.host.python or setting.python,
+                environment=dict(setting.environment),
+                frameworks=setting.frameworks,
+                warm=setting.warm,
+                workdir=setting.workdir,
+                fence_s=setting.fence_s,
+            )
+        )
+        self._spawn(self._ping())
+        while not isinstance(answer := await FROM_HAND.read(reader), messages.Begun):
+            if answer is None or isinstance(answer, messages.Refused):
+                why = answer.problem if answer is not None else f"its hand has ended{self._last_words()}"
+                raise EngineError(f"host {self.name}: {why}")
+
+    async def _skip_to_magic(self, reader: asyncio.StreamReader) -> str:
+        """What came before it. EngineError when it does not come."""
+        try:
+            return (await reader.readuntil(MAGIC))[: -len(MAGIC)].decode(errors="replace")
+        except asyncio.IncompleteReadError as ended:
+            printed = ended.partial
+        except asyncio.LimitOverrunError:
+            printed = await reader.read(KEPT_BYTES)
+        text = printed[-KEPT_BYTES:].decode(errors="replace").strip()
+        what = f" (what came was: {text!r})" if text else ""
+        raise EngineError(f"no hand answers on host {self.name}{what}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        return f": {' / '.join(self._said)}" if self._said else ""
+
+    async def _keep_stderr(self) -> None:
+        assert self._child.stderr is not None
+        with contextlib.suppress(ValueError, OSError):
+            while line := await self._child.stderr.readline():
+                text = line.decode(errors="replace").strip()[:300]
+                self._said.append(text)
+                log.info("host %s: %s", self.name, text)
+
+    async def _reap(self) -> None:
+        await self._child.wait()
+        started.discard(self._child.pid)
+
+    # --- what comes
+
+    async def _listen(self) -> None:
+        reader = self._child.stdout
+        assert reader is not None
+        try:
+            while (message := await FROM_HAND.read(reader)) is not None:
+                self.silent_since = time.monotonic()
+                self._take(message)
+        except ProtocolError as problem:
+            self._lose(str(problem))
+        self._lose(f"its hand has ended{self._last_words()}")
+
+    def _take(self, message: FromHand) -> None:
+        match message:
+            case messages.Ping() | messages.Begun() | messages.Hello():
+                pass
+            case messages.Data(channel, data):
+                if (stream := self._streams.get(channel)) is not None:
+                    stream.write(data)
+            case messages.End(channel):
+                if (stream := self._streams.get(channel)) is not None:
+                    stream.close()
+            case messages.Started(channel):
+                self._answer(message, channel)
+            case messages.Exited(channel, code, cleared):
+                self._streams.pop(channel, _Stream()).close()
+                if (worker := self._workers.get(channel)) is not None:
+                    worker.exited(code, cleared=cleared)
+                    if cleared:
+                        del self._workers[channel]
+            case messages.Cleared(channel):
+                if (worker := self._workers.pop(channel, None)) is not None:
+                    worker.cleared()
+            case messages.Output(path, data):
+                self._output.add(path, data)
+            case messages.Result(rank, data, last):
+                self._output.add_result(rank, data, last=last)
+            case messages.Connected(number, channel):
+                self._streams[channel] = _Stream()
+                self._spawn(self._connect(channel, self._targets.get(number, "")))
+            case messages.Forwarding(number) | messages.Listening(number) | messages.Dialled(number):
+                self._answer(message, number)
+            case messages.Commit():
+                self._answer(message, 0)
+            case messages.Refused(problem):
+                self._lose(problem)
+
+    async def _connect(self, channel: int, target: int | str) -> None:
+        """Carry a connection that a worker there has made to the store here."""
+        try:
+            if isinstance(target, int):
+                reader, writer = await asyncio.open_connection("127.0.0.1", target)
+            else:
+                reader, writer = await asyncio.open_unix_connection(target)
+        except OSError:
+            self._streams.pop(channel, None)
+            self.say(messages.End(channel))
+            return
+        self._streams[channel].attach(writer)
+        try:
+            await self._carry(channel, reader)
+        finally:
+            self._streams.pop(channel, _Stream()).close()
+
+    async def _carry(self, channel: int, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(PIECE):
+                self.say(messages.Data(channel, data))
+        self.say(messages.End(channel))
+
+    # --- questions
+
+    async def _ask(self, question: ToHand, kind: type, number: int) -> Any:
+        waiting = self._expect(kind, number)
+        self.say(question)
+        return await self._await(waiting)
+
+    async def _next(self, kind: type, number: int) -> Any:
+        return await self._await(self._answers[kind, number])
+
+    def _expect(self, kind: type, number: int) -> asyncio.Future[Any]:
+        if self.lost:
+            raise EngineError(f"host {self.name} is lost: {self.lost}")
+        waiting = self._answers[kind, number] = asyncio.get_running_loop().create_future()
+        return waiting
+
+    async def _await(self, waiting: asyncio.Future[Any]) -> Any:
+        try:
+            async with asyncio.timeout(ASK_S):
+                return await waiting
+        except TimeoutError as problem:
+            raise EngineError(f"host {self.name} does not answer within {ASK_S:g} s") from problem
+
+    def _answer(self, message: FromHand, number: int) -> None:
+        waiting = self._answers.pop((type(message), number), None)
+        if waiting is None:
+            return
+        if isinstance(message, messages.Commit) and message.found and not message.last:
+            self._answers[type(message), number] = asyncio.get_running_loop().create_future()
+        if not waiting.done():
+            waiting.set_result(message)
+
+    # --- its life
+
+    async def _put(self, name: Any, blob: memoryview) -> None:
+        assert self._child.stdin is not None
+        for start in range(0, max(1, len(blob)), PIECE):
+            self.say(messages.Put(name, bytes(blob[start : start + PIECE]), start + PIECE >= len(blob)))
+            with contextlib.suppress(OSError):
+                await self._child.stdin.drain()
+
+    async def _ping(self) -> None:
+        while not self.lost:
+            self.say(messages.Ping())
+            await asyncio.sleep(messages.BEAT_S)
+
+    async def _beat(self) -> None:
+        looked = time.monotonic()
+        while not self.lost:
+            await asyncio.sleep(messages.BEAT_S / 2)
+            now = time.monotonic()
+            late, looked = now - looked > 2 * messages.BEAT_S, now
+            # This process was held up itself: what has come meanwhile is to be read first.
+            if not late and now - self.silent_since > self._setting.lost_s:
+                self._lose(f"silent for {self._setting.lost_s:g} s", silent=True)
+
+    def _lose(self, why: str, *, tell: bool = True, silent: bool = False) -> None:
+        """For this attempt its workers are gone; the hand ends them, now or after its fence."""
+        if self.lost:
+            return
+        self.lost = why
+        if tell:
+            log.warning("host %s is lost: %s", self.name, why)
+        if self._runs:
+            self._spawn(self._end_command(END_S if self._is_open and not silent else 0.0))
+        for stream in self._streams.values():
+            stream.close()
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(EngineError(f"host {self.name} is lost: {why}"))
+                waiting.exception()  # whoever asked may be gone
+        for worker in self._workers.values():
+            worker.exited(None, cleared=True)
+        self._workers.clear()
+        self._streams.clear()
+        if tell and self._is_open:
+            self._on_lost(self)
+
+    async def _end_command(self, patience_s: float) -> None:
+        """Close its stdin, by which the hand ends; what does not end then is killed."""
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._child.wait()
+        if self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.kill()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            log.error("a fault with host %s", self.name, exc_info=problem)
+            self._lose(f"{type(problem).__name__}: {problem}")
+
+
+class _Output:
+    """Writes what a host's workers print, show and give into the job's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bases: dict[str, int] = {}
+        """How much of a rank's stdout was there before that of this host, by the rank's folder."""
+        self._lines: dict[str, bytes] = {}
+        """The beginning of a display that is still to come."""
+        self._complained = False
+
+    def add(self, path: str, data: bytes) -> None:
+        """More of a rank's file."""
+        rank, _, stream = path.partition("/")
+        try:
+            folder = self._folder / rank
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if rank not in self._bases:
+                stdout = folder / "stdout"
+                self._bases[rank] = stdout.stat().st_size if stdout.exists() else 0
+            if stream == displays.FILE:
+                data = self._moved(rank, data)
+            with private_files.open_private(folder / stream, append=True) as file:
+                file.write(data)
+        except OSError as problem:
+            if not self._complained:
+                log.warning("what workers on other hosts print can't be written: %s", problem)
+            self._complained = True
+
+    def add_result(self, rank: int, data: bytes, *, last: bool) -> None:
+        """More of the values that a rank gives."""
+        folder = self._folder / "results"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            part = folder / f".rank.{rank}.part"
+            with private_files.open_private(part, append=True) as file:
+                file.write(data)
+            if last:
+                part.rename(folder / f"rank.{rank}.pickle")
+        except OSError as problem:
+            log.warning("the results of rank %d can't be written: %s", rank, problem)
+
+    def _moved(self, rank: str, data: bytes) -> bytes:
+        """Whole lines of displays, with their places in the text that is here."""
+        *lines, rest = (self._lines.get(rank, b"") + data).split(b"\n")
+        self._lines[rank] = rest if len(rest) <= 2 * displays.MAX_BYTES else b""
+        found = []
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                record = msgspec.json.decode(line, type=displays.Display)
+                moved = msgspec.structs.replace(record, after=record.after + self._bases[rank])
+                found.append(displays.encode(moved) + b"\n")
+        return b"".join(found)
+
+
+def installed(*names: Sequence[str]) -> dict[str, str]:
+    """The versions of those of these that are installed here."""
+    found = {}
+    for name in {name for some in names for name in some} & set(messages.FRAMEWORKS):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def check(host: str, hello: messages.Hello, versions: Mapping[str, str]) -> None:
+    """EngineError when what is installed there can't train with what is installed here."""
+    python = platform.python_version()
+    pairs = [("jupyter-elastic", hello.package, __version__), ("Python", _minor(hello.python), _minor(python))]
+    pairs += [(name, hello.frameworks.get(name, "missing"), version) for name, version in versions.items()]
+    for name, there, here in pairs:
+        if there != here:
+            raise EngineError(
+                f"host {host} has {name} {there}, and this one {here}: install the same version on both, or name "
+                f"another interpreter for {host} in the pool's file of hosts"
+            )

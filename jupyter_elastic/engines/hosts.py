@@ -1,0 +1,212 @@
+"""The hosts of an attempt: a hand on each, opened when its first worker starts, and opened again after it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from jupyter_elastic.driver.hands import Hand
+from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
+from jupyter_elastic.engines.rendezvous import LOOPBACK
+from jupyter_elastic.platform import reachability
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.types import SlotId
+from jupyter_elastic.types.errors import EngineError
+
+AGAIN_S, SELDOM_S = 1.0, 30.0
+"""How long after a failure a lost host is tried again: at first, and at most."""
+
+log = logging.getLogger(__name__)
+
+
+class HostsOwner(Protocol):
+    """Learns what happens to hosts."""
+
+    def host_lost(self, name: str, why: str) -> None:
+        """Nothing can run there for the moment."""
+        ...
+
+    def host_back(self, name: str) -> None:
+        """Workers can be started there again, and nothing of the old ones lives."""
+        ...
+
+
+def host_of(slot: SlotId) -> str:
+    """The name of the slot's host."""
+    return slot.rpartition(":")[0]
+
+
+class Hosts:
+    """Hands by host. `local` is that of this machine, on which every host is that has no address."""
+
+    def __init__(
+        self,
+        addresses: Iterable[HostAddress],
+        setting: Setting,
+        local: Hand,
+        owner: HostsOwner,
+        spawn_task: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._addresses = {address.name: address for address in addresses}
+        self._setting = setting
+        self._local = local
+        self._owner = owner
+        self._spawn_task = spawn_task
+        self._hands: dict[str, RemoteHand] = {}
+        self._lost: dict[str, RemoteHand] = {}
+        """Of the hosts that are lost, the hand that was."""
+        self._opening = asyncio.Lock()
+        """One host after the other, so that each pair is tried once."""
+        self._closed = False
+
+    def remote(self, slot: SlotId) -> RemoteHand | None:
+        """The hand of a slot on another host, open or not; None for a slot on this one."""
+        name = host_of(slot)
+        if name not in self._addresses:
+            return None
+        if name not in self._hands:
+            self._hands[name] = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
+        return self._hands[name]
+
+    def of(self, slot: SlotId) -> Hand:
+        """Who starts workers on this slot."""
+        return self._local if host_of(slot) not in self._addresses else _Opened(self, slot)
+
+    def lost(self, slots: Iterable[SlotId]) -> tuple[SlotId, ...]:
+        """Those of the slots whose hosts are lost."""
+        return tuple(slot for slot in slots if host_of(slot) in self._lost)
+
+    async def open(self, slot: SlotId) -> RemoteHand:
+        """The slot's hand, open and reachable from the others. EngineError when it can't be."""
+        hand = self.remote(slot)
+        assert hand is not None
+        async with self._opening:
+            if not hand.address:
+                await hand.open()
+                await self._check_ways(hand)
+        return hand
+
+    def unusable(self, name: str, why: str) -> None:
+        """No worker could be started there: leave it out, and try again later."""
+        if name not in self._lost and not self._closed:
+            hand = self._hands.pop(name)
+            hand.close()
+            self._leave_out(name, hand, why)
+
+    async def fenced(self, slot: SlotId) -> None:
+        """Come back when nothing lives any more on a slot of a lost host."""
+        if (hand := self._lost.get(host_of(slot))) is not None:
+            await self._fenced(hand)
+
+    async def close(self) -> None:
+        """Let go of all hosts; comes back when nothing of the attempt lives there."""
+        self._closed = True
+        hands = [*self._hands.values(), *self._lost.values()]
+        self._hands.clear()
+        await asyncio.gather(*map(self._ended, hands))
+
+    async def _ended(self, hand: RemoteHand) -> None:
+        if not await hand.close_and_wait():
+            await self._fenced(hand)
+
+    async def _fenced(self, hand: RemoteHand) -> None:
+        """The hand hears nothing from us any more, so its fence has ended everything by then."""
+        await asyncio.sleep(max(0.0, hand.silent_since + self._setting.lost_s - time.monotonic()))
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _hand_lost(self, hand: RemoteHand) -> None:
+        if not self._closed and self._hands.get(hand.name) is hand:
+            del self._hands[hand.name]
+            self._leave_out(hand.name, hand, hand.lost)
+
+    def _leave_out(self, name: str, hand: RemoteHand, why: str) -> None:
+        self._lost[name] = hand
+        self._owner.host_lost(name, why)
+        self._spawn_task(self._come_back(name, hand))
+
+    async def _come_back(self, name: str, lost: RemoteHand) -> None:
+        """Try the host again and again."""
+        await self._fenced(lost)
+        pause_s = AGAIN_S
+        while not self._is_closed():
+            hand = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
+            try:
+                async with self._opening:
+                    await hand.open()
+                    await self._check_ways(hand)
+            except EngineError as problem:
+                log.info("%s", problem)
+                hand.close()
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, SELDOM_S)
+                continue
+            self._hands[name] = hand
+            del self._lost[name]
+            if hand.lost:  # in this very moment
+                self._hand_lost(hand)
+            elif not self._is_closed():
+                self._owner.host_back(name)
+            return
+
+    # --- addresses
+
+    def local_address(self) -> str:
+        """By which workers on other hosts reach those on this one."""
+        hand = next((hand for hand in self._hands.values() if hand.address), None)
+        return LOOPBACK if hand is None else _toward(hand.address)
+
+    async def _check_ways(self, new: RemoteHand) -> None:
+        """EngineError, with both addresses, unless the new host and each other one reach each other."""
+        port, token = await new.listen()
+        own = secrets.token_bytes(32)
+        address = _toward(new.address)
+        ways = [(new.name, await reachability.dial(new.address, port, token), "this host", address, new.address)]
+        try:
+            mine = await reachability.listen(address, own)
+        except OSError as error:
+            raise EngineError(f"nothing can listen at this host's address {address}: {error}") from error
+        ways.append(("this host", await new.reaches(address, mine, own), new.name, new.address, address))
+        for other in self._hands.values():
+            if other is not new and other.address and not other.lost:
+                problem = await other.reaches(new.address, port, token)
+                ways.append((new.name, problem, other.name, other.address, new.address))
+                theirs, their_token = await other.listen()
+                problem = await new.reaches(other.address, theirs, their_token)
+                ways.append((other.name, problem, new.name, new.address, other.address))
+        for there, problem, here, source, target in ways:
+            if problem:
+                raise EngineError(
+                    f"host {new.name}: {there} ({target}) can't be reached from {here} ({source}): {problem}. Let "
+                    "connections between these addresses through, or name the network of the data in the pool's file "
+                    "of hosts"
+                )
+
+
+class _Opened:
+    """Opens a slot's host before its first worker starts."""
+
+    def __init__(self, hosts: Hosts, slot: SlotId) -> None:
+        self._hosts, self._slot = hosts, slot
+
+    async def start(self, first: bytes) -> tuple[Any, socket.socket]:
+        return await (await self._hosts.open(self._slot)).start(first)
+
+    def close(self) -> None:
+        pass
+
+
+def _toward(address: str) -> str:
+    """This host's own address on the way there."""
+    if ipaddress.ip_address(address).is_loopback:
+        return LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.connect((address, 9))  # sends nothing: says by which interface it would
+        return str(asked.getsockname()[0])

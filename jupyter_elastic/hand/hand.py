@@ -1,0 +1,344 @@
+"""One host's part of an attempt: starts workers here, carries their messages, output and results to the driver.
+
+Nothing here listens but on the loopback interface and on UNIX sockets, for this user, and for some seconds at the data
+address when the driver asks whether hosts reach each other. When the driver is gone, or has not been heard for some
+seconds, the workers are ended: others may have their slots by then. The kernel does it should this process be stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from jupyter_elastic.forkserver import workers
+from jupyter_elastic.forkserver.client import ForkedProcess
+from jupyter_elastic.forkserver.workers import WorkerLauncher
+from jupyter_elastic.hand.facts import forget_session, hello
+from jupyter_elastic.hand.output import OutputReader
+from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.platform import paths, reachability
+from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
+from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.loopback_peer import is_own
+from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.protocol import hand as messages
+from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, PIECE, TO_HAND, FromHand, ToHand
+from jupyter_elastic.protocol.worker import TO_WORKER, Start
+from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
+
+FIRST_S = 60.0
+"""How long the driver's first message may be on its way."""
+LOOK_S = 0.05
+"""How often it is looked for new output."""
+LAST_MESSAGES_S = 1.0
+"""How long a dead worker's stream is read for what it sent before."""
+END_S = 5.0
+"""How long workers that were killed may take to be gone."""
+MAX_CONNECTIONS = 512
+
+log = logging.getLogger(__name__)
+
+
+class Hand:
+    """Serves one driver. `wire` is the descriptor that leads to it."""
+
+    def __init__(self, wire: int) -> None:
+        self._wire = wire
+        self._out: asyncio.StreamWriter
+        self._timer = KillTimer()
+        self._fence_s = FIRST_S
+        self._launcher: WorkerLauncher | None = None
+        self._workers: dict[int, ForkedProcess] = {}
+        self._streams: dict[int, asyncio.StreamWriter] = {}
+        self._connections = 0
+        self._last_connection = 0
+        """Channel of the last one; the driver's channels are odd."""
+        self._servers: dict[int, asyncio.Server] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._folder = self._job = Path()
+        self._output: OutputReader
+        self._commits: Commits
+
+    async def run(self) -> None:
+        """Serve until the driver is gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._ended.set)
+        workers.adopt()
+        forget_session()
+        self._timer.set(time.monotonic() + FIRST_S)
+        reader = asyncio.StreamReader()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+        wire = os.fdopen(self._wire, "wb")
+        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, wire)
+        self._out = asyncio.StreamWriter(transport, protocol, None, loop)
+        self._out.write(MAGIC)
+        self._say(hello())
+        with _private_folder() as self._folder:
+            make_fifo(self._folder / "fifo")
+            self._job = self._folder / "job"
+            self._job.mkdir(mode=0o700)
+            self._output = OutputReader(self._job, self._send)
+            self._commits = Commits(self._job)
+            listening = self._spawn(self._listen(reader))
+            listening.add_done_callback(lambda _: self._ended.set())
+            for work in (self._beat(), self._watch_output()):
+                self._spawn(work)
+            try:
+                await self._ended.wait()
+            finally:
+                await self._finish()
+
+    async def _finish(self) -> None:
+        self._timer.set(time.monotonic() + 2 * END_S)
+        for process in self._workers.values():
+            process.send(signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                for process in list(self._workers.values()):
+                    await process.gone()
+                    await process.clear()
+        self._commits.drop_from_memory()
+
+    # --- the driver
+
+    def _say(self, message: FromHand) -> None:
+        self._out.write(FROM_HAND.encode(message))
+
+    async def _send(self, message: FromHand) -> None:
+        self._say(message)
+        await self._out.drain()
+
+    async def _beat(self) -> None:
+        while True:
+            self._say(messages.Ping())
+            await asyncio.sleep(messages.BEAT_S)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while (message := await TO_HAND.read(reader)) is not None:
+                self._timer.set(time.monotonic() + self._fence_s)
+                self._take(message)
+        except (ProtocolError, OSError) as problem:
+            self._say(messages.Refused(str(problem)[:4000]))
+            log.warning("%s", problem)
+
+    def _take(self, message: ToHand) -> None:
+        match message:
+            case messages.Ping():
+                pass
+            case messages.Data(channel, data):
+                if (writer := self._streams.get(channel)) is not None:
+                    writer.write(data)
+            case messages.End(channel):
+                if (writer := self._streams.get(channel)) is not None:
+                    writer.close()
+            case messages.Begin():
+                self._begin(message)
+            case messages.StartWorker():
+                self._spawn(self._run_worker(message))
+            case messages.Signal(channel, number):
+                if (process := self._workers.get(channel)) is not None:
+                    process.send(number)
+            case messages.Put(name, data, last):
+                self._put(name, data, last=last)
+            case messages.Fetch():
+                self._spawn(self._fetch())
+            case messages.Forward():
+                self._spawn(self._forward(message))
+            case messages.CloseForward(number):
+                if (server := self._servers.pop(number, None)) is not None:
+                    server.close()
+            case messages.Listen():
+                self._spawn(self._await_token(message))
+            case messages.Dial():
+                self._spawn(self._dial(message))
+
+    def _begin(self, begin: messages.Begin) -> None:
+        if self._launcher is not None:
+            raise ProtocolError("the driver began a second time")
+        self._fence_s = begin.fence_s
+        self._timer.set(time.monotonic() + self._fence_s)
+        if begin.workdir and not Path(begin.workdir).is_dir():
+            self._say(messages.Refused(f"the notebook's folder {begin.workdir} does not exist there"))
+            return
+        self._launcher = WorkerLauncher(
+            begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm
+        )
+        self._say(messages.Begun())
+
+    # --- workers
+
+    async def _run_worker(self, order: messages.StartWorker) -> None:
+        channel = order.channel
+        try:
+            if self._launcher is None:
+                raise ProtocolError("a worker is to be started before the beginning")
+            start = _order(order.first)
+            local = replace(start, folder=str(self._job), fifo=str(self._folder / "fifo"))
+            process, ours = await self._launcher.start(TO_WORKER.encode(local))
+        except (ElasticError, OSError) as problem:
+            self._say(messages.Started(channel, problem=str(problem)[:4000] or type(problem).__name__))
+            return
+        self._workers[channel] = process
+        reader, self._streams[channel] = await asyncio.open_connection(sock=ours)
+        self._say(messages.Started(channel))
+        carrying = self._spawn(self._carry(channel, reader))
+        code = await process.ended()
+        await asyncio.wait([carrying], timeout=LAST_MESSAGES_S)
+        carrying.cancel()
+        self._streams.pop(channel).close()
+        await self._output.send_last(start.name)
+        cleared = process.is_cleared
+        self._say(messages.Exited(channel, code, cleared))
+        if not cleared:
+            await process.clear()
+            self._say(messages.Cleared(channel))
+        del self._workers[channel]
+
+    async def _carry(self, channel: int, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(PIECE):
+                await self._send(messages.Data(channel, data))
+        self._say(messages.End(channel))
+
+    async def _watch_output(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._workers:
+                await self._output.send_new()
+
+    # --- files
+
+    def _put(self, name: str, data: bytes, *, last: bool) -> None:
+        part = self._folder / f"{name}.part"
+        with part.open("ab") as file:
+            file.write(data)
+        if last and name == "commit":
+            self._commits.replace(part)
+        elif last:
+            part.rename(self._job / name)
+
+    async def _fetch(self) -> None:
+        blob = self._commits.load()
+        if blob is None:
+            await self._send(messages.Commit(b"", last=True, found=False))
+            return
+        for start in range(0, max(1, len(blob)), PIECE):
+            piece = bytes(blob[start : start + PIECE])
+            await self._send(messages.Commit(piece, last=start + PIECE >= len(blob)))
+
+    # --- the store
+
+    async def _forward(self, order: messages.Forward) -> None:
+        """Listen where workers look for their group's store, which is the driver's."""
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if not self._is_ours(writer) or self._connections >= MAX_CONNECTIONS:
+                writer.close()
+                return
+            self._connections += 1
+            channel = self._last_connection = self._last_connection + 2
+            self._streams[channel] = writer
+            self._say(messages.Connected(order.number, channel))
+            try:
+                await self._carry(channel, reader)
+                await writer.wait_closed()
+            except OSError:
+                pass  # it ended without a word
+            finally:
+                self._connections -= 1
+                self._streams.pop(channel, None)
+                writer.close()
+
+        path = self._folder / f"store.{order.number}"
+        try:
+            if order.kind == "tcp":
+                server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=256)
+            else:
+                server = await asyncio.start_unix_server(connected, path)
+                path.chmod(0o600)
+        except OSError as problem:
+            self._say(messages.Refused(f"no store can be opened there: {problem}"))
+            return
+        self._servers[order.number] = server
+        port = int(server.sockets[0].getsockname()[1]) if order.kind == "tcp" else 0
+        self._say(messages.Forwarding(order.number, port, "" if port else str(path)))
+
+    def _is_ours(self, writer: asyncio.StreamWriter) -> bool:
+        connected = writer.get_extra_info("socket")
+        try:
+            if connected.family == socket.AF_UNIX:
+                check_same_user(connected)
+                return True
+            return is_own(connected)
+        except (NotAllowed, OSError) as problem:
+            log.warning("refused a connection to the store: %s", problem)
+            return False
+
+    # --- whether hosts reach each other
+
+    async def _await_token(self, order: messages.Listen) -> None:
+        try:
+            answer = messages.Listening(order.number, await reachability.listen(order.address, order.token))
+        except OSError as problem:
+            answer = messages.Listening(order.number, 0, str(problem)[:4000])
+        self._say(answer)
+
+    async def _dial(self, order: messages.Dial) -> None:
+        problem = await reachability.dial(order.address, order.port, order.token)
+        self._say(messages.Dialled(order.number, problem[:4000]))
+
+    # --- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            if not isinstance(problem, ConnectionError):  # the driver is gone
+                log.error("a fault in the hand", exc_info=problem)
+            self._ended.set()
+
+
+def _order(first: bytes) -> Start:
+    start = TO_WORKER.receive(io.BytesIO(first))
+    if not isinstance(start, Start):
+        raise ProtocolError("a worker's first message is no order to it")
+    return start
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder of this hand's own, removed at the end; those of hands that were killed go too."""
+    root = paths.runtime_dir()
+    for old in root.glob("hand-*"):
+        if Lock(old / "lock").holder() is None and time.time() - old.stat().st_mtime > FIRST_S:
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="hand-", dir=root))
+    lock = Lock(folder / "lock")
+    lock.acquire()
+    try:
+        yield folder
+    finally:
+        lock.release()
+        shutil.rmtree(folder, ignore_errors=True)

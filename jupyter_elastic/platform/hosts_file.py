@@ -1,0 +1,53 @@
+"""`hosts.json` of a pool's state folder: the other hosts of a personal pool, and how its user reaches them.
+
+The daemon takes names and slots from it, the user's drivers the way there: nobody else says what is started.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from jupyter_elastic.platform import private_files
+from jupyter_elastic.types.errors import BadRequest
+
+NAME = "hosts.json"
+
+
+class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A host, as its user describes it."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
+    reach: Annotated[str, Meta(max_length=300)]
+    """`ssh://[user@]host[:port]`, or `exec:` for a process on this machine."""
+    slots: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    devices: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
+    """UUIDs of the GPUs that its slots are; empty: the slots are CPU cores."""
+    network: Annotated[str, Meta(max_length=64)] = ""
+    """The network of the group's data, such as `10.1.0.0/16`; empty: the one by which the host was reached."""
+    python: Annotated[str, Meta(max_length=1000)] = ""
+    """The interpreter there; empty: by the same path as here."""
+
+
+def read(state: Path) -> tuple[HostAddress, ...]:
+    """The hosts of the pool with this state folder. BadRequest when the file can't be read."""
+    path = state / NAME
+    try:
+        hosts = msgspec.json.decode(path.read_bytes(), type=tuple[HostAddress, ...])
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        example = '[{"name": "lab2", "reach": "ssh://lab2", "slots": 4}]'
+        raise BadRequest(f"{path}: {problem}; expected a list of hosts such as {example}") from problem
+    names = [host.name for host in hosts]
+    if len(set(names)) < len(names):
+        raise BadRequest(f"{path}: a host is named twice: {', '.join(sorted(names))}")
+    return hosts
+
+
+def write(state: Path, hosts: tuple[HostAddress, ...]) -> None:
+    """Replace them. OSError when that fails."""
+    private_files.write_private(state / NAME, msgspec.json.format(msgspec.json.encode(hosts)))

@@ -1,0 +1,43 @@
+"""Whether a TCP connection from one host to another can be made: one listens for a token, the other brings it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+
+DIAL_S = 2.0
+LISTEN_S = 10.0
+_YES = b"yes"
+
+
+async def listen(address: str, token: bytes) -> int:
+    """Wait at this address, for some seconds, for somebody who says the token; the port. OSError when that fails."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError, TimeoutError):
+            async with asyncio.timeout(DIAL_S):
+                if hmac.compare_digest(await reader.readexactly(len(token)), token):
+                    writer.write(_YES)
+                    await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(connected, address, 0)
+    asyncio.get_running_loop().call_later(LISTEN_S, server.close)
+    return int(server.sockets[0].getsockname()[1])
+
+
+async def dial(address: str, port: int, token: bytes) -> str:
+    """Bring the token there; why it can't be brought, empty: it was."""
+    try:
+        async with asyncio.timeout(DIAL_S):
+            reader, writer = await asyncio.open_connection(address, port)
+            try:
+                writer.write(token)
+                return "" if await reader.read(len(_YES)) == _YES else "somebody else answers there"
+            finally:
+                writer.close()
+    except TimeoutError:
+        return f"no answer within {DIAL_S:g} s"
+    except OSError as problem:
+        return problem.strerror or str(problem)

@@ -1,0 +1,192 @@
+"""The driver's end of a hand: how hosts are reached, and what it does with whoever answers there."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_elastic.driver import reach
+from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, _Output, check
+from jupyter_elastic.hand.facts import hello
+from jupyter_elastic.jobfiles import displays
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.platform import hosts_file
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.protocol import hand as messages
+from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, TO_HAND
+from jupyter_elastic.types.errors import BadRequest, EngineError, ProtocolError
+
+
+def host(url: str = "ssh://lab2", **more: Any) -> HostAddress:
+    return HostAddress(name="lab2", reach=url, **more)
+
+
+def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> None:
+    argv = reach.command(host("ssh://ada@lab2.example:2222", python="/opt/my env/bin/python"), "/p", Path("/run/x"))
+    assert argv[0] == "ssh"
+    assert argv[-3:-1] == ["--", "ada@lab2.example"]
+    assert argv[argv.index("-p") + 1] == "2222"
+    assert "BatchMode=yes" in argv
+    assert shlex.split(argv[-1]) == ["/opt/my env/bin/python", "-P", "-m", "jupyter_elastic.hand"]
+    assert not any("StrictHostKeyChecking" in word for word in argv)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "lab2", "ssh://", "ssh://-oProxyCommand=x", "ssh://a;b", "ssh://$(x)", "ssh://a b", "ssh://a@b@c", "ssh://@a",
+        "ssh://a@-b", "ssh://a/b", "ssh://a:x", "ssh://a:99999", "http://a", "ssh://a?b", "exec:rm", "ssh://ä",
+        "ssh://[::1]",
+    ],
+)  # fmt: skip
+def test_a_way_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest, match=re.escape("ssh://[user@]host[:port]")):
+        reach.check(host(url))
+
+
+def test_the_data_address_is_in_the_network_or_where_the_command_came_in() -> None:
+    seen = msgspec.structs.replace(hello(), addresses=("127.0.0.1", "10.1.0.7", "192.0.2.3"), came_by="192.0.2.3")
+    assert reach.data_address(host(network="10.1.0.0/16"), seen) == "10.1.0.7"
+    assert reach.data_address(host(), seen) == "192.0.2.3"
+    with pytest.raises(EngineError, match=r"no address in the network 10\.9\.0\.0/16; its addresses are 127"):
+        reach.data_address(host(network="10.9.0.0/16"), seen)
+    with pytest.raises(EngineError, match="name its network"):
+        reach.data_address(host(), msgspec.structs.replace(seen, came_by=""))
+    with pytest.raises(BadRequest, match=r"'10\.1' is none of IPv4"):
+        reach.check(host(network="10.1"))
+
+
+def test_what_is_installed_there_must_fit() -> None:
+    check("lab2", hello(), {})
+    for changes, said in (
+        ({"package": "0.0.1"}, "lab2 has jupyter-elastic 0.0.1"),
+        ({"python": "3.9.1"}, "lab2 has Python 3.9, and this one 3."),
+        ({"frameworks": {"torch": "1.0"}}, "lab2 has torch 1.0, and this one 2.9"),
+        ({"frameworks": {}}, "lab2 has torch missing"),
+    ):
+        with pytest.raises(EngineError, match=re.escape(said)):
+            check("lab2", msgspec.structs.replace(hello(), **changes), {"torch": "2.9"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", '[{"name": "a"}]', '[{"name": "-a", "reach": "exec:"}]', '[{"name": "a:b", "reach": "exec:"}]', "\x00",
+     '[{"name": "a", "reach": "exec:", "slots": 0}]', '[{"name": "a", "reach": "exec:", "command": "rm"}]',
+     '[{"name": "a", "reach": "exec:"}, {"name": "a", "reach": "exec:"}]'],
+)  # fmt: skip
+def test_file_of_hosts_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / hosts_file.NAME).write_text(content)
+    with pytest.raises(BadRequest, match=hosts_file.NAME):
+        hosts_file.read(tmp_path)
+
+
+def test_file_of_hosts_comes_back_as_written(tmp_path: Path) -> None:
+    assert hosts_file.read(tmp_path) == ()
+    hosts_file.write(tmp_path, (host(slots=3), HostAddress(name="b", reach="exec:", devices=("GPU-1",))))
+    assert [one.name for one in hosts_file.read(tmp_path)] == ["lab2", "b"]
+
+
+# --- whoever answers
+
+
+def opened(folder: Path, code: str) -> str:
+    """The error of opening a hand in whose place an interpreter runs `code`."""
+    (folder / PAYLOAD).write_bytes(b"")
+    python = folder / "python"
+    python.write_text(f"#!{sys.executable}\n{code}")
+    python.chmod(0o700)
+
+    async def run() -> str:
+        setting = Setting(folder=folder, python=str(python), environment={}, frameworks=(), warm=False)
+        hand = RemoteHand(HostAddress(name="b", reach="exec:"), setting, lambda _: None)
+        with pytest.raises(EngineError) as caught:
+            await hand.open()
+        await hand.close_and_wait()
+        return str(caught.value)
+
+    return asyncio.run(run())
+
+
+SPEAK = f"import sys; say = sys.stdout.buffer; say.write({MAGIC!r})\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("", "no hand answers on host b"),
+        ("print('Welcome to lab2!')", "no hand answers on host b (what came was: 'Welcome to lab2!')"),
+        ("print('x' * 10_000_000)", "no hand answers on host b"),
+        ("import sys; sys.exit('Permission denied (publickey).')", "no hand answers on host b: Permission denied"),
+        (SPEAK + "say.write(b'\\x09\\0\\0\\1x')", "speaks version 9"),
+        (SPEAK + "say.write(b'\\x01\\xff\\xff\\xff')", "over the limit"),
+        (SPEAK + "say.write(b'\\x01\\0\\0\\1x')", "can't be read"),
+        (SPEAK + f"say.write({FROM_HAND.encode(messages.Ping())!r})", "no hand answers"),
+        (SPEAK + f"say.write({FROM_HAND.encode(hello())!r})", "its hand has ended"),
+    ],
+)  # fmt: skip
+def test_who_is_no_hand_is_quoted(tmp_path: Path, code: str, said: str) -> None:
+    assert said in opened(tmp_path, code)
+
+
+def test_words_of_a_login_shell_are_skipped(tmp_path: Path) -> None:
+    problem = messages.Refused("nothing here")
+    code = f"print('Welcome to lab2!', flush=True)\n{SPEAK}say.write({FROM_HAND.encode(hello())!r})\n"
+    assert opened(tmp_path, f"{code}say.write({FROM_HAND.encode(problem)!r})") == "host b: nothing here"
+
+
+def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async def run() -> None:
+        setting = Setting(
+            folder=tmp_path, python=sys.executable, environment={}, frameworks=(), warm=False, workdir="/nowhere"
+        )
+        hand = RemoteHand(HostAddress(name="b", reach="exec:"), setting, lambda _: None)
+        with pytest.raises(EngineError, match="host b: the notebook's folder /nowhere does not exist there"):
+            await hand.open()
+        await hand.close_and_wait()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.Output("../../etc/passwd", b"x"), messages.Output("rank.0/../x", b"x"), messages.Data(0, b""),
+        messages.Data(1, bytes(messages.PIECE + 1)), messages.Result(-1, b"", last=True),
+    ],
+)  # fmt: skip
+def test_messages_of_a_hand_are_checked(message: messages.FromHand) -> None:
+    async def read() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(FROM_HAND.encode(message))
+        await FROM_HAND.read(reader)
+
+    with pytest.raises(ProtocolError):
+        asyncio.run(read())
+
+
+def test_a_lost_host_is_lost_before_its_fence_can_be_passed() -> None:
+    assert messages.LOST_S - messages.BEAT_S > messages.FENCE_S
+    assert len(TO_HAND.encode(messages.StartWorker(1, bytes(1100 * 1024)))) < messages.MAX_MESSAGE + 4
+
+
+def test_displays_of_another_host_stand_after_what_was_printed_here(tmp_path: Path) -> None:
+    (tmp_path / "rank.1").mkdir()
+    (tmp_path / "rank.1" / "stdout").write_text("12345")
+    output = _Output(tmp_path)
+    line = displays.encode(Display(kind="display_data", after=3)) + b"\n"
+    output.add("rank.1/stdout", b"abc")
+    output.add("rank.1/display.jsonl", line[:10])
+    output.add("rank.1/display.jsonl", line[10:] + b"no display\n")
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "12345abc"
+    assert [record.after for record, _ in displays.Reader(tmp_path / "rank.1").more()] == [8]
+    for data, last in ((b"ab", False), (b"c", True)):
+        output.add_result(2, data, last=last)
+    assert (tmp_path / "results" / "rank.2.pickle").read_bytes() == b"abc"
