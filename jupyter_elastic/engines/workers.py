@@ -75,6 +75,8 @@ class WorkersEngine:
     worker: ClassVar[str] = ""
     library: ClassVar[tuple[str, ...]] = ()
     """The library whose use in a cell says that it forms groups by itself, and what people call it."""
+    spans_hosts: ClassVar[bool] = True
+    """Whether its workers find each other on different hosts."""
     forms_groups: ClassVar[bool] = False
     """Whether its workers form groups."""
     frameworks: ClassVar[tuple[str, ...]] = ()
@@ -169,6 +171,10 @@ class WorkersEngine:
             kept_for=payload.kernel,
         )
         self.hosts = self._make_hosts(payload)
+        if apart := self._apart(slots):
+            self._end("failed", f"workers of this cell find each other on one host only, and {apart[0]} is on another "
+                      f"than {slots[0]}: ask for fewer slots, or let the group be formed by training.run")  # fmt: skip
+            return
         self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
 
@@ -177,7 +183,7 @@ class WorkersEngine:
         self._devices.update(devices)
         self._vacant = {slot: death for slot, death in self._vacant.items() if slot in slots}
         if not self._stopping:
-            if lost := self.hosts.lost(slots):
+            if lost := (*self.hosts.lost(slots), *self._apart(slots)):
                 self._do(self.machine.lost(lost))
             self._do(self.machine.want(generation, slots))
 
@@ -620,6 +626,13 @@ class WorkersEngine:
     def _computing(self) -> list[Member]:
         """Members whose cell runs and is to go on."""
         return [m for m in self.members.values() if m.running and not (m.done or m.doomed)]
+
+    def _apart(self, slots: tuple[SlotId, ...]) -> tuple[SlotId, ...]:
+        """Slots on other hosts than the first one, where the workers would not find each other there."""
+        by_themselves = self._cell.tf_cluster or (self._cell.torch_distributed and not self._cell.elastic)
+        if self.spans_hosts and not by_themselves:
+            return ()
+        return tuple(slot for slot in slots if host_of(slot) != host_of(slots[0]) and self.context.hosts)
 
     def _make_hosts(self, payload: Payload) -> Hosts:
         setting = Setting(

@@ -50,6 +50,7 @@ class TensorflowPs(WorkersEngine):
     """One attempt's cluster of a coordinator, workers and parameter servers."""
 
     name: ClassVar[str] = "tensorflow_ps"
+    spans_hosts: ClassVar[bool] = False
     worker: ClassVar[str] = "jupyter_elastic.engines.tensorflow_ps.worker:ClusterWorker"
     frameworks: ClassVar[tuple[str, ...]] = ("tensorflow",)
     starts_anew: ClassVar[bool] = True
