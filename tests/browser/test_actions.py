@@ -190,6 +190,7 @@ def test_what_a_policy_would_change_is_said_once(panel: Locator, pool: Pool) -> 
     long = pool.submit(WAITS, slots=2, estimate_s=2000)
     short = pool.submit(WAITS, slots=2, estimate_s=400)
     pool.running(holder)
+    expect(panel).to_contain_text("2. in the queue")
     panel.get_by_role("button", name="Change…").click()
     panel.get_by_role("combobox", name="policy").select_option("srtf")
     table = picker.get_by_role("table", name="what the policy would change")

@@ -43,6 +43,7 @@ def test_a_policy_is_picked_looked_at_and_applied(panel: Locator, pool: Pool) ->
     pool.submit(WAITS, slots=2)
     waiting = pool.submit(WAITS, slots=1)
     expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
+    expect(panel).to_contain_text("1. in the queue")
     before = panel.locator(".je-policy-line strong").first.inner_text()
     other = "las" if before != "las" else "srtf"
     panel.get_by_role("button", name="Change…").click()
@@ -62,6 +63,7 @@ def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool
     first = pool.submit(WAITS, slots=2, name="holds both", estimate_s=9000)
     pool.running(first)
     second = pool.submit(WAITS, slots=1, name="<i>waits</i>", estimate_s=1)  # fifo lets who runs alone
+    expect(panel).to_contain_text("1. in the queue")  # its row moves the button, and would take the click along
     assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
     panel.get_by_role("button", name="Change…").click()
     panel.get_by_role("combobox", name="policy").select_option("srtf")
