@@ -66,7 +66,8 @@ class Engine(Protocol):
     `module:class`. A class method `examine() -> Finding` is called by `jupyter elastic doctor`. By a class method
     `claim(cell: cell_text.Cell) -> cell_text.Claim | None` it joins in when a cell names no engine; `library` names the
     modules that are its own. `resumable` is true where it can end all workers at a change and start them anew,
-    `takes_servers` where it is a `ServerEngine`, which has parameter servers beside its workers.
+    `takes_servers` where it is a `ServerEngine`, which has parameter servers beside its workers, `takes_cells` is false
+    where it is for other jobs than cells.
 
     Args:
         context: What there is to know of the attempt.

@@ -192,10 +192,11 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0) -> Non
     if name not in _engines():
         _engines.cache_clear()  # installed a moment ago?
         if name not in _engines():
-            raise BadRequest(
-                f"--engine {name}: there is no such engine; installed are {', '.join(sorted(_engines())) or 'none'}"
-            )
+            found = ", ".join(_for_cells()) or "none"
+            raise BadRequest(f"--engine {name}: there is no such engine; installed are {found}")
     engine = plugins.load(_engines()[name])
+    if not _takes_cells(engine):
+        raise BadRequest(f"--engine {name}: it runs no cells; name another, or leave --engine out. Nothing was queued.")
     if missing := engine.missing():  # the workers run this kernel's interpreter
         raise BadRequest(f"--engine {name}: {missing}. Nothing was queued.")
     if resumable and not getattr(engine, "resumable", False):
@@ -214,6 +215,19 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0) -> Non
             f"--engine {name}: it needs at least one parameter server; add --servers 1, which takes a slot. Nothing "
             "was queued."
         )
+
+
+def _takes_cells(engine: Any) -> bool:
+    return bool(getattr(engine, "takes_cells", True))
+
+
+def _for_cells() -> list[str]:
+    found = []
+    for name, entries in sorted(_engines().items()):
+        with contextlib.suppress(ElasticError):  # one that can't be imported
+            if _takes_cells(plugins.load(entries)):
+                found.append(name)
+    return found
 
 
 @functools.cache

@@ -174,7 +174,7 @@ def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
         raise BadRequest(
             f"a source of slots names one machine, and these are {len(hosts)}: {names}. All workers would run where "
             "their user's agent is, whatever their slots say. Name one host; a personal pool gets others by "
-            "`jupyter elastic host add`, and of a shared pool each machine has its own"
+            "`jupyter elastic host add`; in a shared pool each machine has a daemon of its own"
         )
     return hosts
 

@@ -47,6 +47,13 @@ def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
         check_engine("carrier-pigeon")
 
 
+def test_an_engine_for_other_jobs_than_cells_is_refused_and_not_offered() -> None:
+    with pytest.raises(BadRequest, match="--engine functions: it runs no cells"):
+        check_engine("functions")
+    with pytest.raises(BadRequest, match="installed are horovod, process"):
+        check_engine("carrier-pigeon")
+
+
 CELLS = {
     "print(1)": "process",
     "import torch\ntorch.ones(2)": "process",

@@ -53,6 +53,7 @@ class Functions(WorkersEngine):
     name: ClassVar[str] = "functions"
     worker: ClassVar[str] = "jupyter_elastic.engines.functions.worker:FunctionsWorker"
     resumable: ClassVar[bool] = False
+    takes_cells: ClassVar[bool] = False
 
     def __init__(self, context: AttemptContext, report: SendReport) -> None:
         super().__init__(context, report)

@@ -137,7 +137,8 @@ def test_a_pool_of_two_hosts_is_refused_at_the_start(pool_dir: Path, tmp_path: P
         check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
     )  # fmt: skip
     assert done.returncode in (1, 2), done.stderr
-    assert "these are 2: lab1, lab2. Jobs do not cross machines yet" in done.stderr
+    assert "these are 2: lab1, lab2. All workers would run where their user's agent is" in done.stderr
+    assert "jupyter elastic host add" in done.stderr
     assert "Traceback" not in done.stderr
 
 
