@@ -23,7 +23,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 STREAMS = int(os.environ.get("STREAMS", "2"))
 # The longest first, so that the streams end together.
-FOLDERS = ("browser", "e2e", "hub", "live/agent", "live/engine", "live/notebook", "live/daemon", "live/training")
+FOLDERS = (
+    *("browser", "unit", "e2e", "live/agent", "live/engine"),
+    *("live/training", "live/daemon", "hub", "live/notebook", "server"),
+)
 PARTS: dict[str, list[str]] = {
     **{folder: [f"tests/{folder}"] for folder in FOLDERS},
     "the rest": [f"--ignore=tests/{folder}" for folder in FOLDERS],

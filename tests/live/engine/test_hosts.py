@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from jupyter_elastic.platform.hosts_file import HostAddress
 from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
 from tests.live.engine.test_torch_distributed import cell
 
+EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
 HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
 SAY = '\nprint("rank", rank, "of", world_size, "says so")\n'
 ENGINES = [pytest.param(Horovod, TORCH, marks=needs("torch"), id="horovod"), pytest.param(Torch, cell(), id="torch")]
@@ -105,7 +107,7 @@ async def test_stopped_hand_is_lost_and_killed_with_its_workers(folder: Path) ->
         await complete(bench)
 
 
-@pytest.mark.parametrize(("engine", "source"), ENGINES)
+@pytest.mark.parametrize(("engine", "source"), ENGINES if EVERYTHING else ENGINES[1:])
 @asynchronous
 async def test_all_die_and_the_commit_of_another_host_is_taken_up(folder: Path, engine: Any, source: str) -> None:
     async with make(folder, engine, source) as bench:
