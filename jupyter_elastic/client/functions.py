@@ -414,11 +414,14 @@ class Functions(concurrent.futures.Executor):
             kernel=processes.this_process(),
         )
         folder = create_job_folder(payload, paths.jobs_dir())
+        new: dict[int, Future[Any]] = {}
         try:
             run = _Run(folder)
             new = run.add(calls) or {}
             run.job = self._queue(folder, len(calls))
         except BaseException:
+            for future in new.values():
+                future._run = None
             remove_job_folder(folder)
             raise
         return run, new

@@ -325,9 +325,11 @@ class RemoteHand:
                 await speak()
         except TimeoutError as problem:
             self._lose("silent", tell=False)
+            self._spawn(self._drain())
             raise EngineError(f"host {self.name} does not answer within {OPEN_S:g} s{self._last_words()}") from problem
         except (EngineError, ProtocolError) as problem:
             self._lose(str(problem), tell=False)
+            self._spawn(self._drain())
             raise EngineError(str(problem)) from problem
 
     async def _greet(self) -> None:
@@ -378,11 +380,24 @@ class RemoteHand:
 
     async def _keep_stderr(self) -> None:
         assert self._child.stderr is not None
-        with contextlib.suppress(ValueError, OSError):
-            while line := await self._child.stderr.readline():
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    line = await self._child.stderr.readline()
+                except ValueError:  # a line without an end
+                    continue
+                if not line:
+                    return
                 text = line.decode(errors="replace").strip()[:300]
                 self._said.append(text)
                 log.info("host %s: %s", self.name, text)
+
+    async def _drain(self) -> None:
+        """Read what nobody wants: asyncio knows of the command's end only when its stdout has been read to the end."""
+        assert self._child.stdout is not None
+        with contextlib.suppress(OSError):
+            while await self._child.stdout.read(PIECE):
+                pass
 
     async def _reap(self) -> None:
         await self._child.wait()
@@ -399,6 +414,7 @@ class RemoteHand:
                 self._take(message)
         except ProtocolError as problem:
             self._lose(str(problem))
+            await self._drain()
         self._lose(f"its hand has ended{self._last_words()}")
 
     def _take(self, message: FromHand) -> None:

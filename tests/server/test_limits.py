@@ -16,12 +16,13 @@ from tests.support.lab import Lab, clean_environment
 from tests.support.pool import Pool
 
 MOST = 10
-PARAMETERS = {"job": 1, "rank": 0, "stream": "stdout", "policy": "las"}
+PARAMETERS = {"job": 1, "rank": 0, "stream": "stdout", "policy": "las", "call": 0}
 BODIES: dict[tuple[str, str], Any] = {
     ("/elastic/api/jobs/{job}", "patch"): {"min_slots": 1},
     ("/elastic/api/policy", "put"): {"name": "las"},
     ("/elastic/api/shadows/{policy}", "put"): {},
     ("/elastic/api/forecasts", "post"): {"policies": ["las"]},
+    ("/elastic/api/functions", "post"): {"function": "math:sqrt", "args": [2]},
 }
 ASKING = [
     (path, method)

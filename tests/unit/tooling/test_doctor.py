@@ -19,6 +19,7 @@ def test_every_check_finds_something_here(pool_dir: Path, capsys: pytest.Capture
     assert set(findings) == {
         "Python", "Jupyter", "server extension", "daemon", "engines", "default engines", "GPUs", "Horovod", "PyTorch",
             "Keras", "host name", "captures", "warm parents",
+        "TensorFlow's parameter servers",
     }  # fmt: skip
     assert "torch" in findings["Horovod"]["found"]
     assert "horovod" in findings["engines"]["found"]
