@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-PARTS = ("cells", "elastic", "submits", "policies", "screens", "live_policies", "logical", "crowd")
+PARTS = ("cells", "elastic", "submits", "functions", "policies", "screens", "live_policies", "logical", "crowd")
 RESULTS = Path(__file__).with_name("results.json")
 
 
