@@ -29,7 +29,7 @@ from jupyter_elastic.forkserver.client import started
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import NAMES, PAYLOAD
 from jupyter_elastic.jobfiles.commits import Commits
-from jupyter_elastic.platform import paths, private_files
+from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import hand as messages
@@ -166,6 +166,7 @@ class RemoteHand:
         self._output = _Output(setting.folder)
         self._commits = Commits(setting.folder)
         self._child: asyncio.subprocess.Process
+        self._known: processes.ProcessId | None = None
         self._runs = False
         """The command was started."""
         self._opening: asyncio.Task[None] | None = None
@@ -286,7 +287,7 @@ class RemoteHand:
         """`close`, and wait for the hand's end; whether it ended by itself, with all that it had started."""
         self.close()
         if self._runs:
-            await self._child.wait()
+            await self._ended()
         return not self._is_open or self._child.returncode == 0
 
     # --- opening
@@ -317,6 +318,8 @@ class RemoteHand:
         except OSError as problem:
             raise EngineError(f"host {self.name}: {argv[0]} can't be started: {problem.strerror}") from problem
         self._runs = True
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            self._known = processes.identify(self._child.pid)
         started.add(self._child.pid)
         self._spawn(self._keep_stderr())
         self._spawn(self._reap())
@@ -393,14 +396,24 @@ class RemoteHand:
                 log.info("host %s: %s", self.name, text)
 
     async def _drain(self) -> None:
-        """Read what nobody wants: asyncio knows of the command's end only when its stdout has been read to the end."""
+        """Read what nobody wants, so that the pipe is closed."""
         assert self._child.stdout is not None
         with contextlib.suppress(OSError):
             while await self._child.stdout.read(PIECE):
                 pass
 
+    async def _ended(self) -> None:
+        """Come back when the command has ended.
+
+        Python 3.11's `wait` also waits until nobody holds the command's pipes, as what ssh leaves behind may do.
+        """
+        if self._known is not None:
+            await processes.gone(self._known)
+        while self._child.returncode is None:  # noqa: ASYNC110 - a thread of asyncio reaps it
+            await asyncio.sleep(0.01)
+
     async def _reap(self) -> None:
-        await self._child.wait()
+        await self._ended()
         started.discard(self._child.pid)
 
     # --- what comes
@@ -559,7 +572,7 @@ class RemoteHand:
             self._child.stdin.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self._child.wait()
+                await self._ended()
         if self._child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from jupyter_elastic.driver import reach
@@ -134,6 +135,19 @@ SPEAK = f"import sys; say = sys.stdout.buffer; say.write({MAGIC!r})\n"
 )  # fmt: skip
 def test_who_is_no_hand_is_quoted(tmp_path: Path, code: str, said: str) -> None:
     assert said in opened(tmp_path, code)
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    left = tmp_path / "pid"
+    code = f"""
+import pathlib, subprocess
+sleep = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # it holds stderr
+pathlib.Path({str(left)!r}).write_text(str(sleep.pid))
+"""
+    assert "no hand answers on host b" in opened(tmp_path, code)
+    sleep = psutil.Process(int(left.read_text()))
+    assert sleep.cmdline() == ["sleep", "60"]
+    sleep.kill()
 
 
 def test_words_of_a_login_shell_are_skipped(tmp_path: Path) -> None:
