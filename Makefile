@@ -118,8 +118,8 @@ $(DONE)/peers: Makefile
 	@echo "Making .venv-peers with the peers that the benchmarks measure against: about 1 minute."
 	@[ -e $@ ] || rm -rf .venv-peers
 	[ -e $@ ] || $(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install -q "$(TORCH)" numpy ipyparallel ipykernel
-	.venv-peers/bin/python -c "import torch, ipyparallel, ipykernel"
+	.venv-peers/bin/python -m pip install -q "$(TORCH)" numpy ipyparallel ipykernel distributed joblib
+	.venv-peers/bin/python -c "import torch, ipyparallel, ipykernel, distributed, joblib"
 	@for p in $(PEERS_IF_THERE); do .venv-peers/bin/python -m pip install -q "$(TORCH)" $$p || \
 	  echo "$$p can't be installed here; the benchmarks go without it."; done
 	@mkdir -p $(DONE) && touch $@
