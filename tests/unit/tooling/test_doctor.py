@@ -49,5 +49,6 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
 def test_advice_is_shown_to_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     bad = doctor.Finding(check="moon", status="error", found="new", advice="wait two weeks")
     monkeypatch.setattr(doctor, "CHECKS", (lambda: bad,))
+    monkeypatch.setattr(doctor, "_engines", list)
     assert doctor.main([]) == 1
     assert "wait two weeks" in capsys.readouterr().out
