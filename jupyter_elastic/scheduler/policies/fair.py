@@ -4,6 +4,10 @@ Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI 2011) by progressive f
 is weighted max-min. Each step goes to the group with the least (slots / weight), in it to the user with the least, and
 there to the next waiting job's minimum, else to the growth of that user's smallest job. Who has no group is one.
 
+Slots are whole and shares are not: of five slots 2:1 is 3.33 and 1.67. Everybody gets the whole slots of a share first;
+what is left goes to whoever has used the least for its weight of late, so that the parts are right over time (deficit
+round robin, Shreedhar and Varghese, SIGCOMM 1995). No running job is ended for such a part.
+
 A quota is guaranteed: who is below it comes before everybody above theirs. What a quota's owner doesn't use is lent;
 when the owner comes back, borrowers shrink at once, and are preempted once the owner's job waited `grace_s`. A gang
 that waited `patience_s` goes first, one of each user, so that small jobs don't fill every gap before it for ever.
@@ -16,7 +20,7 @@ group, or in it a user, has used, and S its part by weight. That is the factor o
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Container, Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -49,26 +53,56 @@ def _span(options: Fair.Options) -> str:
     return f"{days:g} d" if days >= 1 else f"{options.half_life_s:g} s"
 
 
+Due: TypeAlias = "tuple[bool, int, bool, float, float, int, Party]"
+ROUNDING = 1e-9
+"""Less than this of a slot is none."""
+
+
 class Party:
     """A user or a group: what it has, what it is due, and what it would do with one step more."""
 
-    __slots__ = ("growing", "has", "members", "quota", "used", "waiting", "weight")
+    __slots__ = ("growing", "has", "held", "members", "quota", "share", "used", "waiting", "wants", "weight")
 
-    def __init__(self, weight: float, quota: int, used: float) -> None:
-        self.has = 0
-        self.used = used
+    def __init__(self, weight: float, quota: int) -> None:
+        self.has = self.held = self.wants = 0
+        """Slots that the draft gives it, that it holds now, and that it can use (no more than the pool has)."""
+        self.used = 0.0
+        """For the weight."""
+        self.share = 0.0
         self.weight = max(weight, 1e-9)
         self.quota = quota
-        self.members: list[tuple[bool, float, float, int, Party]] = []
+        self.members: list[Due] = []
         self.waiting: deque[JobView] = deque()
         self.growing: list[tuple[int, int, JobView]] = []
 
-    def due(self, at: int) -> tuple[bool, float, float, int, Party]:
-        """Its place in the row: who has the least goes first, those below their quota before the others.
+    def due(self, at: int) -> Due:
+        """Its place in the row: those below their quota first, then the whole slots of the shares, then their parts.
 
-        Of equals who has used less of late: else a pool of few slots would be the first one's for ever.
+        Whole slots, and what others leave, go to who has the least. A part goes to who holds a slot for it now, so that
+        no job is ended for it, then to who has used the least.
         """
-        return self.has >= self.quota, self.has / self.weight, self.used / self.weight, at, self
+        has = self.has
+        left = self.share - has
+        if 0 < left < 1:
+            return has >= self.quota, 1, has >= self.held, self.used, has / self.weight, at, self
+        return has >= self.quota, 0 if left > 0 else 2, False, has / self.weight, self.used, at, self
+
+
+def share_out(slots: float, parties: Sequence[Party]) -> None:
+    """Say of each what its share is: by weight, but no less than its quota and no more than it can use."""
+    rest = list(parties)
+    while rest:
+        level = max(slots, 0.0) / sum(party.weight for party in rest)
+        for party in rest:
+            party.share = min(max(level * party.weight, party.quota), party.wants)
+        wrong = sum(party.share - level * party.weight for party in rest)
+        # Those whose bound is on the side that all bounds together lean to are settled; the others share what is left.
+        settled = {id(party) for party in rest if (party.share - level * party.weight) * wrong > 0}
+        slots -= sum(party.share for party in rest if id(party) in settled)
+        rest = [party for party in rest if id(party) not in settled] if settled else []
+    for party in parties:
+        if abs(party.share - round(party.share)) < ROUNDING:
+            party.share = round(party.share)
 
 
 class Fair(Configured):
@@ -158,7 +192,7 @@ class Fair(Configured):
         heap = [group.due(at) for at, group in enumerate(groups)]
         heapify(heap)
         while heap and draft.free:
-            at, group = heap[0][3:]
+            at, group = heap[0][-2:]
             if self._serve(draft, group):
                 heapreplace(heap, group.due(at))
             else:
@@ -188,32 +222,48 @@ class Fair(Configured):
         seated: defaultdict[tuple[str, str], list[JobView]] = defaultdict(list)
         for job in draft.jobs.values():
             seated[job.group, job.owner].append(job)
+        held: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for job in draft.running:
+            held[job.group, job.owner] += job.size.slots
         groups: dict[str, Party] = {}
-        for group_name, owner in dict.fromkeys([*queues, *seated]):
+        users: defaultdict[str, list[Party]] = defaultdict(list)
+        for account in dict.fromkeys([*queues, *seated]):
+            group_name, owner = account
             alone = not group_name
             name = group_name or owner
             factor = factors.get((group_name, owner if alone else ""), 1.0)
-            group = groups.setdefault(name, Party(weights.get(name, 1.0) * factor, quotas.get(name, 0), 0.0))
+            group = groups.setdefault(name, Party(weights.get(name, 1.0) * factor, quotas.get(name, 0)))
             own = 1.0 if alone else weights.get(owner, 1.0) * factors.get((group_name, owner), 1.0)
+            user = Party(own, 0 if alone else quotas.get(owner, 0))
             used = draft.view.used.get(group_name, {}).get(owner, 0.0)
-            group.used += used
-            user = Party(own, 0 if alone else quotas.get(owner, 0), used)
-            for job in seated[group_name, owner]:
-                held = draft.cost(job)
-                user.has += held
+            user.used = used / user.weight
+            user.held = held[account]
+            for job in queues[account] or seated[account]:
+                user.wants += job.max_slots + job.min_servers
+                if user.wants >= draft.capacity:
+                    break
+            for job in seated[account]:
+                slots = draft.cost(job)
+                user.has += slots
                 if job.job in growing:
-                    heappush(user.growing, (held, job.job, job))
-            user.waiting = queues[group_name, owner]
+                    heappush(user.growing, (slots, job.job, job))
+            user.waiting = queues[account]
             group.has += user.has
-            group.members.append(user.due(len(group.members)))
-        for group in groups.values():
+            group.held += user.held
+            group.used += used / group.weight
+            group.wants = min(group.wants + user.wants, draft.capacity)
+            users[name].append(user)
+        share_out(draft.capacity, list(groups.values()))
+        for name, group in groups.items():
+            share_out(group.share, users[name])
+            group.members = [user.due(at) for at, user in enumerate(users[name])]
             heapify(group.members)
         return list(groups.values())
 
     def _serve(self, draft: Draft, group: Party) -> bool:
         """One step for the group's poorest user that can use one; False when nobody can."""
         while group.members:
-            at, user = group.members[0][3:]
+            at, user = group.members[0][-2:]
             taken = self._start(draft, user) or self._grow(draft, user)
             if taken:
                 user.has += taken

@@ -109,3 +109,34 @@ def test_of_equals_who_has_used_less_of_late_gets_the_next_slot() -> None:
     assert ask(Fair, view(1, *both, used={"": {"ann": 60.0}})) == {10: 1}
     assert ask(Fair, view(1, *both, used={"": {"ann": 60.0, "bob": 61.0}})) == {1: 1}
     assert ask(Fair, view(1, *both, used={"": {"ann": 60.0, "bob": 61.0}}, weights={"bob": 2.0})) == {10: 1}
+
+
+def test_the_part_of_a_slot_goes_to_who_has_used_less_for_the_weight() -> None:
+    """Of five slots 2:1 is 3.33 and 1.67: each has the whole slots for certain, and the fifth by turns."""
+    both = (*jobs("ann", range(1, 10)), *jobs("bob", range(10, 20)))
+
+    def of(**used: float) -> list[int]:
+        found = ask(Fair, view(5, *both, weights={"ann": 2.0}, used={"": used}))
+        return shares(found, range(1, 10), range(10, 20))
+
+    assert of(ann=59.0, bob=30.0) == [4, 1]
+    assert of(ann=61.0, bob=30.0) == [3, 2]
+    assert of(ann=0.0, bob=1e9) == [4, 1]
+    assert of(ann=1e9, bob=0.0) == [3, 2]
+
+
+def test_what_somebody_can_not_use_is_shared_by_the_others() -> None:
+    three = (*jobs("ann", range(1, 10)), *jobs("bob", range(10, 20)), *jobs("cyd", (30,)))
+    used = {"": {"ann": 60.0, "bob": 50.0, "cyd": 1e6}}
+    found = ask(Fair, view(6, *three, used=used))
+    assert shares(found, range(1, 10), range(10, 20), (30,)) == [2, 3, 1]
+    found = ask(Fair, view(6, *three, used=used, quotas={"ann": 4}))
+    assert shares(found, range(1, 10), range(10, 20), (30,)) == [4, 1, 1]
+
+
+def test_no_job_is_ended_for_a_part_of_a_slot() -> None:
+    """Two users of one slot: else each one's job would be ended for the other's after every grace time."""
+    late = job(9, 1, owner="bob", queued_at=NOW - 7_000.0)
+    assert ask(Fair, view(1, job(1, 1, owner="ann", on=1), late, used={"": {"ann": 1e6}})) == {1: 1}
+    three = [job(number, 1, owner="ann", on=1) for number in (1, 2, 3)]
+    assert ask(Fair, view(3, *three, late, used={"": {"ann": 1e6}})) == {1: 1, 2: 1, 9: 1}
