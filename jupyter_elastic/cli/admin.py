@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from jupyter_elastic.cli.commands import Command, Connect, print_json
+from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
@@ -20,13 +21,17 @@ MAINTENANCE_GRACE_S = 300.0
 
 
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
-    if given.action in {"add", "remove"}:
+    if given.action != "list" and not given.slots:
+        raise BadRequest(f"name a host: jupyter elastic host {given.action} HOST")
+    client = connect()
+    if given.action in {"add", "remove", "list"}:
         from jupyter_elastic.cli import hosts  # lazily: the pool's own screens import this module
 
-        console.print(escape(visible(hosts.change(given))))
-        connect()
+        if given.action == "list":
+            _list(given, hosts.listed(client), console)
+        else:
+            console.print(escape(visible(hosts.change(given, client))))
         return
-    client = connect()
     if given.action == "drain":
         client.ask(wire.Drain(target=given.slots, reason=given.reason, grace_s=given.grace))
     elif given.reason or given.grace is not None:
@@ -34,6 +39,17 @@ def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None
     else:
         client.ask(wire.Undrain(target=given.slots))
     _show(given, _drains(client), console)
+
+
+def _list(given: argparse.Namespace, hosts: list[Any], console: Console) -> None:
+    if given.json:
+        print_json(hosts)
+        return
+    rows = table("HOST", "REACHED BY", "NETWORK", "SLOTS", "NOTE")
+    for host in hosts:
+        slots = ", ".join(f"{number} {state}" for state, number in host.slots.items()) or "not seen yet"
+        rows.add_row(*(escape(visible(text)) for text in (host.name, host.reach, host.network, slots, host.out)))
+    console.print(rows)
 
 
 def _maintenance(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -67,8 +83,8 @@ def drained(drain: Drain) -> str:
 
 
 def _host_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("drain", "undrain", "add", "remove"))
-    parser.add_argument("slots", metavar="HOST[:SLOT]", type=_target, help="all slots of a host, or one")
+    parser.add_argument("action", choices=("drain", "undrain", "add", "remove", "list"))
+    parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help="all slots of a host, or one")
     parser.add_argument("reach", nargs="?", metavar="ssh://[USER@]HOST[:PORT]", help="after `add`: how it is reached")
     parser.add_argument("--slots", dest="number", type=int, metavar="N", help="of `add`: as many as GPUs, or cores")
     parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
@@ -102,7 +118,7 @@ def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-HOST = Command("add a host to your own pool, or keep one from new work", _host, _host_arguments, notebook=False)
+HOST = Command("the hosts of your own pool; keep one from new work", _host, _host_arguments, notebook=False)
 MAINTENANCE = Command(
     "pause the whole pool, by an administrator", _maintenance, _maintenance_arguments, notebook=False
 )  # fmt: skip

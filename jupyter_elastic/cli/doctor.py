@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.filesize import decimal as human
 
+from jupyter_elastic.cli import hosts
 from jupyter_elastic.cli.admin import drained
 from jupyter_elastic.cli.commands import print_json, table
 from jupyter_elastic.client import Client, services
@@ -222,8 +223,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check this installation and say what to do. Exit code 1 when something is an error."""
     parser = argparse.ArgumentParser(prog="jupyter elastic doctor", description="Check all that a job needs here.")
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
+    parser.add_argument("--hosts", action="store_true", help="visit the other hosts of your own pool too")
     options = parser.parse_args(argv)
     findings = examine([engine.examine for engine in _engines() if hasattr(engine, "examine")])
+    findings += hosts.examine() if options.hosts else []
     (print_json if options.json else _show)(findings)
     return int(any(finding.status == "error" for finding in findings))
 

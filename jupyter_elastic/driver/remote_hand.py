@@ -44,6 +44,8 @@ END_S = 10.0
 """How long the command may take to end once its stdin is closed."""
 KEPT_BYTES = 500
 """So much of what comes instead of a hand is quoted."""
+LAST_WORDS_S = 0.5
+"""How long it is waited for what the command says to stderr, when it has ended without a hand's word."""
 KEPT_LINES = 5
 """So many lines of what the command says to stderr are kept for an error."""
 
@@ -181,6 +183,7 @@ class RemoteHand:
         self._fetching = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._keeping: asyncio.Task[None]
 
     @property
     def name(self) -> str:
@@ -194,9 +197,9 @@ class RemoteHand:
         await asyncio.shield(self._opening)
 
     async def visit(self) -> messages.Hello:
-        """Only ask who is there. EngineError when nobody answers, or what is installed there does not fit."""
+        """Only ask who is there, until `close`. EngineError when nobody answers, or what is installed does not fit."""
         await self._call(self._greet)
-        await self.close_and_wait()
+        self._listen_on()
         return self.hello
 
     async def start(self, first: bytes) -> tuple[RemoteWorker, socket.socket]:
@@ -294,14 +297,17 @@ class RemoteHand:
 
     async def _open(self) -> None:
         await self._call(self._begin)
+        self._listen_on()
+        await self._put(PAYLOAD, memoryview((self._setting.folder / PAYLOAD).read_bytes()))
+        if (names := self._setting.folder / NAMES).exists():
+            await self._put(NAMES, memoryview(names.read_bytes()))
+
+    def _listen_on(self) -> None:
         self.address = data_address(self.host, self.hello)
         self._is_open = True
         self.silent_since = time.monotonic()
         self._spawn(self._listen())
         self._spawn(self._beat())
-        await self._put(PAYLOAD, memoryview((self._setting.folder / PAYLOAD).read_bytes()))
-        if (names := self._setting.folder / NAMES).exists():
-            await self._put(NAMES, memoryview(names.read_bytes()))
 
     async def _call(self, speak: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the command, and speak with whoever answers."""
@@ -321,7 +327,7 @@ class RemoteHand:
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             self._known = processes.identify(self._child.pid)
         started.add(self._child.pid)
-        self._spawn(self._keep_stderr())
+        self._keeping = self._spawn(self._keep_stderr())
         self._spawn(self._reap())
         try:
             async with asyncio.timeout(OPEN_S):
@@ -372,6 +378,7 @@ class RemoteHand:
             return (await reader.readuntil(MAGIC))[: -len(MAGIC)].decode(errors="replace")
         except asyncio.IncompleteReadError as ended:
             printed = ended.partial
+            await asyncio.wait([self._keeping], timeout=LAST_WORDS_S)
         except asyncio.LimitOverrunError:
             printed = await reader.read(KEPT_BYTES)
         text = printed[-KEPT_BYTES:].decode(errors="replace").strip()

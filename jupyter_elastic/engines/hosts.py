@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import itertools
 import logging
-import secrets
 import socket
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
+from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.hands import Hand
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
 from jupyter_elastic.engines.rendezvous import LOOPBACK
-from jupyter_elastic.platform import reachability
+from jupyter_elastic.platform import host_failures, paths
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
@@ -61,8 +62,12 @@ class Hosts:
         self._hands: dict[str, RemoteHand] = {}
         self._lost: dict[str, RemoteHand] = {}
         """Of the hosts that are lost, the hand that was."""
-        self._opening = asyncio.Lock()
+        self._reasons: dict[str, str] = {}
+        """Why they were lost last."""
+        self._checking = asyncio.Lock()
         """One host after the other, so that each pair is tried once."""
+        self._checked: weakref.WeakSet[RemoteHand] = weakref.WeakSet()
+        """Hands whose hosts the others have reached."""
         self._closed = False
 
     def remote(self, slot: SlotId) -> RemoteHand | None:
@@ -86,18 +91,39 @@ class Hosts:
         """The slot's hand, open and reachable from the others. EngineError when it can't be."""
         hand = self.remote(slot)
         assert hand is not None
-        async with self._opening:
-            if not hand.address:
-                await hand.open()
-                await self._check_ways(hand)
+        await self._open(hand)
         return hand
 
+    async def open_all(self, slots: Iterable[SlotId]) -> None:
+        """Open the hands of all these slots that are on other hosts; leave out those where that fails."""
+        first = {host_of(slot): slot for slot in slots if self.remote(slot) is not None}
+
+        async def one(name: str, slot: SlotId) -> None:
+            try:
+                await self.open(slot)
+            except EngineError as problem:
+                self.unusable(name, str(problem))
+
+        await asyncio.gather(*(one(name, slot) for name, slot in first.items()))
+
+    async def _open(self, hand: RemoteHand) -> None:
+        await hand.open()
+        async with self._checking:
+            if hand not in self._checked:
+                await self._check_ways(hand)
+                self._checked.add(hand)
+                host_failures.forget(paths.runtime_dir(), hand.name)
+
     def unusable(self, name: str, why: str) -> None:
-        """No worker could be started there: leave it out, and try again later."""
-        if name not in self._lost and not self._closed:
+        """It can't be used: leave it out, and try again later."""
+        if name in self._hands and name not in self._lost and not self._closed:
             hand = self._hands.pop(name)
             hand.close()
             self._leave_out(name, hand, why)
+
+    def why_lost(self, slot: SlotId) -> str:
+        """Why the slot's host is lost."""
+        return self._reasons.get(host_of(slot), "")
 
     async def fenced(self, slot: SlotId) -> None:
         """Come back when nothing lives any more on a slot of a lost host."""
@@ -128,7 +154,8 @@ class Hosts:
             self._leave_out(hand.name, hand, hand.lost)
 
     def _leave_out(self, name: str, hand: RemoteHand, why: str) -> None:
-        self._lost[name] = hand
+        self._lost[name], self._reasons[name] = hand, why
+        self._failed(name, why)
         self._owner.host_lost(name, why)
         self._spawn_task(self._come_back(name, hand))
 
@@ -139,11 +166,10 @@ class Hosts:
         while not self._is_closed():
             hand = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
             try:
-                async with self._opening:
-                    await hand.open()
-                    await self._check_ways(hand)
+                await self._open(hand)
             except EngineError as problem:
                 log.info("%s", problem)
+                self._failed(name, str(problem))
                 hand.close()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, SELDOM_S)
@@ -156,38 +182,45 @@ class Hosts:
                 self._owner.host_back(name)
             return
 
+    def _failed(self, name: str, why: str) -> None:
+        """Let the daemon know, and who looks at the list of hosts."""
+        try:
+            host_failures.note(paths.runtime_dir(), name, why.removeprefix(f"host {name}: "), time.time())
+        except OSError as problem:
+            log.warning("it can't be noted that host %s has failed: %s", name, problem)
+
     # --- addresses
 
     def local_address(self) -> str:
         """By which workers on other hosts reach those on this one."""
         hand = next((hand for hand in self._hands.values() if hand.address), None)
-        return LOOPBACK if hand is None else _toward(hand.address)
+        return LOOPBACK if hand is None else ways.toward(hand.address)
 
     async def _check_ways(self, new: RemoteHand) -> None:
         """EngineError, with both addresses, unless the new host and each other one reach each other."""
-        port, token = await new.listen()
-        own = secrets.token_bytes(32)
-        address = _toward(new.address)
-        ways = [(new.name, await reachability.dial(new.address, port, token), "this host", address, new.address)]
-        try:
-            mine = await reachability.listen(address, own)
-        except OSError as error:
-            raise EngineError(f"nothing can listen at this host's address {address}: {error}") from error
-        ways.append(("this host", await new.reaches(address, mine, own), new.name, new.address, address))
-        for other in self._hands.values():
-            if other is not new and other.address and not other.lost:
-                problem = await other.reaches(new.address, port, token)
-                ways.append((new.name, problem, other.name, other.address, new.address))
-                theirs, their_token = await other.listen()
-                problem = await new.reaches(other.address, theirs, their_token)
-                ways.append((other.name, problem, new.name, new.address, other.address))
-        for there, problem, here, source, target in ways:
-            if problem:
-                raise EngineError(
-                    f"host {new.name}: {there} ({target}) can't be reached from {here} ({source}): {problem}. Let "
-                    "connections between these addresses through, or name the network of the data in the pool's file "
-                    "of hosts"
-                )
+        others: list[ways.Place] = [ways.ThisHost(new.address)]
+        others += [hand for hand in self._hands.values() if hand is not new and hand in self._checked and not hand.lost]
+        if found := await ways.cuts((other, new) for other in others):
+            raise EngineError(f"host {new.name}: {found[0]}: {ways.ADVICE}")
+
+    async def leave_out_cut(self, names: Iterable[str]) -> None:
+        """Leave out those of these hosts that don't reach the others any more, if it is so twice in a row."""
+        names = tuple(dict.fromkeys(names))
+        out: dict[str, ways.Cut] = {}
+        for _ in range(2):
+            hands = [self._hands[name] for name in names if name in self._hands]
+            pairs: list[tuple[ways.Place, ways.Place]] = list(itertools.combinations(hands, 2))
+            if any(name not in self._addresses for name in names):
+                pairs += [(ways.ThisHost(hand.address), hand) for hand in hands]
+            try:
+                out = ways.left_out(names, await ways.cuts(pairs))
+            except EngineError as problem:  # a host is lost meanwhile, which says so itself
+                log.info("%s", problem)
+                return
+            if not out:
+                return
+        for name, cut in out.items():
+            self.unusable(name, f"{cut}: {ways.ADVICE}")
 
 
 class _Opened:
@@ -201,12 +234,3 @@ class _Opened:
 
     def close(self) -> None:
         pass
-
-
-def _toward(address: str) -> str:
-    """This host's own address on the way there."""
-    if ipaddress.ip_address(address).is_loopback:
-        return LOOPBACK
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect((address, 9))  # sends nothing: says by which interface it would
-        return str(asked.getsockname()[0])

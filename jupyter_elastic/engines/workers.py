@@ -61,6 +61,8 @@ COLLECT_S = 0.15
 """How long after the first failure the others are listened to, so that the cause is named and not its echo."""
 CAUSE_S = 1.0
 """How long the cause of a broken group is waited for, such as a death of which the news is still to come."""
+TAKEN_S = 5.0
+"""How long after a host failed the daemon may take to take its slots from a job that has not begun."""
 CANCEL: Ladder = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
 KILL: Ladder = ((signal.SIGKILL, 0.0),)
@@ -123,6 +125,8 @@ class WorkersEngine:
         """Before this attempt."""
         self._ticker: asyncio.Task[None] | None = None
         self._releasing: set[asyncio.Task[Any]] = set()
+        self._reaching = False
+        """No worker is started yet, for the hosts are still reached."""
         self._without_hosts = ""
         """Why the attempt ends: too few hosts are left."""
         self._stopping = ""
@@ -175,8 +179,35 @@ class WorkersEngine:
             self._end("failed", f"workers of this cell find each other on one host only, and {apart[0]} is on another "
                       f"than {slots[0]}: ask for fewer slots, or let the group be formed by training.run")  # fmt: skip
             return
-        self._do(self.machine.want(generation, slots))
+        if any(self.hosts.remote(slot) is not None for slot in slots):
+            self._reaching = True
+            self._spawn_task(self._begin_on_hosts(generation, slots))
+        else:
+            self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
+
+    async def _begin_on_hosts(self, generation: int, slots: tuple[SlotId, ...]) -> None:
+        """Start the workers once the hosts are reached: nothing runs before it is known that there are enough.
+
+        Where there are not, the daemon learns it too, and takes the slots; no loss counts then.
+        """
+        await self.hosts.open_all(slots)
+        until = time.monotonic() + TAKEN_S
+        least = min(self.context.min_slots, len(slots))
+        while len(slots) - len(lost := self.hosts.lost(slots)) < least and self._reaching:
+            if time.monotonic() > until:
+                self._without_hosts = f"host {host_of(lost[0])} was lost: {self.hosts.why_lost(lost[0])}"
+                await self.stop("preempt")
+                return
+            await asyncio.sleep(TICK_S)
+        if self._stopping or self.machine.generation > generation:
+            self._reaching = False
+            self._maybe_over()
+            return
+        if lost:
+            self._do(self.machine.lost(lost))
+        self._reaching = False
+        self._do(self.machine.want(generation, slots))
 
     async def rescale(self, generation: int, slots: tuple[SlotId, ...], devices: dict[SlotId, str]) -> None:
         """Go on with exactly these slots."""
@@ -191,7 +222,7 @@ class WorkersEngine:
         """End the attempt; a cancel overtakes a preemption, otherwise the first order counts."""
         if self._over or self._stopping == how or (self._stopping and how == "preempt"):
             return
-        self._stopping = how
+        self._stopping, self._reaching = how, False
         if how == "preempt":
             self._leave()
             self._spawn_task(self._end_workers(KILL, after_s=self.grace_s))
@@ -352,11 +383,7 @@ class WorkersEngine:
             if host_of(member.slot) == name:
                 member.killed_because = f"was lost with host {name}: {why}"
         self._do(self.machine.lost(slots))
-        if self._stopping or len(self.machine.wanted) >= min(self.context.min_slots, len(self.machine.commanded)):
-            return
-        if self._last is None:
-            self._fail(Weight.RAISED, Failure(rank=0, type="EngineError", message=why))
-        else:
+        if len(self.machine.wanted) < min(self.context.min_slots, len(self.machine.commanded)):
             self._without_hosts = f"host {name} was lost: {why}"
             self._spawn_task(self.stop("preempt"))
 
@@ -495,7 +522,7 @@ class WorkersEngine:
         await self.workers.end(ladder)
 
     def _maybe_over(self) -> None:
-        if not (self._over or self.workers.busy) and self.machine.over:
+        if not (self._over or self._reaching or self.workers.busy) and self.machine.over:
             self._over = True
             self._spawn_task(self._finish())
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import os
 
 DIAL_S = 2.0
-LISTEN_S = 10.0
+"""How long a connection may take."""
+ANSWER_S = 5.0
+"""How long the other end, which is there, may take to answer: it may be busy."""
+LISTEN_S = 8.0
 _YES = b"yes"
 
 
@@ -16,7 +20,7 @@ async def listen(address: str, token: bytes) -> int:
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError, TimeoutError):
-            async with asyncio.timeout(DIAL_S):
+            async with asyncio.timeout(ANSWER_S):
                 if hmac.compare_digest(await reader.readexactly(len(token)), token):
                     writer.write(_YES)
                     await writer.drain()
@@ -32,12 +36,13 @@ async def dial(address: str, port: int, token: bytes) -> str:
     try:
         async with asyncio.timeout(DIAL_S):
             reader, writer = await asyncio.open_connection(address, port)
-            try:
+        try:
+            async with asyncio.timeout(ANSWER_S):
                 writer.write(token)
                 return "" if await reader.read(len(_YES)) == _YES else "somebody else answers there"
-            finally:
-                writer.close()
+        finally:
+            writer.close()
     except TimeoutError:
-        return f"no answer within {DIAL_S:g} s"
+        return "no answer in time"
     except OSError as problem:
-        return problem.strerror or str(problem)
+        return os.strerror(problem.errno) if problem.errno else str(problem)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,8 @@ import msgspec
 import psutil
 from msgspec.structs import replace
 
-from jupyter_elastic.platform import hosts_file
+from jupyter_elastic.platform import host_failures, hosts_file, paths
+from jupyter_elastic.platform.host_failures import HostFailure
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import GpuProcess, Host, Slot, SlotId
@@ -155,15 +157,23 @@ def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tu
     BadRequest when the source names more than one, or the file can't be read or names this machine too.
     """
     here = one_machine(source.hosts(held))
-    others = tuple(map(_other, hosts_file.read(state))) if state is not None else ()
+    others: tuple[Host, ...] = ()
+    if state is not None:
+        failures = host_failures.read(paths.runtime_dir_of(state))
+        others = tuple(_other(host, failures.get(host.name)) for host in hosts_file.read(state))
     if twice := {host.name for host in here} & {host.name for host in others}:
         raise BadRequest(f"{hosts_file.NAME} of the pool names this machine too, {', '.join(twice)}: rename it there")
     return (*here, *others)
 
 
-def _other(host: hosts_file.HostAddress) -> Host:
+def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
+    out = ""
+    if failure is not None and time.time() < failure.again_at:
+        again = time.strftime("%H:%M:%S", time.localtime(failure.again_at))
+        times = f" {failure.failures} times in a row" if failure.failures > 1 else ""
+        out = f"failed{times}, and is tried again at {again}: {failure.why}"
     devices = host.devices or ("",) * host.slots
-    slots = tuple(Slot(index=index, device=device) for index, device in enumerate(devices))
+    slots = tuple(Slot(index=index, device=device, out=out) for index, device in enumerate(devices))
     return Host(name=host.name, kind="gpu" if host.devices else "cpu", slots=slots)
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import logging
 
+from jupyter_elastic.platform import host_failures, paths
 from jupyter_elastic.scheduler import foreign
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
@@ -27,6 +29,8 @@ HOUSEKEEPING_S = 1.0
 PEER_SILENCE_S = 3600.0
 SCAN_S = 10.0
 """How often the hosts are looked at."""
+NOTES_S = 0.25
+"""How often it is looked whether somebody has changed the other hosts, or noted that one has failed."""
 CONFIRM_S = 2.0
 """After a foreign process was seen for the first time they are looked at again so soon."""
 FORGET_S = 600.0
@@ -130,8 +134,14 @@ class Timers:
 
     async def watch_hosts(self) -> None:
         """Look at the hosts again and again, for ever."""
+        state = self._settings.state_dir
+        noted = functools.partial(host_failures.version, state, paths.runtime_dir_of(state))
+        seen = noted()
         while True:
-            await asyncio.sleep(CONFIRM_S if self._look_soon else SCAN_S)
+            due = self._clock.monotonic() + (CONFIRM_S if self._look_soon else SCAN_S)
+            while self._clock.monotonic() < due and noted() == seen:  # noqa: ASYNC110 - files have no events
+                await asyncio.sleep(NOTES_S)
+            seen = noted()
             try:
                 self._report(await asyncio.to_thread(self._hosts, self._slots_held()))
             except Exception as problem:

@@ -443,12 +443,15 @@ def _hosts_reported(state: State, report: HostsReported) -> EventList:
     hosts = _distinct(report.hosts)
     if hosts == state.hosts:
         return []
-    usable = {host.slot_id(slot.index) for host in hosts for slot in host.slots if not slot.out}
+    outs = {host.slot_id(slot.index): slot.out for host in hosts for slot in host.slots}
+    usable = {slot for slot, out in outs.items() if not out}
     events: EventList = [HostsChanged(hosts=hosts)]
     for job in state.active_jobs():
         lost = [slot for slot in job.slots if slot not in usable]
         if lost:
-            events.append(drains.without(state, job, lost, f"host lost: {', '.join(lost)}"))
+            why = "; ".join(dict.fromkeys(outs[slot] for slot in lost if outs.get(slot)))
+            text = f"host lost: {', '.join(lost)}" + (f" ({why[:2000]})" if why else "")
+            events.append(drains.without(state, job, lost, text))
     return events
 
 

@@ -78,7 +78,7 @@ async def test_worker_or_hand_on_another_host_is_killed(folder: Path) -> None:
         [death] = await bench.until(lambda: bench.of("DeathReported"))
         await bench.step_at(3, time.time())
         assert (death.rank, death.cause) == (2, "was killed by SIGKILL")
-        hand, worker = hand_of(bench, "b"), next(iter(pids(bench, 1)))
+        hand, (worker, *_) = hand_of(bench, "b"), await bench.until(lambda: pids(bench, 1))
         before = len(bench.steps())
         processes.send(hand, signal.SIGKILL)
         await bench.until(lambda: any(step["size"] == 2 for step in bench.steps()[before:]))  # without that host
@@ -95,7 +95,7 @@ async def test_stopped_hand_is_lost_and_killed_with_its_workers(folder: Path) ->
     async with make(folder) as bench:
         await bench.launch("a:0", "b:0")
         await bench.step_at(2)
-        hand, worker = hand_of(bench, "b"), next(iter(pids(bench, 1)))
+        hand, (worker, *_) = hand_of(bench, "b"), await bench.until(lambda: pids(bench, 1))
         before = len(bench.steps())
         processes.send(hand, signal.SIGSTOP)
         stopped = time.monotonic()

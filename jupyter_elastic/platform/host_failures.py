@@ -1,0 +1,73 @@
+"""Hosts that failed: a file for each in the pool's runtime folder, until somebody has reached it again.
+
+Drivers write them, the daemon keeps such a host from new work for a while, the longer the more often it fails, and
+`jupyter elastic host list` shows why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from jupyter_elastic.platform import hosts_file, private_files
+
+FIRST_S, MOST_S = 30.0, 600.0
+"""How long a host that failed is kept from new work: at first, and at most."""
+
+
+class HostFailure(Struct, frozen=True, kw_only=True):
+    """Why a host is kept from new work."""
+
+    why: Annotated[str, Meta(max_length=4000)]
+    failures: Annotated[int, Meta(ge=1)]
+    """In a row; what fails while it is kept out anyway does not count."""
+    again_at: float
+    """When it is tried again, in seconds since the epoch."""
+
+
+def after(before: HostFailure | None, why: str, now: float) -> HostFailure:
+    """What is noted of a host that has failed at `now`, in seconds since the epoch; `before` is what was noted."""
+    if before is not None and now < before.again_at:
+        return msgspec.structs.replace(before, why=why[:4000])
+    failures = 1 if before is None else before.failures + 1
+    pause_s = min(FIRST_S * 2 ** min(failures - 1, 30), MOST_S)
+    return HostFailure(why=why[:4000], failures=failures, again_at=now + pause_s)
+
+
+def read(runtime: Path) -> dict[str, HostFailure]:
+    """What is noted of the hosts of the pool with this runtime folder, by name."""
+    noted = ((path.stem, private_files.read_json(path, HostFailure)) for path in _folder(runtime).glob("*.json"))
+    return {name: failure for name, failure in noted if failure is not None}
+
+
+def note(runtime: Path, name: str, why: str, now: float) -> None:
+    """Note that a host has failed. OSError when that can't be written."""
+    folder = private_files.private_dir(_folder(runtime))
+    private_files.write_json(folder / f"{name}.json", after(read(runtime).get(name), why, now))
+
+
+def forget(runtime: Path, name: str) -> None:
+    """It works."""
+    with contextlib.suppress(OSError):
+        (_folder(runtime) / f"{name}.json").unlink()
+
+
+def version(state: Path, runtime: Path) -> tuple[int, ...]:
+    """Changes when the pool's hosts do, or what is noted of them."""
+    return tuple(_changed(path) for path in (state / hosts_file.NAME, _folder(runtime)))
+
+
+def _folder(runtime: Path) -> Path:
+    return runtime / "failed-hosts"
+
+
+def _changed(path: Path) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - twice a second
+    except OSError:
+        return 0
