@@ -6,6 +6,8 @@ import argparse
 import functools
 import queue
 import time
+from collections import Counter
+from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -38,7 +40,8 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
     for slot in hosts.slots:
         job = "" if slot.job is None else str(slot.job)
         state = f"[{style[slot.state]}]{slot.state}[/]"
-        note = "; ".join(filter(None, (slot.reason, slot.drained)))
+        kind = "for servers" if slot.for_servers else ""
+        note = "; ".join(filter(None, (kind, slot.reason, slot.drained)))
         rows.add_row(slot.slot, state, job, *(escape(visible(text)) for text in (slot.owner, slot.device, note)))
     console.print(rows)
     if hosts.kind == "cpu":
@@ -48,19 +51,20 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
 def _status(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     client = connect()
     hosts, jobs = expect(client.ask(wire.ListHosts()), wire.Hosts), client.jobs()
-    counts = {
-        state: sum(slot.state == state for slot in hosts.slots) for state in ("free", "leased", "draining", "out")
-    }
+    counts = _counts(slot for slot in hosts.slots if not slot.for_servers)
+    servers = _counts(slot for slot in hosts.slots if slot.for_servers)
     welcome = client.welcome
     if given.json:
         told = {"welcome": welcome, "kind": hosts.kind, "slots": counts, "jobs": len(jobs), "drains": hosts.drains}
+        if any(servers.values()):
+            told["server_slots"] = servers
         print_json(told)
         return
     unit = "GPUs" if hosts.kind == "gpu" else "CPU slots (no GPUs here)"
-    counted = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     waiting = sum(job.phase == "queued" for job in jobs)
     lines = [
-        f"pool: {len(hosts.slots)} {unit}: {counted}",
+        f"pool: {sum(counts.values())} {unit}: {_counted(counts)}",
+        *([f"beside them {sum(servers.values())} for servers: {_counted(servers)}"] if any(servers.values()) else []),
         f"jobs: {len(jobs) - waiting} with slots, {waiting} waiting",
         *map(drained, hosts.drains),
     ]
@@ -70,6 +74,15 @@ def _status(given: argparse.Namespace, connect: Connect, console: Console) -> No
         lines.append(f"policy: {welcome.policy} · you are {welcome.user}")
         lines.append(f"daemon: {welcome.package}, pid {welcome.pid}, up {up}")
     console.print(escape("\n".join(lines)))
+
+
+def _counts(slots: Iterable[SlotInfo]) -> dict[str, int]:
+    found = Counter(slot.state for slot in slots)
+    return {state: found[state] for state in ("free", "leased", "draining", "out")}
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in counts.items() if number)
 
 
 def _told(slot: SlotInfo, user: str) -> str:

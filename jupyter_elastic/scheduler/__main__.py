@@ -85,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--foreground", action="store_true", help="log to the terminal what the libraries say too")
     parser.add_argument("--log-format", choices=logs.FORMATS, help="lines for people (text), or JSON objects (text)")
     parser.add_argument("--slots", type=int, metavar="N", help="offer N CPU slots instead of this machine's GPUs")
+    parser.add_argument(
+        "--server-slots", type=int, metavar="N",
+        help="CPU slots beside the GPUs, for parameter servers (one for each 4 cores); 0: servers take GPUs' slots",
+    )  # fmt: skip
     parser.add_argument("--policy", metavar="NAME", help="switch to this policy at the start")
     parser.add_argument(
         "--hosts",
@@ -120,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(options: Options) -> Settings:
     if options.slots is not None and not 1 <= options.slots <= 10_000:
         raise BadRequest(f"--slots {options.slots}: expected a number from 1 to 10000")
+    if options.server_slots is not None and not 0 <= options.server_slots <= 10_000:
+        raise BadRequest(f"--server-slots {options.server_slots}: expected a number from 0 to 10000")
     if not 0.01 <= options.deadline <= 3600:
         raise BadRequest(f"--deadline {options.deadline}: expected seconds from 0.01 to 3600")
     if options.warm is not None and not 1 <= options.warm <= 1000:
@@ -144,7 +150,7 @@ def _settings(options: Options) -> Settings:
     return Settings(
         state_dir=paths.state_dir(),
         socket=socket,
-        source=hosts.source(options.hosts, slots=options.slots),
+        source=hosts.source(options.hosts, slots=options.slots, server_slots=options.server_slots),
         rights=Rights(admins=options.admin),
         shared=bool(options.socket),
         group=_group(options.group) if options.group else None,

@@ -27,6 +27,7 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ren
     foreground: bool = False
     log_format: Format = "text"
     slots: int | None = None
+    server_slots: int | None = None
     policy: str = ""
     hosts: str = ""
     socket: str = ""

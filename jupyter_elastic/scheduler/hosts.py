@@ -14,10 +14,11 @@ import re
 import socket
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import psutil
+from msgspec import Meta
 from msgspec.structs import replace
 
 from jupyter_elastic.platform import host_failures, hosts_file, paths
@@ -29,6 +30,10 @@ from jupyter_elastic.types.errors import BadRequest
 from jupyter_elastic.types.texts import FOREIGN, in_use_by, visible
 
 SLOTS_VARIABLE = "JUPYTER_ELASTIC_SLOTS"
+FIRST_FOR_SERVERS = 1000
+"""The index of a host's first slot for servers: the same however many GPUs, or instances of them, it has."""
+CORES_PER_SERVER = 4
+"""A machine with GPUs has a slot for a server for so many of its cores."""
 MOST_PROCESSES = 16
 """So many processes of a GPU are looked at."""
 NAMED = 3
@@ -109,11 +114,31 @@ class Nvml:
         return [process.pid for process in processes[:MOST_PROCESSES]]
 
 
+class WithServers:
+    """The hosts of another source; those with GPUs have so many slots for parameter servers beside them."""
+
+    def __init__(self, source: Source, server_slots: int) -> None:
+        self._source, self._server_slots = source, server_slots
+
+    def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
+        """The other source's."""
+        return tuple(with_servers(host, self._server_slots) for host in self._source.hosts(held))
+
+
+def with_servers(host: Host, count: int) -> Host:
+    """The host with `count` slots for servers; as it is where it has some, or has no GPUs."""
+    if host.kind != "gpu" or not host.slots or any(slot.for_servers for slot in host.slots):
+        return host
+    more = (Slot(index=FIRST_FOR_SERVERS + number, for_servers=True) for number in range(count))
+    return replace(host, slots=(*host.slots, *more))
+
+
 class Static:
     """Hosts as a JSON file says: `[{"name": "lab1", "kind": "gpu", "slots": 4}]`, or slots one by one.
 
-    `slots` is a number, or a list of `{"index": 0, "device": "GPU-…", "out": "why"}`. The file is read again each time,
-    so that the administrator can take a host or a slot out.
+    `slots` is a number, or a list of `{"index": 0, "device": "GPU-…", "out": "why"}`. A host of GPUs may have
+    `"server_slots": 2` beside them, for parameter servers, or slots with `"for_servers": true`. The file is read again
+    each time, so that the administrator can take a host or a slot out.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -132,11 +157,19 @@ class Static:
             ) from problem
 
 
-def source(choice: str | None = None, *, slots: int | None = None) -> Source:
+def source(choice: str | None = None, *, slots: int | None = None, server_slots: int | None = None) -> Source:
     """The source of a pool: a file's path, an installed source's name, or what this machine has.
 
-    Without a choice: GPUs where NVML finds one (unless a number of CPU slots is asked for), else CPU cores.
+    Without a choice: GPUs where NVML finds one (unless a number of CPU slots is asked for), else CPU cores. Beside GPUs
+    are `server_slots` for parameter servers; without a number one for each four cores, if NVML has found the GPUs.
     """
+    found = _source(choice, slots)
+    if server_slots is None and isinstance(found, Nvml):
+        server_slots = max(1, len(os.sched_getaffinity(0)) // CORES_PER_SERVER)
+    return WithServers(found, server_slots) if server_slots else found
+
+
+def _source(choice: str | None, slots: int | None) -> Source:
     if choice and choice not in plugins.names(plugins.HOSTS) and (os.sep in choice or Path(choice).exists()):
         return Static(choice)
     if choice == "cpu" or (not choice and (slots is not None or os.environ.get(SLOTS_VARIABLE))):
@@ -173,8 +206,10 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
         times = f" {failure.failures} times in a row" if failure.failures > 1 else ""
         out = f"failed{times}, and is tried again at {again}: {failure.why}"
     devices = host.devices or ("",) * host.slots
-    slots = tuple(Slot(index=index, device=device, out=out) for index, device in enumerate(devices))
-    return Host(name=host.name, kind="gpu" if host.devices else "cpu", slots=slots)
+    slots = tuple(Slot(index=index, device=device) for index, device in enumerate(devices))
+    found = Host(name=host.name, kind="gpu" if host.devices else "cpu", slots=slots)
+    found = with_servers(found, len(slots))  # how many cores it has nobody knows here
+    return replace(found, slots=tuple(replace(slot, out=out) for slot in found.slots))
 
 
 def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
@@ -207,7 +242,8 @@ def _host(entry: dict[str, Any]) -> Host:
     slots = entry.get("slots")
     if isinstance(slots, int) and not isinstance(slots, bool):
         entry = {**entry, "slots": [{"index": index} for index in range(slots)]}
-    host = msgspec.convert({"kind": "cpu", **entry}, Host)
+    servers = msgspec.convert(entry.pop("server_slots", 0), Annotated[int, Meta(ge=0, le=10_000)])
+    host = with_servers(msgspec.convert({"kind": "cpu", **entry}, Host), servers)
     if re.search(r"[:\s]", host.name):
         raise msgspec.ValidationError(f"the host name {host.name!r} holds a colon or a space")
     return host

@@ -116,7 +116,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 def families(state: State, now: float, sources: Sources) -> tuple[MetricFamily, ...]:
     """All figures of a daemon at `now`."""
     counted = sources.counted
-    slots = slot_infos(state)
+    slots = [slot for slot in slot_infos(state) if not slot.for_servers]
     held = Counter(slot.owner for slot in slots if slot.job is not None)
     shown = {user for user, _ in (held + Counter(state.unfinished)).most_common(USERS)}
     waits_since = next((job.submitted_at for job in state.jobs.values() if job.job not in state.active), None)

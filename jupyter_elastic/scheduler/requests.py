@@ -24,7 +24,6 @@ from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import count, policy_reason
-from jupyter_elastic.scheduler.core.state import needs
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import Shares, Terms
@@ -158,7 +157,7 @@ def _submit(ask: wire.SubmitJob, api: DaemonApi, context: Context) -> Answer:
         _check_number_of_jobs(api, peer, terms)
         api.rights.ask_for(peer.caller, ask.spec, terms)
         group = api.shares.group_of(user, peer.groups)  # nobody says himself which one is his
-        api.rights.hold(needs(ask.spec), api.shares.most.of(user, group))
+        api.rights.hold(store.core.state.needs(ask.spec), api.shares.most.of(user, group))
         limit = ask.spec.max_time_s
         if ask.spec.interactive:
             limit = api.rights.wait_for(peer.caller, limit, terms)

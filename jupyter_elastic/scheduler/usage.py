@@ -37,7 +37,10 @@ LEAST = 1e-9
 
 
 class Usage:
-    """Slot-seconds by day (UTC), user and group. A slot counts from its lease until it is free again."""
+    """Slot-seconds by day (UTC), user and group. A slot counts from its lease until it is free again.
+
+    Slots for servers alone are not counted.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[JobId, Account] = {}
@@ -46,6 +49,8 @@ class Usage:
         """How many of these each account has; those that have none are left out."""
         self._slots: dict[SlotId, Account] = {}
         """Whose each slot is that is not free."""
+        self._for_servers: set[SlotId] = set()
+        """Slots that are for servers alone, and nobody's share."""
         self._capacity = 0
         self._shares = SharesChanged()
         self._at = 0.0
@@ -68,7 +73,8 @@ class Usage:
                 self._there[account] += 1
             case JobStarted(job=job, slots=slots) | RescaleRequested(job=job, slots=slots):
                 for slot in slots:
-                    self._slots.setdefault(slot, self._jobs[job])
+                    if slot not in self._for_servers:
+                        self._slots.setdefault(slot, self._jobs[job])
             case SlotsReleased(slots=slots):
                 for slot in slots:
                     self._slots.pop(slot, None)
@@ -78,7 +84,11 @@ class Usage:
                     del self._there[ended]
                     self._due = None
             case HostsChanged(hosts=hosts):
-                self._capacity, self._due = sum(not slot.out for host in hosts for slot in host.slots), None
+                shared = [slot for host in hosts for slot in host.slots if not slot.for_servers]
+                self._capacity, self._due = sum(not slot.out for slot in shared), None
+                self._for_servers = {
+                    host.slot_id(slot.index) for host in hosts for slot in host.slots if slot.for_servers
+                }
             case SharesChanged() as shares:
                 self._shares, self._due = shares, None
         self._rates = None

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core import server_slots
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.types import HostView, JobView, Phase, Plan, Policy, Profile, Size, Speed, View
 
@@ -96,7 +97,8 @@ def wasted(plan: Plan, view: View, options: Any = None) -> str | None:
     The exceptions are those of `Policy.work_conserving`, made by `options`. Where those adapt a job's batch (`batch`),
     only the policy can say whether a job with a noise scale would be faster.
     """
-    free = view.capacity - sum(size.slots for size in plan.sizes.values())
+    jobs = {job.job: job for job in view.jobs}
+    free = view.capacity - sum(jobs[job].cost(size) for job, size in plan.sizes.items())
     guarded = any(getattr(options, name, 0.0) for name in ("cooldown", "payback"))
     for job in view.jobs:
         workers = plan.sizes.get(job.job, Size(0)).workers
@@ -158,10 +160,16 @@ def _view(chance: random.Random) -> View:
         free -= job.size.slots
         jobs.append(job)
     jobs.sort(key=lambda job: (job.submitted_at, job.job))
-    shown = filled(hosts, capacity - free, draining)
     weights = {"ann": chance.choice((0.5, 1.0, 3.0))}
     quotas = {"bob": chance.randint(0, capacity)} if chance.random() < 0.5 else {}
-    return View(now=START, seed=chance.randrange(1000), hosts=shown, jobs=tuple(jobs), weights=weights, quotas=quotas)
+    seed, apart = chance.randrange(1000), None
+    if chance.random() < 0.3:  # servers have slots of their own
+        apart = sum(job.size.servers for job in jobs) + chance.choice((0, 1, 3))
+        jobs, _ = server_slots.within(jobs, apart)
+        draining = min(draining, capacity - sum(job.cost(job.size) for job in jobs))
+        free = capacity - draining - sum(job.cost(job.size) for job in jobs)
+    shown = filled(hosts, capacity - free, draining)
+    return View(now=START, seed=seed, hosts=shown, jobs=tuple(jobs), weights=weights, quotas=quotas, server_slots=apart)
 
 
 def filled(sizes: list[int], held: int, draining: int = 0) -> tuple[HostView, ...]:

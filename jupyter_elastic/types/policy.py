@@ -90,6 +90,10 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     sizes: tuple[int, ...] = ()
     min_servers: int = 0
     max_servers: int = 0
+    """As many as there are slots for, whatever other jobs do with theirs, where servers have slots of their own."""
+    server_cost: int = 1
+    """Slots of the pool's capacity that a server takes: one as a worker, or none where servers have slots of their own,
+    in pools of GPUs."""
     priority: int = 0
     preemptible: bool = True
     deadline_at: float | None = None
@@ -102,6 +106,10 @@ class JobView(Record, frozen=True, kw_only=True, gc=False):
     preemptions: int = 0
     """Times that it was paused."""
     profile: Profile = Profile()
+
+    def cost(self, size: Size) -> int:
+        """Slots of the pool's capacity that it takes on this size."""
+        return size.workers + size.servers * self.server_cost
 
     def allows(self, workers: int) -> bool:
         """Whether the job can run on this many workers: within its range and, where it has some, one of its `sizes`."""
@@ -129,6 +137,8 @@ class View(Record, frozen=True, kw_only=True):
     jobs: tuple[JobView, ...]
     memo: Any = None
     """What the same policy put into its last accepted plan."""
+    server_slots: int | None = None
+    """Slots that are for parameter servers alone and not out; None: servers take slots as workers do."""
     weights: dict[str, float] = {}
     """Fair-share weight of users and groups; 1 when absent."""
     quotas: dict[str, int] = {}
@@ -139,15 +149,15 @@ class View(Record, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> int:
-        """Slots of the pool that are not out."""
+        """Slots of the pool that are not out, those for servers alone aside."""
         return sum(host.capacity for host in self.hosts)
 
 
 class Plan(Record, frozen=True, kw_only=True):
     """A policy's proposal: the size of every job that is to hold slots. An absent job holds none.
 
-    A plan must be legal: known unfinished jobs, allowed sizes, in all at most the capacity. A job in phase `stopping`
-    is left out.
+    A plan must be legal: known unfinished jobs, allowed sizes, which cost at most the capacity in all. A job in phase
+    `stopping` is left out.
     """
 
     sizes: dict[JobId, Size]

@@ -58,6 +58,8 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     """The UNIX id of the owner; None: the owner has come by a key."""
     foreign: tuple[GpuProcess, ...] = ()
     """Processes on it that are not of the user who has leased it."""
+    for_servers: bool = False
+    """As in `Slot`."""
     drained: str = ""
     """By whom it is kept from new work, and why; empty when it isn't."""
 

@@ -72,6 +72,8 @@ class Slot(Record, frozen=True, kw_only=True):
     """Why the slot can't be leased (foreign process, drained by the administrator); empty when it can."""
     processes: tuple[GpuProcess, ...] = ()
     """From a source of hosts: those on the GPU. In events: those of them that are not of the user who has leased it."""
+    for_servers: bool = False
+    """Of a CPU beside GPUs: for parameter servers alone. In a pool that has such slots servers take no others."""
 
 
 class Host(Record, frozen=True, kw_only=True):
@@ -109,7 +111,7 @@ class Drain(Record, frozen=True, kw_only=True):
 
 
 class Size(Record, frozen=True, gc=False):
-    """How many workers (and parameter servers) a job is given. A server takes one slot, as a worker does."""
+    """How many workers (and parameter servers) a job is given. Each takes one slot."""
 
     workers: Count
     servers: Count = 0

@@ -179,7 +179,8 @@ class PoolModel:
                 if old is None or old.job is None:
                     old = SlotInfo(slot=name, state="free", device=slot.device, drained=old.drained if old else "")
                 reason = slot.out or also_used_by(slot.processes)
-                boxes[name] = _in_or_out(msgspec.structs.replace(old, reason=reason, foreign=slot.processes))
+                changes = {"reason": reason, "foreign": slot.processes, "for_servers": slot.for_servers}
+                boxes[name] = _in_or_out(msgspec.structs.replace(old, **changes))
         self.slots = boxes
 
     def _set_drains(self, at: float, data: events.DrainsChanged) -> None:
@@ -206,13 +207,13 @@ class PoolModel:
             self.notes.appendleft(NoteRow(at=at, job=job, text=text))
 
     def _remember(self, at: float) -> None:
-        leased = Counter(slot.owner for slot in self.slots.values() if slot.state == "leased")
-        states = Counter(slot.state for slot in self.slots.values())
+        leased = Counter(slot.owner for slot in self._shared() if slot.state == "leased")
+        states = Counter(slot.state for slot in self._shared())
         point = HistoryPoint(
             at=at,
             leased=dict(leased),
             draining=states["draining"],
-            capacity=len(self.slots) - states["out"],
+            capacity=states.total() - states["out"],
             queued=self.queued,
         )
         if self.history and msgspec.structs.replace(point, at=self.history[-1].at) == self.history[-1]:
@@ -258,7 +259,7 @@ class PoolModel:
             mine=self.administers or info.owner == self.user,
             phase=info.phase,
             position=position,
-            held=len(info.slots),
+            held=sum(slot not in self.slots or not self.slots[slot].for_servers for slot in info.slots),
             min_slots=info.spec.min_slots,
             max_slots=info.spec.max_slots,
             submitted_at=info.submitted_at,
@@ -272,16 +273,21 @@ class PoolModel:
         hosts: dict[str, list[SlotBox]] = {}
         for name, slot in sorted(self.slots.items(), key=lambda item: _natural(item[0])):
             box = SlotBox(
-                slot=name, state=slot.state, job=slot.job, owner=slot.owner, reason=slot.reason or slot.drained
+                slot=name,
+                state=slot.state,
+                job=slot.job,
+                owner=slot.owner,
+                reason=slot.reason or slot.drained,
+                for_servers=slot.for_servers,
             )
             hosts.setdefault(name.rpartition(":")[0], []).append(box)
         return [HostBox(name=name, slots=slots) for name, slots in hosts.items()]
 
     def _shares(self, now: float) -> list[ShareRow]:
-        held = Counter(slot.owner for slot in self.slots.values() if slot.state == "leased")
+        held = Counter(slot.owner for slot in self._shared() if slot.state == "leased")
         queued = Counter(info.owner for info in self.jobs.values() if info.phase == "queued")
         wants = sorted({info.owner for info in self.jobs.values()} | set(held))
-        capacity = sum(1 for slot in self.slots.values() if slot.state != "out")
+        capacity = sum(slot.state != "out" for slot in self._shared())
         used = self._slot_seconds(now)
         return [
             ShareRow(
@@ -293,6 +299,10 @@ class PoolModel:
             )
             for user in wants
         ]
+
+    def _shared(self) -> Iterable[SlotInfo]:
+        """The slots that people share: those for servers alone are counted for nobody."""
+        return (slot for slot in self.slots.values() if not slot.for_servers)
 
     def _slot_seconds(self, now: float) -> dict[str, float]:
         used: dict[str, float] = defaultdict(float)

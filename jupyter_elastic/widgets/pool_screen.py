@@ -22,6 +22,8 @@ class SlotBox(Struct, frozen=True, kw_only=True):
     job: int | None
     owner: str
     reason: str
+    for_servers: bool
+    """Whether it is a CPU's beside GPUs, for parameter servers alone."""
 
 
 class HostBox(Struct, frozen=True, kw_only=True):

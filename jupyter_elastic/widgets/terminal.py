@@ -53,7 +53,7 @@ def _title(text: str) -> Rule:
 
 
 def _head(screen: PoolScreen) -> Text:
-    slots = [slot for host in screen.hosts for slot in host.slots]
+    slots = [slot for host in screen.hosts for slot in host.slots if not slot.for_servers]
     free = sum(slot.state == "free" for slot in slots)
     usable = sum(slot.state != "out" for slot in slots)
     unit = "GPUs" if screen.kind == "gpu" else "CPU slots (no GPUs here)"
@@ -65,7 +65,10 @@ def _head(screen: PoolScreen) -> Text:
 
 def _host(host: HostBox, colours: dict[str, str]) -> Text:
     line = Text(f"{host.name} ")
+    first = next((slot for slot in host.slots if slot.for_servers), None)
     for slot in host.slots:
+        if slot is first:
+            line.append("for servers: ", "dim")
         line.append(*_box(slot, colours)).append(" ")
     return line
 
@@ -110,7 +113,8 @@ def _state(row: JobRow, now: float) -> str:
 
 
 def _shares(shares: list[ShareRow], screen: PoolScreen, colours: dict[str, str]) -> Table:
-    capacity = max(1, sum(slot.state != "out" for host in screen.hosts for slot in host.slots))
+    slots = (slot for host in screen.hosts for slot in host.slots if not slot.for_servers)
+    capacity = max(1, sum(slot.state != "out" for slot in slots))
     table = Table(box=None, pad_edge=False, show_header=False)
     for share in shares[:10]:
         colour = colours.get(share.user, "white")

@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.core.reservation import room
-from jupyter_elastic.scheduler.core.state import needs
+from jupyter_elastic.scheduler.core.state import least_workers
 from jupyter_elastic.types import (
     Event,
     JobStarted,
@@ -57,7 +57,7 @@ class Pool(World):
                 job = self.core.state.jobs[data.job]
                 workers = len(data.slots) - data.servers
                 assert job.elastic, "only a job that can regroup shrinks"
-                assert needs(job.spec) - job.spec.min_servers <= workers or workers > before[data.job]
+                assert least_workers(job.spec) <= workers or workers > before[data.job]
         return events
 
     def shrinkable(self) -> int:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import Core
 from jupyter_elastic.scheduler.core.react import outstanding
+from jupyter_elastic.scheduler.hosts import with_servers
 from jupyter_elastic.types import (
     AgentReported,
     AnyEffect,
@@ -65,6 +66,9 @@ HOSTS = tuple(
     Host(name=name, kind="gpu", slots=tuple(Slot(index=i, device=f"GPU-{name}{i}") for i in range(count)))
     for name, count in (("lab1", 4), ("lab2", 2), ("lab3", 3))
 )
+SERVERS = (with_servers(HOSTS[0], 2), with_servers(HOSTS[1], 1), HOSTS[2])
+"""The same with slots for servers."""
+FOR_SERVERS = (":1000", ":1001")
 POLICIES = ("fifo", "las", "optimus")
 
 
@@ -96,7 +100,8 @@ class World:
         self.events: list[Event] = []
         self.now = 1000.0
         self.number = 0
-        self.hosts: tuple[Host, ...] = HOSTS
+        self.all_hosts: tuple[Host, ...] = SERVERS if seed % 3 == 0 else HOSTS
+        self.hosts = self.all_hosts
         self.connected = dict.fromkeys(OWNERS, True)
         self.orders: dict[str, list[AnyEffect]] = {owner: [] for owner in OWNERS}
         self.mail: dict[str, list[Report]] = {owner: [] for owner in OWNERS}
@@ -107,7 +112,7 @@ class World:
         self.old_views: list[View] = []
         self.memos: dict[str, Any] = {}
         """What each policy is to be reminded of."""
-        self.step(HostsReported, hosts=HOSTS)
+        self.step(HostsReported, hosts=self.all_hosts)
 
     # --- one step and what must be true of it
 
@@ -233,7 +238,7 @@ class World:
         for job in jobs:
             if not job.preemptible and job.size.workers:
                 sizes[job.job] = job.size
-                left -= job.size.slots
+                left -= job.cost(job.size)
         r.shuffle(jobs)
         if r.random() < 0.8:
             jobs.sort(key=lambda job: not job.size.workers)
@@ -241,15 +246,15 @@ class World:
             if job.job in sizes or r.random() < 0.05:
                 continue
             size = job.size if job.size.workers and r.random() < 0.3 else self.size(job, left)
-            if size is not None and 0 < size.slots <= left:
+            if size is not None and size.workers > 0 and job.cost(size) <= left:
                 sizes[job.job] = size
-                left -= size.slots
+                left -= job.cost(size)
         memo = r.choice((None, {"turn": len(self.events)}, {1: (2, float("nan"))}))
         return Plan(sizes=sizes, memo=memo, reasons={job: f"it gets {size.slots}" for job, size in sizes.items()})
 
     def size(self, job: JobView, left: int) -> Size | None:
         servers = self.random.randint(job.min_servers, job.max_servers)
-        allowed = [n for n in range(1, min(left - servers, 5) + 1) if job.allows(n)]
+        allowed = [n for n in range(1, min(left - servers * job.server_cost, 5) + 1) if job.allows(n)]
         return Size(workers=self.random.choice(allowed), servers=servers) if allowed else None
 
     def illegal(self, view: View) -> Plan | None:
@@ -265,7 +270,7 @@ class World:
             if job.min_slots > 1 and job.size.workers != job.min_slots - 1:
                 bad.append({job.job: Size(workers=job.min_slots - 1, servers=job.min_servers)})
         whole = [job for job in open_ if not job.sizes]
-        if sum(job.max_slots + job.max_servers for job in whole) > view.capacity:
+        if sum(job.cost(Size(job.max_slots, job.max_servers)) for job in whole) > view.capacity:
             bad += [{job.job: Size(workers=job.max_slots, servers=job.max_servers) for job in whole}] * 3
         sticky = [job for job in open_ if not job.preemptible and job.size.workers]
         if sticky:
@@ -305,7 +310,7 @@ class World:
                 attempt = Attempt(order.job, order.attempt, order.owner, order.generation, order.slots)
                 self.attempts[key] = attempt
                 self.populate(attempt)
-                assert set(order.devices) == set(order.slots)
+                assert set(order.devices) == {slot for slot in order.slots if not slot.endswith(FOR_SERVERS)}
         elif attempt is None:
             self.report_exit(Attempt(order.job, order.attempt, order.owner, 0, ()), "lost")
         elif isinstance(order, Stop):
@@ -439,12 +444,12 @@ class World:
     def change_hosts(self) -> None:
         r = self.random
         hosts = []
-        for host in HOSTS:
+        for host in self.all_hosts:
             if r.random() < 0.15:
                 continue
             slots = tuple(replace(slot, out="used by pid 7" if r.random() < 0.1 else "") for slot in host.slots)
             hosts.append(replace(host, slots=slots))
-        self.step(HostsReported, hosts=tuple(hosts) if r.random() < 0.5 else HOSTS)
+        self.step(HostsReported, hosts=tuple(hosts) if r.random() < 0.5 else self.all_hosts)
 
     def drain(self) -> None:
         """An administrator keeps slots from new work, or lets them go again."""
@@ -552,7 +557,7 @@ class World:
 
     def calm(self) -> None:
         """Then peace: everything is delivered, hosts are back, and every job must come to its end."""
-        self.step(HostsReported, hosts=HOSTS)
+        self.step(HostsReported, hosts=self.all_hosts)
         for drain in self.core.state.drains:
             self.step(UndrainSlots, target=drain.target)
         self.step(UsePolicy, name="fifo", options={"calm": True})
@@ -592,7 +597,7 @@ def greedy(view: View) -> Plan:
     for job in sorted(jobs, key=lambda job: not job.size.workers):
         least = min(n for n in range(job.min_slots, job.max_slots + 1) if job.allows(n))
         size = job.size if job.size.workers else Size(workers=least, servers=job.min_servers)
-        if size.slots <= left:
+        if job.cost(size) <= left:
             sizes[job.job] = size
-            left -= size.slots
+            left -= job.cost(size)
     return Plan(sizes=sizes)

@@ -82,6 +82,9 @@ def _check_slots(state: State) -> None:
     _that(present <= state.slots.keys(), "a slot of a host has no entry")
     leased = Counter(slot for job in state.jobs.values() for slot in job.slots)
     draining = Counter(slot for job in state.jobs.values() for slot in job.draining)
+    for job in state.jobs.values():
+        workers = job.slots[: len(job.slots) - job.servers]
+        _that(not any(state.slots[slot].for_servers for slot in workers), f"job {job.job} has a worker on a server's")
     twice = [slot for slot, count in (leased + draining).items() if count > 1]
     _that(not twice, f"leased twice: {twice}")
     owners = {slot: job.job for job in state.jobs.values() for slot in (*job.slots, *job.draining)}

@@ -32,10 +32,11 @@ def test_the_picture_says_who_holds_what_and_who_waits() -> None:
         SlotInfo(slot="b:1", state="out", reason="foreign use"),
     ]
     running = info(1, "running", slots=("a:0",), started_at=40.0)
+    slots.append(SlotInfo(slot="b:1000", state="leased", job=1, owner="ann", for_servers=True))
     model = PoolModel(seq=5, jobs=[running, info(2)], slots=slots, policy="fifo", kind="gpu", user="ann")
     model.forecasts = {2: (280.0, 400.0)}
     picture = drawn(model)
-    for words in ("1 of 3 GPUs free", "policy fifo", "a [1] [1…]", "b [ ] [x]", "[red]job[/] 1 <b>",
+    for words in ("1 of 3 GPUs free", "policy fifo", "a [1] [1…]", "b [ ] [x] for servers: [1]", "[red]job[/] 1 <b>",
                   "running for 1 min", "1. in the queue, starts in about 3 to 5 min",
                   "1 of 3.0, 1 waiting"):  # fmt: skip
         assert words in picture

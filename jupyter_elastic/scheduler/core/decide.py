@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from jupyter_elastic.scheduler.core import drains, keys, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at, needs
+from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
 from jupyter_elastic.types import (
     ACTIVE,
     AgentChanged,
@@ -126,7 +126,12 @@ def _check_spec(spec: JobSpec) -> None:
 
 
 def _check_fits(state: State, spec: JobSpec) -> None:
-    least = needs(spec)
+    least = state.needs(spec)
+    if state.apart and spec.min_servers > state.server_total:
+        raise BadRequest(
+            f"the pool has {count(state.server_total)} for servers; ask for at most {state.server_total} servers "
+            f"(you asked for {spec.min_servers})"
+        )
     if least <= state.total:
         return
     if not state.total:
@@ -176,10 +181,10 @@ def _resize(state: State, command: Resize) -> EventList:
     _check_fits(state, spec)
     if spec == job.spec:
         return []
-    if spec.interactive and needs(spec) > needs(job.spec):
+    if spec.interactive and state.needs(spec) > state.needs(job.spec):
         raise BadRequest(
             f"job {job.job} is interactive and starts with the least that it was submitted with, "
-            f"{count(needs(job.spec))}; cancel it and run the cell again with another --gpus"
+            f"{count(state.needs(job.spec))}; cancel it and run the cell again with another --gpus"
         )
     changed = (spec.min_slots, spec.max_slots, spec.sizes) != (job.spec.min_slots, job.spec.max_slots, job.spec.sizes)
     kept = spec.min_slots == spec.max_slots == job.size.workers

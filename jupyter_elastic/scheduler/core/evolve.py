@@ -240,11 +240,12 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
 
 def _account(state: State, job: Job, at: float) -> None:
     """Count the time since the last count, for the job and for who owns it."""
-    if job.slots and at > job.accounted_at:
+    slots = state.charged(job.slots)
+    if slots and at > job.accounted_at:
         users = state.used.setdefault(job.spec.group, {})
         used = users.setdefault(job.owner, Used(slot_s=0.0, at=at))
-        used.add(len(job.slots), job.accounted_at, at, state.half_life_s)
-    job.account(at)
+        used.add(slots, job.accounted_at, at, state.half_life_s)
+    job.account(at, slots)
 
 
 def _forgotten(state: State, data: JobsForgotten) -> None:
@@ -263,12 +264,14 @@ def _forgotten(state: State, data: JobsForgotten) -> None:
 
 def _hosts_changed(state: State, data: HostsChanged) -> None:
     state.hosts = data.hosts
+    state.apart = any(slot.for_servers for host in data.hosts for slot in host.slots)
     present: dict[SlotId, SlotState] = {}
     for host in data.hosts:
         for slot in host.slots:
             slot_id = host.slot_id(slot.index)
             entry = state.slots.get(slot_id) or SlotState(host=host.name, index=slot.index)
             entry.device, entry.out, entry.foreign, entry.gone = slot.device, slot.out, slot.processes, False
+            entry.for_servers = slot.for_servers
             present[slot_id] = entry
     for slot_id, entry in state.slots.items():
         if slot_id not in present and entry.job is not None:

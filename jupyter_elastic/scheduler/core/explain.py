@@ -12,9 +12,9 @@ from math import inf
 
 from jupyter_elastic.scheduler.core import drains
 from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import Job, State, limit_at, needs
+from jupyter_elastic.scheduler.core.state import Job, State, limit_at
 from jupyter_elastic.scheduler.core.transitions import HOLDING
-from jupyter_elastic.types import JobId, Phase, size_stays
+from jupyter_elastic.types import JobId, Phase, SlotId, size_stays
 
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
@@ -51,12 +51,12 @@ def until(state: State, job: Job, now: float) -> str:
 
     It is apart because whoever has a forecast of the wait shows that instead.
     """
-    need = needs(job.spec)
+    need = state.needs(job.spec)
     if job.phase != "queued" or state.absent(job.owner) or need > state.capacity or state.maintenance is not None:
         return ""
     wanted = need
     for other in _before(state, job):
-        wanted += needs(other.spec)
+        wanted += state.needs(other.spec)
         if wanted > len(state.slots):
             break  # so much is never free, and a queue may be long
     now = max(state.at, now)
@@ -88,8 +88,8 @@ def span(seconds: float) -> str:
 
 
 def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
-    need = needs(job.spec)
-    lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {count(need)} to start."]
+    need = state.needs(job.spec)
+    lines = [f"Job {job.job} has waited for {span(now - job.queued_at)}; it needs {_needed(state, job)} to start."]
     if whole and job.spec.deadline_at is not None:
         lines.append(_deadline(job.spec.deadline_at, now))
     if whole and job.reason and job.attempt:
@@ -106,6 +106,9 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     free = sum(1 for _ in state.free())
     draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
+    if state.apart and job.spec.min_servers:
+        idle = sum(1 for _ in state.free(for_servers=True))
+        lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")
     lines += _interactive(state, job, now)
     if need > state.capacity:
         out = state.total - state.capacity
@@ -120,6 +123,11 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     reason = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' gave it nothing in its last plan'}.")
     return lines
+
+
+def _needed(state: State, job: Job) -> str:
+    servers = job.spec.min_servers if state.apart else 0
+    return count(state.needs(job.spec)) + (f" and {count(servers)} for servers" if servers else "")
 
 
 def _interactive(state: State, job: Job, now: float) -> list[str]:
@@ -137,7 +145,7 @@ def _interactive(state: State, job: Job, now: float) -> list[str]:
         other = state.jobs[number]
         due = limit_at(other)
         left = "" if due is None else f" for {span(due - now)} at most"
-        lines.append(f"Interactive job {number} of {other.owner} holds {count(other.size.slots)}{left}.")
+        lines.append(f"Interactive job {number} of {other.owner} holds {count(state.charged(other.slots))}{left}.")
     if kept.slots:
         lines.append(f"{count(kept.slots)} of what is free or draining are for interactive jobs that wait.")
     return lines
@@ -145,8 +153,13 @@ def _interactive(state: State, job: Job, now: float) -> list[str]:
 
 def _draining(state: State) -> dict[JobId, int]:
     """Slots that can be leased once their job has released them, by job."""
-    counts = {job.job: sum(state.slots[slot].leasable for slot in job.draining) for job in state.active_jobs()}
+    counts = {job.job: _lendable(state, job.draining) for job in state.active_jobs()}
     return {job: slots for job, slots in counts.items() if slots}
+
+
+def _lendable(state: State, slots: tuple[SlotId, ...]) -> int:
+    entries = (state.slots[slot] for slot in slots)
+    return sum(entry.leasable and not entry.for_servers for entry in entries)
 
 
 def _before(state: State, job: Job) -> Iterator[Job]:
@@ -236,10 +249,11 @@ def finish(job: Job, now: float) -> float | None:
 
 def expected(state: State, need: int, now: float) -> float | None:
     """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
-    have = sum(slot.leasable and (slot.job is None or slot.draining) for slot in state.slots.values())
-    ends = [(finish(job, now), job.job, len(job.slots)) for job in state.active_jobs()]
-    for end, _, slots in sorted((end, job, slots) for end, job, slots in ends if end is not None):
-        have += slots
+    slots = (slot for slot in state.slots.values() if slot.leasable and not slot.for_servers)
+    have = sum(slot.job is None or slot.draining for slot in slots)
+    ends = [(finish(job, now), job.job, state.charged(job.slots)) for job in state.active_jobs()]
+    for end, _, more in sorted((end, job, held) for end, job, held in ends if end is not None):
+        have += more
         if have >= need:
             return end
     return None

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from jupyter_elastic.scheduler.core.most import Most, Party
 from jupyter_elastic.scheduler.core.plan import difference
 from jupyter_elastic.scheduler.core.reservation import room, waiting
-from jupyter_elastic.scheduler.core.state import Job, State, needs
+from jupyter_elastic.scheduler.core.state import Job, State, least_workers
 from jupyter_elastic.types import AnyEventData, JobId, Plan, RescaleRequested, Size
 
 GIVEN_BACK = "the slots that it gave up for interactive jobs are idle again"
@@ -49,7 +49,7 @@ def _held(state: State) -> Counter[Party]:
     held: Counter[Party] = Counter()
     for job in state.active_jobs():
         for party in _parties(job):
-            held[party] += job.size.slots
+            held[party] += state.charged(job.slots)
     return held
 
 
@@ -85,7 +85,8 @@ class _Room:
         return _events(self._state, self._sizes, self._reasons)
 
     def _seat(self, job: Job, *, alone: bool) -> None:
-        need = needs(job.spec)
+        need = self._state.needs(job.spec)
+        servers = 0 if self._state.apart else job.spec.min_servers
         limits = self._most.of(job.owner, job.spec.group)
         over = {party: self._held[party] + need - limit for party, limit in limits.items()}
         shrunk = self._shrunk(job, need - self._room, {party: slots for party, slots in over.items() if slots > 0})
@@ -98,9 +99,9 @@ class _Room:
             self._reasons[other] = f"makes room for interactive job {job.job} of {job.owner}"
         idle = self._room - need if alone and len(self._state.jobs) == len(self._state.active) + 1 else 0
         spare = min([idle, *(limit - self._held[party] - need for party, limit in limits.items())])
-        workers = job.largest(need - job.spec.min_servers + max(spare, 0))
+        workers = job.largest(need - servers + max(spare, 0))
         self._sizes[job.job] = Size(workers=workers, servers=job.spec.min_servers)
-        self._take(job, workers + job.spec.min_servers)
+        self._take(job, workers + servers)
         self._reasons[job.job] = "it is interactive"
 
     def _take(self, job: Job, slots: int) -> None:
@@ -147,7 +148,7 @@ class _Room:
             left = self._held[party] - given[party] - (size.workers - smaller)
             if party not in _parties(job) and left < self._quotas.get(party[1], 0):
                 return None
-        beyond = size.workers - (needs(other.spec) - other.spec.min_servers)
+        beyond = size.workers - least_workers(other.spec)
         return own, beyond, other.job, Size(workers=smaller, servers=size.servers)
 
 

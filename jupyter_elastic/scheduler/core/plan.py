@@ -7,7 +7,7 @@ kept from jobs that come later in the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from jupyter_elastic.types import (
     Plan,
     RescaleRequested,
     Size,
+    SlotId,
     StopRequested,
     View,
 )
@@ -36,7 +37,7 @@ def illegal(plan: Any, view: View) -> str | None:
     """Why a pool that shows this view would refuse the plan; None when it would follow it."""
     jobs = {job.job: None if job.phase == "stopping" else job for job in view.jobs}
     held = (job for job in view.jobs if job.size.workers and not job.preemptible)
-    return _judge(plan, jobs.__getitem__, held, view.capacity) or memo(plan)[1]
+    return _judge(plan, jobs.__getitem__, held, view.capacity, view.server_slots) or memo(plan)[1]
 
 
 def judge(state: State, plan: Any) -> str | None:
@@ -52,13 +53,20 @@ def judge(state: State, plan: Any) -> str | None:
         return None if state.ignored(job) else job_view(job)
 
     held = (view for job in state.active_jobs() if job.slots and not (view := job_view(job)).preemptible)
-    return _judge(plan, find, held, state.capacity)
+    return _judge(plan, find, held, state.capacity, state.server_capacity)
 
 
-def _judge(plan: Any, find: Callable[[JobId], JobView | None], held: Iterable[JobView], capacity: int) -> str | None:
+def _judge(
+    plan: Any,
+    find: Callable[[JobId], JobView | None],
+    held: Iterable[JobView],
+    capacity: int,
+    server_slots: int | None,
+) -> str | None:
     """Why the plan is illegal. `find` gives None for a job that is passed over and raises KeyError where there is none.
 
-    `held` are the jobs that must keep some of their slots.
+    `held` are the jobs that must keep some of their slots; `server_slots` those for servers alone, None where servers
+    take slots as workers do.
     """
     if not isinstance(plan, Plan):
         return f"{type(plan).__name__} is no Plan"
@@ -66,7 +74,7 @@ def _judge(plan: Any, find: Callable[[JobId], JobView | None], held: Iterable[Jo
     reasons: Any = plan.reasons
     if not isinstance(sizes, dict) or not isinstance(reasons, dict):
         return "sizes and reasons of a plan are dictionaries by job id"
-    total = 0
+    total = servers = 0
     for number, size in sizes.items():
         if type(number) is not int:
             return f"{number!r} is no job id; ids are integers"
@@ -81,9 +89,12 @@ def _judge(plan: Any, find: Callable[[JobId], JobView | None], held: Iterable[Jo
         problem = _judge_size(job, size)
         if problem:
             return f"job {number}: {problem}"
-        total += size.slots
+        total += size.workers if server_slots is not None else size.slots
+        servers += size.servers
     if total > capacity:
         return f"it gives away {total} slots, but the pool has {capacity}"
+    if server_slots is not None and servers > server_slots:
+        return f"it gives away {servers} servers, but the pool has {server_slots} slots for them"
     for job in held:
         if not sizes.get(job.job, Size(0)).workers:
             return f"job {job.job} is not preemptible, but the plan takes all its slots"
@@ -165,7 +176,10 @@ def difference(state: State, plan: Plan, *, kept: int = 0) -> list[AnyEventData]
 
 
 class _Difference:
-    """One plan against what is held. `_free` slots are still to give; `_coming` ones will be free soon."""
+    """One plan against what is held. `_free` slots are still to give; `_coming` ones will be free soon.
+
+    Both are counted for workers and for servers; where servers have no slots of their own, all are among the workers'.
+    """
 
     def __init__(self, state: State, plan: Plan, kept: int) -> None:
         self._state = state
@@ -176,9 +190,12 @@ class _Difference:
             if size.workers and job in state.jobs and not state.ignored(state.jobs[job])
         }
         self._pool = placement.Free(state.free())
-        self._free = len(self._pool)
-        self._coming = sum(state.coming(job, job.draining) for job in state.active_jobs())
-        self._set_aside(kept)
+        self._server_pool = placement.Free(state.free(for_servers=True)) if state.apart else self._pool
+        self._free = Size(len(self._pool), len(self._server_pool) if state.apart else 0)
+        self._coming = Size(0)
+        for job in state.active_jobs():
+            self._comes(job, job.draining)
+        self._set_aside(Size(kept))
 
     def events(self) -> list[AnyEventData]:
         state = self._state
@@ -191,11 +208,11 @@ class _Difference:
                 continue
             if size is None:
                 stops.append(self._stop(job))
-                self._coming += state.coming(job, job.slots)
+                self._comes(job, job.slots)
             elif size.workers <= job.size.workers and size.servers <= job.size.servers:
                 data = self._rescale(job, size)
                 shrinks.append(data)
-                self._coming += state.coming(job, set(job.slots).difference(data.slots))
+                self._comes(job, set(job.slots).difference(data.slots))
             else:
                 growing.append(job)
         growing += [state.jobs[job] for job in self._wanted if state.jobs[job].phase == "queued"]
@@ -211,47 +228,66 @@ class _Difference:
     def _grant(self, job: Job) -> Size | None:
         """What the job gets of its command now; None: nothing new. Slots are set aside for what it must wait for."""
         size = self._wanted[job.job]
-        need = _new(job.size, size)
-        if need <= self._free:
-            self._free -= need
+        need = self._new(job.size, size)
+        if _fits(need, self._free):
+            self._take(need)
             return size
         if job.phase == "queued":
-            if need <= self._free + self._coming:  # a gang starts whole; what it waits for will come
+            if _fits(need, _sum(self._free, self._coming)):  # a gang starts whole; what it waits for will come
                 self._set_aside(need)
                 return None
             servers = min(size.servers, job.spec.min_servers)
-            workers = job.largest(min(size.workers, self._free - servers))
-            if not workers:
+            room = self._free.workers - (0 if self._state.apart else servers)
+            least = Size(job.largest(min(size.workers, room)), servers)
+            need = self._new(job.size, least)
+            if not least.workers or not _fits(need, self._free):
                 return None
-            self._free -= workers + servers
-            return Size(workers=workers, servers=servers)
+            self._take(need)
+            return least
         given = self._grow(job, size)
-        taken = _new(job.size, given)
-        self._free -= taken
-        self._set_aside(need - taken)
+        taken = self._new(job.size, given)
+        self._take(taken)
+        self._set_aside(_less(need, taken))
         return given if given != job.size else None
 
     def _grow(self, job: Job, size: Size) -> Size:
         """As near to `size` as the free slots let the job come, from what it holds."""
-        held = job.size
-        servers = min(size.servers, held.servers + self._free)
-        free = self._free - max(servers - held.servers, 0)
+        held, apart = job.size, self._state.apart
+        servers = min(size.servers, held.servers + (self._free.servers if apart else self._free.workers))
+        free = self._free.workers - (0 if apart else max(servers - held.servers, 0))
         workers = size.workers
         if workers > held.workers:
             workers = max(job.largest(min(workers, held.workers + free)), held.workers)
         return Size(workers=workers, servers=servers)
 
-    def _set_aside(self, count: int) -> None:
-        now = min(count, self._free)
-        self._free -= now
-        self._coming -= min(count - now, self._coming)
+    def _new(self, held: Size, size: Size) -> Size:
+        """Slots to lease for going from one size to the other. A server's slot that drains is no new worker's."""
+        more = _less(size, held)
+        return more if self._state.apart else Size(more.slots)
+
+    def _comes(self, job: Job, slots: Collection[SlotId]) -> None:
+        """Slots of the job will be free soon."""
+        servers = self._state.coming(job, slots, for_servers=True) if self._state.apart else 0
+        self._coming = _sum(self._coming, Size(self._state.coming(job, slots), servers))
+
+    def _take(self, need: Size) -> None:
+        self._free = _less(self._free, need)
+
+    def _set_aside(self, need: Size) -> None:
+        rest = _less(need, self._free)
+        self._take(need)
+        self._coming = _less(self._coming, rest)
 
     def _stop(self, job: Job) -> StopRequested:
         reason = self._reasons.get(job.job) or "its slots went to others"
         return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
 
     def _start(self, job: Job, size: Size) -> JobStarted:
-        slots = self._pool.take(size.slots)
+        if self._state.apart:
+            slots = self._pool.take(size.workers)
+            slots += self._server_pool.take(size.servers, near=self._state.hosts_of(slots))
+        else:
+            slots = self._pool.take(size.slots)
         return JobStarted(
             job=job.job,
             attempt=job.attempt + 1,
@@ -265,17 +301,28 @@ class _Difference:
         workers, servers = split(job)
         hosts = self._state.hosts_of(job.slots)
         parts: list[str] = []
-        for held, count in ((workers, size.workers), (servers, size.servers)):
+        for held, count, pool in (
+            (workers, size.workers, self._pool),
+            (servers, size.servers, self._server_pool),
+        ):
             if count <= len(held):
                 parts += placement.keep(held, self._state.hosts_of(held), count)
             else:
-                parts += (*held, *self._pool.take(count - len(held), near=hosts))
+                parts += (*held, *pool.take(count - len(held), near=hosts))
         return rescale(job, tuple(parts), size.servers, self._reasons.get(job.job, ""))
 
 
-def _new(held: Size, size: Size) -> int:
-    """Slots to lease for going from one size to the other. A server's slot that drains is no new worker's."""
-    return max(size.workers - held.workers, 0) + max(size.servers - held.servers, 0)
+def _fits(need: Size, room: Size) -> bool:
+    return need.workers <= room.workers and need.servers <= room.servers
+
+
+def _sum(one: Size, other: Size) -> Size:
+    return Size(one.workers + other.workers, one.servers + other.servers)
+
+
+def _less(size: Size, by: Size) -> Size:
+    """What is left of one when the other is taken away, nothing below zero."""
+    return Size(max(size.workers - by.workers, 0), max(size.servers - by.servers, 0))
 
 
 def split(job: Job) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jupyter_elastic.scheduler.core.state import Job, State, needs
+from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import JobId
 
 
@@ -30,8 +30,9 @@ def reserved(state: State) -> Reserved:
         return _NOTHING
     have, kept, jobs = room(state), 0, []
     for job in found:
-        if kept + needs(job.spec) <= have:
-            kept += needs(job.spec)
+        need = state.needs(job.spec)
+        if kept + need <= have:
+            kept += need
             jobs.append(job.job)
     return Reserved(kept, frozenset(jobs))
 
@@ -39,7 +40,11 @@ def reserved(state: State) -> Reserved:
 def waiting(state: State) -> list[Job]:
     """The interactive jobs that could start, the first first."""
     jobs = (state.jobs[job] for job in sorted(state.interactive))
-    return [job for job in jobs if job.phase == "queued" and not state.ignored(job)]
+    found = [job for job in jobs if job.phase == "queued" and not state.ignored(job)]
+    if state.apart and any(job.spec.min_servers for job in found):  # nobody gives a server up for another's
+        idle = sum(1 for _ in state.free(for_servers=True))
+        return [job for job in found if job.spec.min_servers <= idle]
+    return found
 
 
 def room(state: State) -> int:

@@ -48,6 +48,8 @@ class SlotState(Struct):
     draining: bool = False
     granted: int = 0
     """The generation in which its job got it."""
+    for_servers: bool = False
+    """As in `Slot`."""
     foreign: tuple[GpuProcess, ...] = ()
     """Processes on it that are not of its job's owner."""
 
@@ -156,11 +158,11 @@ class Job(Struct, kw_only=True, gc=False):
         most = min(workers, self.spec.max_slots)
         return max((size for size in self.spec.sizes or (most,) if self.spec.min_slots <= size <= most), default=0)
 
-    def account(self, at: float) -> None:
-        """Count the time since the last count; slots must not have changed in between."""
+    def account(self, at: float, slots: int) -> None:
+        """Count the time since the last count with so many slots, which must not have changed in between."""
         if self.slots:
             passed = max(at - self.accounted_at, 0.0)
-            self.attained_s += passed * len(self.slots)
+            self.attained_s += passed * slots
             self.run_s += passed
         self.accounted_at = at
 
@@ -190,6 +192,8 @@ class State(Struct, kw_only=True):
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
     slots: dict[SlotId, SlotState] = field(default_factory=dict)
+    apart: bool = False
+    """Whether there are slots for servers alone, so that servers take no others."""
     drains: tuple[Drain, ...] = ()
     agents: dict[str, bool] = field(default_factory=dict)
     """Users whose agent was ever seen, and whether it is connected."""
@@ -213,9 +217,17 @@ class State(Struct, kw_only=True):
 
     @property
     def capacity(self) -> int:
-        """Slots that plans can give away, or leave to who has them."""
+        """Slots that plans can give away, or leave to who has them; those for servers alone aside."""
+        return self._usable(for_servers=False)
+
+    @property
+    def server_capacity(self) -> int | None:
+        """The same of slots for servers alone; None: servers take slots as workers do."""
+        return self._usable(for_servers=True) if self.apart else None
+
+    def _usable(self, *, for_servers: bool) -> int:
         present = ((slot, self.slots[host.slot_id(slot.index)]) for host in self.hosts for slot in host.slots)
-        return sum(not slot.out and not entry.vacated for slot, entry in present)
+        return sum(not slot.out and not entry.vacated for slot, entry in present if slot.for_servers == for_servers)
 
     @property
     def maintenance(self) -> Drain | None:
@@ -224,8 +236,13 @@ class State(Struct, kw_only=True):
 
     @property
     def total(self) -> int:
-        """Slots of all present hosts, those out or drained among them."""
-        return sum(len(host.slots) for host in self.hosts)
+        """Slots of all present hosts, those out or drained among them, those for servers alone aside."""
+        return sum(not slot.for_servers for host in self.hosts for slot in host.slots)
+
+    @property
+    def server_total(self) -> int:
+        """The same of slots for servers alone."""
+        return sum(slot.for_servers for host in self.hosts for slot in host.slots)
 
     def find(self, job: JobId) -> Job | None:
         """An unfinished or ended job."""
@@ -244,20 +261,32 @@ class State(Struct, kw_only=True):
         """Whether plans have no say about the job: it is stopping, or waits for its owner's agent to come back."""
         return job.phase == "stopping" or (job.phase == "queued" and self.absent(job.owner))
 
-    def coming(self, job: Job, slots: Iterable[SlotId]) -> int:
+    def coming(self, job: Job, slots: Iterable[SlotId], *, for_servers: bool = False) -> int:
         """How many of a job's slots can be leased once it has released them; none if nobody is there to do so."""
-        return 0 if self.absent(job.owner) else sum(self.slots[slot].leasable for slot in slots)
+        if self.absent(job.owner):
+            return 0
+        entries = (self.slots[slot] for slot in slots)
+        return sum(entry.leasable for entry in entries if entry.for_servers == for_servers)
+
+    def charged(self, slots: Iterable[SlotId]) -> int:
+        """How many of these slots count as used: those for servers alone are nobody's share."""
+        entries = (self.slots.get(slot) for slot in slots)
+        return sum(entry is None or not entry.for_servers for entry in entries)
+
+    def needs(self, spec: JobSpec) -> int:
+        """Slots without which such a job can't start, those for servers alone aside."""
+        return least_workers(spec) + (0 if self.apart else spec.min_servers)
 
     def active_jobs(self) -> list[Job]:
         """Unfinished jobs that aren't queued, oldest first."""
         return [self.jobs[job] for job in sorted(self.active)]
 
-    def free(self) -> Iterator[tuple[str, SlotId]]:
-        """(host, slot) of every free slot in the pool's order."""
+    def free(self, *, for_servers: bool = False) -> Iterator[tuple[str, SlotId]]:
+        """(host, slot) of every free slot in the pool's order, either without those for servers alone or of those."""
         for host in self.hosts:
             for slot in host.slots:
                 slot_id = host.slot_id(slot.index)
-                if self.slots[slot_id].free:
+                if slot.for_servers == for_servers and self.slots[slot_id].free:
                     yield host.name, slot_id
 
     def hosts_of(self, slots: tuple[SlotId, ...]) -> list[str]:
@@ -265,9 +294,9 @@ class State(Struct, kw_only=True):
         return [self.slots[slot].host for slot in slots]
 
 
-def needs(spec: JobSpec) -> int:
-    """Slots without which such a job can't start."""
-    return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots) + spec.min_servers
+def least_workers(spec: JobSpec) -> int:
+    """Workers without which such a job can't start."""
+    return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots)
 
 
 def limit_at(job: Job) -> float | None:

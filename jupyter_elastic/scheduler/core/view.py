@@ -12,9 +12,10 @@ from typing import Literal
 from msgspec import convert
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core import server_slots
 from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import Job, SlotState, State, needs
+from jupyter_elastic.scheduler.core.state import Job, SlotState, State, least_workers
 from jupyter_elastic.scheduler.core.used import used_s
 from jupyter_elastic.types import (
     AnyEventData,
@@ -53,7 +54,8 @@ class Views:
         """Jobs to draw again; None before the first look: all."""
         self._hosts: tuple[HostView, ...] | None = None
         self.held_back: dict[JobId, str] = {}
-        """Jobs that the last view left out because of their owner's limit, and what is said of them."""
+        """Jobs that the last view left out because of a limit of their owner or of slots for servers, and what is said
+        of them."""
 
     def share(self, weights: Mapping[str, float], quotas: Mapping[str, int], most: Most) -> None:
         """Use these from the next view on."""
@@ -80,11 +82,16 @@ class Views:
         absent = {user for user, connected in state.agents.items() if not connected}
         if absent:
             jobs = [job for job in jobs if job.phase != "queued" or job.owner not in absent]
-        kept = reserved(state)
-        if self.most:
+        kept, servers = reserved(state), state.server_capacity
+        self.held_back = {}
+        if self.most or servers is not None:
             # Those with slots reserved count as if they held them.
-            jobs = [_seated(job, state.jobs[job.job]) if job.job in kept.jobs else job for job in jobs]
-            jobs, self.held_back = within(jobs, self.most)
+            jobs = [_seated(state, job) if job.job in kept.jobs else job for job in jobs]
+        if servers is not None:
+            jobs, self.held_back = server_slots.within(jobs, servers)
+        if self.most:
+            jobs, over = within(jobs, self.most)
+            self.held_back |= over
         if kept.jobs:
             jobs = [job for job in jobs if job.job not in kept.jobs]
         return View(
@@ -93,6 +100,7 @@ class Views:
             hosts=_without(self._hosts, kept.slots),
             jobs=tuple(jobs),
             memo=state.memos.get(state.policy),
+            server_slots=servers,
             weights=self._weights,
             quotas=self.quotas,
             used=_used(state, now),
@@ -117,7 +125,7 @@ class Views:
                     profile = replace(profile, rescale_cost_s=job.learned.rescale_cost_s + lost)
                 self._jobs[job.job] = replace(
                     draft,
-                    attained_s=job.attained_s + passed * len(job.slots),
+                    attained_s=job.attained_s + passed * state.charged(job.slots),
                     run_s=job.run_s + passed,
                     profile=profile,
                 )
@@ -166,7 +174,7 @@ def job_view(job: Job) -> JobView:
 
 def _host_views(state: State) -> Iterable[HostView]:
     for host in state.hosts:
-        found = [state.slots[host.slot_id(slot.index)] for slot in host.slots]
+        found = [state.slots[host.slot_id(slot.index)] for slot in host.slots if not slot.for_servers]
         yield HostView(
             name=host.name,
             capacity=sum(not entry.out and not entry.vacated for entry in found),
@@ -184,14 +192,14 @@ def _used(state: State, now: float) -> dict[str, dict[str, float]]:
     for job in state.active_jobs():
         if job.slots:
             users = found.setdefault(job.spec.group, {})
-            more = used_s(len(job.slots), now - job.accounted_at, half_life_s)
+            more = used_s(state.charged(job.slots), now - job.accounted_at, half_life_s)
             users[job.owner] = users.get(job.owner, 0.0) + more
     return found
 
 
-def _seated(draft: JobView, job: Job) -> JobView:
+def _seated(state: State, draft: JobView) -> JobView:
     """A waiting job as if it held the least that it needs."""
-    workers = needs(job.spec) - draft.min_servers
+    workers = least_workers(state.jobs[draft.job].spec)
     return replace(draft, size=Size(workers=workers, servers=draft.min_servers), max_slots=workers)
 
 
@@ -266,5 +274,6 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         attempt=None if job is None else job.attempt,
         uid=state.ids.get(owner),
         foreign=entry.foreign,
+        for_servers=entry.for_servers,
         drained="; ".join(drain.text for drain in state.drains if drain.covers(entry.host, slot)),
     )

@@ -149,7 +149,7 @@ class _Fluid:
 
     def flow(self, seconds: float) -> None:
         """Train for a while."""
-        slots = self.size.slots
+        slots = self.view.cost(self.size)
         self.attained += seconds * slots
         self.run += seconds
         paused = min(self.pause, seconds)
@@ -254,7 +254,7 @@ class _Run:
 
     def _hosts(self) -> tuple[HostView, ...]:
         """Hosts with as many free slots as there are, filled from the last: placement is beyond a forecast."""
-        free = self.capacity - sum(fluid.size.slots for fluid in self.active)
+        free = self.capacity - sum(fluid.view.cost(fluid.size) for fluid in self.active)
         hosts = []
         for host in self.view.hosts:
             mine = max(0, min(host.capacity, free))

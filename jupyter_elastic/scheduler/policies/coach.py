@@ -122,16 +122,16 @@ class Coach(Configured):
             elif replaces:
                 heappop(heap)
 
-        if not draft.free:
+        apart = any(not job.server_cost for job in draft.jobs.values())
+        if not (draft.free or apart):
             return
         for at, (number, job) in enumerate(draft.jobs.items()):
             if number in movable and (not pays or self._pays(job, known[number])):
                 push(at, job)
         heapify(heap)
-        while heap and draft.free:
+        while heap and (draft.free or apart):
             _, at, to, job = heap[0]
-            if sum(to) - draft.cost(job) <= draft.free:
-                draft.resize(job, *to)
+            draft.resize(job, *to)
             push(at, job, replaces=True)
 
     def _pays(self, job: JobView, known: Known) -> bool:
@@ -201,7 +201,8 @@ class Known:
         ahead = {(rung, count) for rung in (workers, *wider, self.best[0]) for count in (servers, servers + 1)}
         for one in sorted({*ahead, self.best}):
             more = sum(one) - sum(size)
-            if workers <= one[0] <= self.best[0] and servers <= one[1] <= self.best[1] and 0 < more <= room:
+            takes = one[0] - workers + (one[1] - servers) * job.server_cost
+            if workers <= one[0] <= self.best[0] and servers <= one[1] <= self.best[1] and more > 0 and takes <= room:
                 saves = (now - self.left(one)) / more
                 if saves > gain:
                     gain, to = saves, one
@@ -238,7 +239,7 @@ def _restore(draft: Draft, job: JobView) -> None:
     servers = min(max(job.size.servers, job.min_servers), job.max_servers)
     room = draft.cost(job) + draft.free
     for count in (servers, job.min_servers):
-        rungs = [rung for rung in ladder(job) if rung <= min(job.size.workers, room - count)]
+        rungs = [rung for rung in ladder(job) if rung <= min(job.size.workers, room - count * job.server_cost)]
         if rungs and rungs[-1] >= draft.size(job)[0] and draft.resize(job, rungs[-1], count):
             return
 

@@ -1,7 +1,8 @@
 """What the policies share: the draft of a plan, who stands where, and human reasons.
 
 Knows `types` only. No clock, no chance: time is `view.now`, ties go by (submitted_at, job).
-Counts of workers are bare ints here; a server takes a slot like a worker, so `slots(job, n)` is what `n` workers cost.
+Counts of workers are bare ints here; a server takes a slot like a worker, or none of those that are shared out
+(`JobView.server_cost`), so `slots(job, n)` is what `n` workers cost with their servers.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def least(job: JobView) -> int:
 
 def most(job: JobView, room: int) -> int:
     """The most workers that the job can run on within `room` slots (servers included); 0 when none fits."""
-    room -= job.min_servers
+    room -= job.min_servers * job.server_cost
     if job.sizes:
         rungs = ladder(job)
         at = bisect_right(rungs, room)
@@ -94,7 +95,7 @@ def below(job: JobView, workers: int) -> int:
 
 def slots(job: JobView, workers: int) -> int:
     """What `workers` workers cost, with the servers that the job can't do without."""
-    return workers + job.min_servers if workers else 0
+    return workers + job.min_servers * job.server_cost if workers else 0
 
 
 def sized(job: JobView, size: str) -> int:
@@ -138,7 +139,7 @@ def seat(
                 free = draft.free
                 continue
         wanted = job.min_slots if size == "min" and not job.sizes else sized(job, size)
-        cost = wanted + job.min_servers
+        cost = wanted + job.min_servers * job.server_cost
         if not wanted or cost > free:
             if job.phase == "queued" and (head is None or not strict):
                 if wanted and cost <= capacity:
@@ -197,11 +198,11 @@ class Draft:
 
     def give(self, job: JobView, workers: int) -> bool:
         """Set the job's size to `workers` if the slots are there; 0 takes everything."""
-        number, servers = job.job, job.min_servers
+        number, servers = job.job, job.min_servers * job.server_cost
         had = self.workers.get(number, 0)
         more = workers - had + servers * (bool(workers) - bool(had))
         if self.kept:
-            more -= self.kept.get(number, 0)
+            more -= self.kept.get(number, 0) * job.server_cost
         if more > self.free:
             return False
         self.kept.pop(number, None)
@@ -216,7 +217,7 @@ class Draft:
     def resize(self, job: JobView, workers: int, servers: int) -> bool:
         """Set the job's workers and servers, each as many as it allows; False where the slots aren't there."""
         number = job.job
-        more = workers + servers - self.cost(job)
+        more = workers + servers * job.server_cost - self.cost(job)
         if more > self.free:
             return False
         self.free -= more
@@ -233,16 +234,16 @@ class Draft:
 
     def cost(self, job: JobView) -> int:
         """Slots that the draft gives the job."""
-        return slots(job, self.workers.get(job.job, 0)) + self.kept.get(job.job, 0)
+        return slots(job, self.workers.get(job.job, 0)) + self.kept.get(job.job, 0) * job.server_cost
 
     def keep(self, job: JobView) -> bool:
         """Let a running job hold what it holds, servers too; False when that isn't allowed any more or doesn't fit."""
         if not job.allows(job.size.workers) or not self.give(job, job.size.workers):
             return False
         extra = min(job.size.servers, job.max_servers) - job.min_servers
-        if 0 < extra <= self.free:
+        if extra > 0 and extra * job.server_cost <= self.free:
             self.kept[job.job] = extra
-            self.free -= extra
+            self.free -= extra * job.server_cost
         return True
 
     def pin(self) -> None:

@@ -118,9 +118,10 @@ class Dynamic(Configured):
             if size[0] <= held[0] and size[1] <= held[1] and size != held and job.allows(size[0])
             and job.min_servers <= size[1] <= job.max_servers and speeds[held] < speed * (1 + self.options.gain)
         ]  # fmt: skip
+        before = draft.cost(job)
         if smaller and draft.resize(job, *min(smaller, key=lambda size: (sum(size), -speeds[size]))):
             back = draft.workers[job.job]
-            draft.reasons[job.job] = f"{sum(held)} slots were not faster than {draft.cost(job)}: back to {back} workers"
+            draft.reasons[job.job] = f"{before} slots were not faster than {draft.cost(job)}: back to {back} workers"
 
     def _grow(self, draft: Draft, since: float) -> None:
         """Share what is free among those that may grow, one step each in turn, and at most twice their size."""

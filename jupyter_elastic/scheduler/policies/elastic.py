@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from msgspec import Meta, Struct
 
-from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, Ratio, above, most, seat
+from jupyter_elastic.scheduler.policies.common import Base, Configured, Draft, Ratio, above, most, seat, slots
 from jupyter_elastic.scheduler.policies.speed import GUESS, UNKNOWN_S, measured, rates
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
@@ -144,7 +144,7 @@ def step(job: JobView, value: Value, workers: int, room: int) -> tuple[float, in
         if gain > best:
             best, to = gain, wider
         reach *= 2
-        jump = most(job, workers + reach + job.min_servers)
+        jump = most(job, slots(job, workers + reach))
         wider = jump if jump > wider else above(job, wider)
     return best, to
 
@@ -197,13 +197,13 @@ def settle(draft: Draft, guard: Guard, again: Callable[[Sequence[JobView]], None
         if not draft.free:
             break
         given = draft.workers[job.job]
-        back = most(job, min(job.size.workers, given + draft.free) + job.min_servers)
+        back = most(job, slots(job, min(job.size.workers, given + draft.free)))
         if back > given:
             draft.give(job, back)
     for job in draft.running:
         wanted = growers.get(job.job, 0)
         if wanted and draft.free:
-            wanted = most(job, min(wanted, job.size.workers + draft.free) + job.min_servers)
+            wanted = most(job, slots(job, min(wanted, job.size.workers + draft.free)))
             if wanted > job.size.workers and guard.may_grow(job, wanted):
                 draft.give(job, wanted)
     if draft.free:

@@ -26,7 +26,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from msgspec import Meta
 
-from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, above, least, seat
+from jupyter_elastic.scheduler.policies.common import Configured, Draft, LeastGain, above, least, seat, slots
 from jupyter_elastic.scheduler.policies.elastic import Guard, Guarded, settle
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.types import JobId, JobView, Plan, View
@@ -224,7 +224,7 @@ class Fair(Configured):
             seated[job.group, job.owner].append(job)
         held: defaultdict[tuple[str, str], int] = defaultdict(int)
         for job in draft.running:
-            held[job.group, job.owner] += job.size.slots
+            held[job.group, job.owner] += job.cost(job.size)
         groups: dict[str, Party] = {}
         users: defaultdict[str, list[Party]] = defaultdict(list)
         for account in dict.fromkeys([*queues, *seated]):
@@ -239,7 +239,7 @@ class Fair(Configured):
             user.used = used / user.weight
             user.held = held[account]
             for job in queues[account] or seated[account]:
-                user.wants += job.max_slots + job.min_servers
+                user.wants += job.max_slots + job.min_servers * job.server_cost
                 if user.wants >= draft.capacity:
                     break
             for job in seated[account]:
@@ -279,7 +279,7 @@ class Fair(Configured):
         while waiting:
             job = waiting.popleft()
             workers = least(job)
-            cost = workers + job.min_servers
+            cost = slots(job, workers)
             if workers and cost <= free and job.job not in seated and draft.give(job, workers):
                 heappush(user.growing, (cost, job.job, job))
                 return cost

@@ -147,7 +147,9 @@ def capacity_of(events: Iterable[Event]) -> dict[str, int]:
     widest: dict[str, int] = {}
     for event in events:
         if isinstance(event.data, HostsChanged):
-            hosts = {host.name: sum(not slot.out for slot in host.slots) for host in event.data.hosts}
+            hosts = {
+                host.name: sum(not (slot.out or slot.for_servers) for slot in host.slots) for host in event.data.hosts
+            }
             if sum(hosts.values()) > sum(widest.values()):
                 widest = hosts
     return widest

@@ -45,6 +45,29 @@ def test_a_file_of_hosts_is_read_again(tmp_path: Path) -> None:
     assert static.hosts(NOBODY) == ()
 
 
+def test_slots_for_servers_lie_beside_gpus_alone(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.json"
+    path.write_text('[{"name": "a", "kind": "gpu", "slots": 1, "server_slots": 2}]')
+    (host,) = source(str(path), server_slots=5).hosts(NOBODY)
+    assert [(slot.index, slot.for_servers) for slot in host.slots] == [(0, False), (1000, True), (1001, True)]
+    path.write_text('[{"name": "a", "kind": "gpu", "slots": 1}, {"name": "b", "slots": 1}]')
+    gpus, cores = source(str(path), server_slots=3).hosts(NOBODY)
+    assert sum(slot.for_servers for slot in gpus.slots) == 3
+    assert cores == Host(name="b", kind="cpu", slots=(Slot(index=0),)), "servers take cores as workers do"
+    path.write_text('[{"name": "a", "kind": "gpu", "slots": 1, "server_slots": -1}]')
+    with pytest.raises(BadRequest, match="expected a list of hosts"):
+        Static(path)
+
+
+def test_gpus_that_were_found_have_a_slot_for_servers_for_each_four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml.__new__(Nvml)
+    nvml._nvml, nvml._name = _Driver(), "lab"
+    monkeypatch.setattr(hosts, "_source", lambda choice, slots: nvml)
+    monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda pid: set(range(9)))
+    assert sum(slot.for_servers for slot in source().hosts(NOBODY)[0].slots) == 2
+    assert not any(slot.for_servers for slot in source(server_slots=0).hosts(NOBODY)[0].slots)
+
+
 def test_a_pool_is_one_machine() -> None:
     lab = Host(name="lab1", kind="cpu", slots=(Slot(index=0),))
     assert one_machine((lab,)) == (lab,)

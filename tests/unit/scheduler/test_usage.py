@@ -28,7 +28,7 @@ from jupyter_elastic.types import (
     UseShares,
 )
 from tests.support.harness import host
-from tests.support.histories import World
+from tests.support.histories import FOR_SERVERS, World
 
 DAY_S = 86_400.0
 GROUPS = {"vision": ("ann", "bob", "zoe"), "speech": ("max",), "empty": ()}
@@ -100,12 +100,12 @@ def independent(events: list[Event], now: float) -> dict[Row, Figures]:
             elif isinstance(data, JobEnded):
                 unfinished.discard(data.job)
             elif isinstance(data, JobStarted | RescaleRequested):
-                holders.update(dict.fromkeys(data.slots, data.job))
+                holders.update(dict.fromkeys([s for s in data.slots if not s.endswith(FOR_SERVERS)], data.job))
             elif isinstance(data, SlotsReleased):
                 for slot in data.slots:
                     holders.pop(slot, None)
             elif isinstance(data, HostsChanged):
-                capacity = sum(slot.out == "" for host in data.hosts for slot in host.slots)
+                capacity = sum(slot.out == "" and not slot.for_servers for host in data.hosts for slot in host.slots)
             elif isinstance(data, SharesChanged):
                 shares = data
             event = next(waiting)

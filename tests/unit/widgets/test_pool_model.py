@@ -161,6 +161,20 @@ def test_slots_taken_out_keep_their_reason() -> None:
     assert story.screen().kind == "gpu"
 
 
+def test_slots_for_servers_are_shown_and_counted_for_nobody() -> None:
+    story = Story(slots=1).tell(JobSubmitted(job=1, owner="ann", spec=spec()))
+    slots = (Slot(index=0, device="GPU-1"), Slot(index=1000, for_servers=True), Slot(index=1001, for_servers=True))
+    story.tell(HostsChanged(hosts=(Host(name="lab", kind="gpu", slots=slots),)))
+    story.tell(JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1000"), servers=1))
+    screen = story.screen()
+    assert [(box.slot, box.state, box.for_servers) for box in screen.hosts[0].slots] == [
+        ("lab:0", "leased", False), ("lab:1000", "leased", True), ("lab:1001", "free", True),
+    ]  # fmt: skip
+    assert screen.jobs[0].held == 1
+    assert [(share.held, share.entitled) for share in screen.shares] == [(1, 1.0)]
+    assert (screen.history[-1].capacity, screen.history[-1].leased) == (1, {"ann": 1})
+
+
 def test_a_leased_slot_that_another_uses_says_so_and_is_out_when_it_is_released() -> None:
     process = GpuProcess(pid=9, started_at=1.0, uid=1001, user="bob", name="python")
     story = Story(slots=1).tell(JobSubmitted(job=1, owner="ann", spec=spec()))

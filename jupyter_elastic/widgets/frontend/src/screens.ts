@@ -6,6 +6,7 @@ export interface SlotBox {
   job: number | null;
   owner: string;
   reason: string;
+  for_servers: boolean;
 }
 
 export interface HostBox {

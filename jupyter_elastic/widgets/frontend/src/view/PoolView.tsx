@@ -43,15 +43,16 @@ function Map({ hosts }: { hosts: HostBox[] }) {
           </span>
           <span class="je-slots" role="list" aria-label={`slots of ${host.name}`}>
             {host.slots.map(slot => {
+              const name = `${slot.slot}${slot.for_servers ? ' (for servers)' : ''}`;
               const label =
                 slot.state === 'free'
-                  ? `${slot.slot}: free`
-                  : `${slot.slot}: ${slot.state}${slot.job === null ? '' : `, job ${slot.job} of ${slot.owner}`}${slot.reason ? `, ${slot.reason}` : ''}`;
+                  ? `${name}: free`
+                  : `${name}: ${slot.state}${slot.job === null ? '' : `, job ${slot.job} of ${slot.owner}`}${slot.reason ? `, ${slot.reason}` : ''}`;
               return (
                 <span
                   key={slot.slot}
                   role="listitem"
-                  class={`je-slot je-${slot.state}`}
+                  class={`je-slot je-${slot.state}${slot.for_servers ? ' je-for-servers' : ''}`}
                   style={colour(slot.job, slot.owner)}
                   title={label}
                   aria-label={label}
@@ -256,7 +257,7 @@ export function PoolView(props: {
 }) {
   const { screen, actions } = props;
   const requests = useRequests();
-  const slots = screen.hosts.flatMap(host => host.slots);
+  const slots = screen.hosts.flatMap(host => host.slots).filter(slot => !slot.for_servers);
   const free = slots.filter(slot => slot.state === 'free').length;
   const capacity = slots.filter(slot => slot.state !== 'out').length;
   const kind = screen.kind === 'gpu' ? 'GPU' : 'CPU slot';

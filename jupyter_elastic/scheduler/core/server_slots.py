@@ -1,0 +1,56 @@
+"""Slots that are for parameter servers alone: CPUs beside GPUs, of which servers take none.
+
+What a policy sees of jobs with servers is such that no plan can give away more of these slots than there are: of jobs
+that would together need too many the first are shown, each with as many servers at most as there is room for. So a
+policy that knows nothing of two kinds of slots keeps to both.
+
+Knows the views of jobs; must not know policies.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from jupyter_elastic.types import JobId, JobView
+
+
+def within(jobs: Sequence[JobView], slots: int) -> tuple[list[JobView], dict[JobId, str]]:
+    """The jobs as a policy may see them, and why others are left out."""
+    room, counts = slots, dict[JobId, int]()
+    blocked = False
+    """Whether a job waits for these slots: none overtakes it."""
+    reasons: dict[JobId, str] = {}
+    unseen: set[JobId] = set()
+    with_servers = [job for job in jobs if job.max_servers]
+    if not with_servers:
+        return list(jobs), reasons
+    for job in sorted(with_servers, key=lambda job: (not job.size.workers, -job.priority)):
+        if not job.size.workers and job.min_servers and (blocked or job.min_servers > room):
+            unseen.add(job.job)
+            if not blocked:
+                reasons[job.job] = (
+                    f"needs {_slots(job.min_servers)} for servers, and {max(room, 0)} of {slots} are left"
+                )
+            blocked = True
+            continue
+        counts[job.job] = max(job.min_servers, min(job.size.servers, job.max_servers))
+        room -= counts[job.job]
+    turn = deque(job for job in with_servers if job.job in counts)
+    while turn and room > 0:
+        job = turn.popleft()
+        if counts[job.job] < job.max_servers:
+            counts[job.job] += 1
+            room -= 1
+            turn.append(job)
+    return [_clamped(job, counts.get(job.job)) for job in jobs if job.job not in unseen], reasons
+
+
+def _clamped(job: JobView, servers: int | None) -> JobView:
+    return job if servers is None else replace(job, max_servers=servers, server_cost=0)
+
+
+def _slots(number: int) -> str:
+    return f"{number} slot{'' if number == 1 else 's'}"
