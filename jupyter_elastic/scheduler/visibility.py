@@ -130,8 +130,8 @@ class Visibility:
     def view(self, user: Caller, view: View) -> Generator[None, None, View]:
         """What `user` sees of a policy's view, in such parts."""
         seen = yield from self.jobs(user, view.jobs)
-        used = view.used if self._rights.is_admin(user) else {}
-        return replace(view, jobs=seen, memo=None, used=used)
+        used, lengths = (view.used, view.lengths) if self._rights.is_admin(user) else ({}, {})
+        return replace(view, jobs=seen, memo=None, used=used, lengths=lengths)
 
     def event(self, user: Caller, event: Event, owner: str | None) -> Event | None:
         """What `user` sees of an event; None: nothing. `owner` is that of the job it is about, None: not known."""

@@ -146,6 +146,9 @@ class View(Record, frozen=True, kw_only=True):
     used: dict[str, dict[str, float]] = {}
     """Slot-seconds used, by group (empty: none) and user; those of one half-life ago count half. The half-life is the
     active policy's option `half_life_s`, 7 days where it has none. Who is no administrator sees none."""
+    lengths: dict[str, dict[str, tuple[float, ...]]] = {}
+    """By owner and name, how long completed jobs were that did not report what was left: seconds on their least size,
+    as `estimate_s`; the newest last, at most 20. Who is no administrator sees none."""
 
     @property
     def capacity(self) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core.profile import Learned
+from jupyter_elastic.scheduler.core.lengths import length, noted
+from jupyter_elastic.scheduler.core.profile import Learned, remaining
 from jupyter_elastic.scheduler.core.state import NOBODY_DIED, NOTHING_LEARNED, Job, SlotState, State
 from jupyter_elastic.scheduler.core.transitions import after
 from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
@@ -225,6 +226,10 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     job.phase = after(job.phase, data)
     if job.phase not in ENDED:
         return
+    silent = remaining(job.progress) is None
+    if job.phase == "completed" and silent and job.run_s > 0 and job.spec.name:
+        seconds = length(job.attained_s, job.run_s, job.spec.min_slots)
+        state.lengths = noted(state.lengths, job.owner, job.spec.name, seconds)
     job.ended_at, job.reason, job.stop = at, data.reason, ""
     job.learned, job.died = NOTHING_LEARNED, NOBODY_DIED  # policies see unfinished jobs only
     del state.jobs[job.job]
@@ -257,6 +262,7 @@ def _forgotten(state: State, data: JobsForgotten) -> None:
     for group, users in list(state.used.items()):
         state.used[group] = {name: one for name, one in users.items() if one.now(state.at, state.half_life_s) >= 1.0}
     state.ids = {owner: uid for owner, uid in state.ids.items() if owner in owners}
+    state.lengths = {owner: names for owner, names in state.lengths.items() if owner in owners}
 
 
 # --- the pool ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from jupyter_elastic.scheduler.core.lengths import Lengths
 from jupyter_elastic.scheduler.core.profile import Learned
 from jupyter_elastic.scheduler.core.transitions import HOLDING
 from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
@@ -188,6 +189,8 @@ class State(Struct, kw_only=True):
     used: dict[str, dict[str, Used]] = field(default_factory=dict)
     """What was used, by group (empty: none) and user, up to the last count of each job."""
     half_life_s: float = HALF_LIFE_S
+    lengths: Lengths = field(default_factory=dict)
+    """Of completed silent jobs; `noted` makes it anew, since views hold it."""
     keys: dict[str, JobId] = field(default_factory=dict)
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()

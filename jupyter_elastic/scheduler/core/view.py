@@ -104,6 +104,7 @@ class Views:
             weights=self._weights,
             quotas=self.quotas,
             used=_used(state, now),
+            lengths=state.lengths,
         )
 
     def _draw(self, state: State, now: float) -> None:

@@ -14,6 +14,7 @@ starves. Free slots go where they take most off a job's time, in parts of its fa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from operator import attrgetter
 from statistics import fmean
 from typing import Annotated, Any, TypeAlias
@@ -24,7 +25,7 @@ from msgspec import Meta
 from jupyter_elastic.scheduler.policies.common import Draft, most
 from jupyter_elastic.scheduler.policies.crowd import Crowd
 from jupyter_elastic.scheduler.policies.elastic import Elastic, Guard, Guarded, Value, climb, seated, settle
-from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, measured, rates, work_left
+from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S, guess, measured, rates, work_done, work_left
 from jupyter_elastic.types import JobView, Plan, View
 
 STAY = 10.0
@@ -74,13 +75,14 @@ class Outlook:
         self.capacity = max(1, draft.capacity)
         self.number = max(1, len(draft.view.jobs))
         begun = bool(draft.running)
+        self.lengths = lengths = draft.view.lengths
 
         def resumed(job: JobView) -> float:
             nonlocal begun
             begun = True
-            return _work_left(job)
+            return self.left(job)
 
-        works = [_work_left(job) for job in draft.running]
+        works = [self.left(job) for job in draft.running]
         works += [
             # the usual case, spelled out: never started, nothing measured
             (
@@ -91,7 +93,9 @@ class Outlook:
                 else limit / 2
             )
             * job.min_slots
-            if not job.attained_s and job.profile.remaining is None
+            if not job.attained_s
+            and job.profile.remaining is None
+            and (job.owner not in lengths or job.estimate_s is not None or job.max_time_s is not None)
             else resumed(job)
             for job in draft.waiting
         ]
@@ -152,12 +156,25 @@ class Outlook:
                 seconds[at] = _alone(self.jobs[at], float(share[at]), float(work[at]))
         return seconds
 
+    def left(self, job: JobView) -> float:
+        """Slot-seconds at the least size that a job still needs, and has time for.
+
+        What it reports, else its owner's estimate, else half of its time limit, else what its kin needed.
+        """
+        room = inf if job.max_time_s is None else max(1.0, job.max_time_s - job.run_s) * job.min_slots
+        if not measured(job) and job.estimate_s is None:
+            if room < inf:
+                return room / 2
+            if kin := self.lengths.get(job.owner, {}).get(job.name):
+                return _more(kin, job) * job.min_slots
+        return min(work_left(job), room)
+
     def grow(self, jobs: Sequence[JobView]) -> None:
         """Give these jobs what is free, where it takes most off their times, in parts of their fair times."""
         share = self.capacity / self.number
 
         def worth(job: JobView) -> Value:
-            speed, work = rates(job), _work_left(job)
+            speed, work = rates(job), self.left(job)
             fair = (work + _work_done(job)) / min(share, job.min_slots)
             weight = work / fair * max(speed(job.min_slots), 1e-300)
             return lambda workers: -weight / max(speed(workers), 1e-300)
@@ -165,12 +182,14 @@ class Outlook:
         climb(self.draft, jobs, worth)
 
 
-def _work_left(job: JobView) -> float:
-    """Slot-seconds at the least size that a job still needs, and has time for; of a time limit alone half is used."""
-    if job.max_time_s is None:
-        return work_left(job)
-    room = max(1.0, job.max_time_s - job.run_s) * job.min_slots
-    return min(work_left(job), room) if measured(job) or job.estimate_s is not None else room / 2
+def _more(kin: tuple[float, ...], job: JobView) -> float:
+    """Seconds on its least size that a job still needs, by those of its kin that were longer than what it has had.
+
+    As much again as it has had when none was.
+    """
+    had = work_done(job) / guess(job.min_slots)
+    longer = [seconds for seconds in kin if seconds > had]
+    return max(1.0, fmean(longer) - had if longer else had)
 
 
 def _work_done(job: JobView) -> float:

@@ -386,6 +386,7 @@ def spec(task: Task) -> JobSpec:
         priority=task.priority,
         deadline_at=task.deadline,
         estimate_s=task.estimate,
+        max_time_s=task.max_time_s,
         group=task.group,
     )
 

@@ -37,6 +37,8 @@ class Task:
     """In seconds since the start of the trace."""
     estimate: float | None = None
     """The owner's guess of the running time at `min_slots`, in seconds."""
+    max_time_s: float | None = None
+    """The job's time limit, in seconds with slots."""
     reports: bool = True
     """Whether it says how far it is; a silent job leaves the policy guessing."""
 

@@ -91,6 +91,20 @@ def test_a_silent_job_is_taken_to_need_half_of_its_time_limit():
     assert Outlook(Draft(where), Crowd.of(where)).work[0] == 200.0, "no longer than it may"
 
 
+def test_a_silent_job_is_taken_to_be_as_long_as_its_kin():
+    lengths = {"ann": {"digits": (100.0, 300.0)}}
+    told = job(5, name="digits", estimate_s=7.0)
+    reports = job(6, name="digits", profile=linear(40.0))
+    limited = job(7, name="digits", max_time_s=150.0)
+    jobs = [job(1, name="digits"), job(2, 2, name="digits"), job(3, name="other"), job(4, name="digits", owner="bob")]
+    where = view(1, *jobs, told, reports, limited, lengths=lengths)
+    assert Outlook(Draft(where), Crowd.of(where)).work.tolist() == [200.0, 400.0, 60.0, 60.0, 7.0, 40.0, 75.0]
+    on = {"name": "digits", "on": 1}
+    jobs = [job(n, run_s=had, attained_s=had, **on) for n, had in ((1, 50.0), (2, 120.0), (3, 400.0))]
+    where = view(3, *jobs, lengths=lengths)
+    assert Outlook(Draft(where), Crowd.of(where)).work.tolist() == [150.0, 180.0, 400.0]
+
+
 def test_the_crowd_is_remembered_as_long_as_a_job_is_there():
     def seen(now, memo, *births):
         return Crowd.of(
