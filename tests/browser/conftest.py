@@ -90,7 +90,7 @@ older_kernel_too = pytest.mark.parametrize(
     indirect=True,
 )
 """For what does not."""
-THEMES = ("JupyterLab Dark", "JupyterLab Light")
+THEMES = {"dark": "JupyterLab Dark", "contrast": "JupyterLab Dark High Contrast", "light": "JupyterLab Light"}
 """The one that every test begins with is the last."""
 
 
@@ -159,11 +159,31 @@ class Notebook:
         """Save the file."""
         self.wait_command("docmanager:save")
 
-    def pictures(self, *names: str) -> None:
-        """Keep a screenshot in each of the `THEMES`."""
-        for theme, name in zip(THEMES, names, strict=True):
+    def pictures(self, name: str) -> None:
+        """Keep a screenshot in each of the `THEMES`, in which axe-core must find nothing wrong with what is ours."""
+        found = []
+        for short, theme in THEMES.items():
             self.wait_command("apputils:change-theme", theme=theme)
-            self.picture(name)
+            self.picture(f"{name}-{short}")
+            found += [f"{theme}: {fault}" for fault in self._faults()]
+        assert not found, "\n".join(found)
+
+    def _faults(self) -> list[str]:
+        """What axe-core says against the parts of ours that are in sight: rule, what to do, where."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        # JupyterLab's body is of no height, from which axe-core would conclude that nobody sees anything in it.
+        parts = self.page.evaluate("""() => { document.body.style.height = '100vh';
+            const parts = [...document.querySelectorAll('.je-root')].filter(part => part.checkVisibility());
+            parts.forEach((part, index) => part.setAttribute('data-looked-at', index));
+            return parts.map((_, index) => [`[data-looked-at="${index}"]`]); }""")
+        found = Axe().run(self.page, context={"include": parts}).response
+        assert any(rule["id"] == "color-contrast" for rule in [*found["passes"], *found["violations"]])
+        return [
+            f"{rule['id']}: {node['failureSummary']} {node['html'][:300]}"
+            for rule in found["violations"]
+            for node in rule["nodes"]
+        ]
 
     def picture(self, name: str) -> None:
         """Keep a screenshot among the artefacts, once a change of theme is over."""

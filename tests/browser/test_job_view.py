@@ -18,8 +18,9 @@ BAR_BETWEEN = """([low, high]) => { const bar = document.querySelector('.je-rend
   const value = Number(bar?.getAttribute('aria-valuenow') ?? NaN);
   return low <= value && value <= high; }"""
 STEPS = """%%distribute --gpus 2 --engine process --name steps {options}
-import os, time
+import os, sys, time
 from jupyter_elastic import training
+print('rank', rank, 'begins', file=sys.stderr, flush=True)
 for step in range({steps}):
     print('rank', rank, 'step', step, flush=True)
     training.report(loss=1.0 / (step + 1), step=step, samples=step + 1, total_samples={steps})
@@ -43,11 +44,13 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -
     page.wait_for_function(BAR_BETWEEN, arg=[30, 40])
     (tmp_path / "20").touch()
     page.wait_for_function(BAR_BETWEEN, arg=[60, 75])
-    view.get_by_role("tab", name="rank 1").click()
-    expect(view.locator(".je-output")).to_contain_text("rank 1 step 1")
+    view.get_by_role("tab", name="rank 0").focus()
+    page.keyboard.press("ArrowRight")
+    expect(view.get_by_role("tab", name="rank 1")).to_be_focused()
+    expect(view.get_by_role("tabpanel", name="rank 1")).to_contain_text("rank 1 step 1")
     expect(view.locator(".je-curve")).to_contain_text("loss")
     expect(view.get_by_role("list", name="in use now")).to_contain_text("2 workers")
-    book.picture("job-running")
+    book.pictures("job-running")
     (tmp_path / "40").touch()
     expect(view.locator(".je-state")).to_contain_text("completed")
     book.wait_idle()
@@ -181,9 +184,9 @@ def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page) 
     view = page.locator(VIEW)
     expect(view.locator(".je-head")).to_contain_text("<b>bold</b>-💥")
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
-    book.pictures("job-dark", "job-light")
+    book.pictures("job")
     page.set_viewport_size({"width": 400, "height": 800})
     book.command("application:toggle-left-area")
     expect(view).to_be_visible()
-    book.pictures("job-dark-400px", "job-light-400px")
+    book.pictures("job-400px")
     page.set_viewport_size({"width": 1400, "height": 900})

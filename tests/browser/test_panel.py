@@ -52,7 +52,7 @@ def test_a_policy_is_picked_looked_at_and_applied(panel: Locator, pool: Pool) ->
     expect(table).to_contain_text("average turnaround")
     expect(table).to_contain_text(f"job {waiting} ends in")
     panel.get_by_role("textbox", name="reason").fill("to see <b>what</b> happens")
-    panel.book.picture("panel-what-if")  # type: ignore[attr-defined]
+    panel.book.pictures("panel-what-if")  # type: ignore[attr-defined]
     panel.get_by_role("button", name=f"Apply {other}").click()
     expect(panel.locator(".je-policy-line strong").first).to_have_text(other)
     expect(panel).to_contain_text("to see <b>what</b> happens")
@@ -75,7 +75,7 @@ def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool
     expect(otherwise.get_by_role("listitem").filter(has_text="<i>waits</i>")).to_contain_text("0 → 1")
     assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
     assert pool.info(second).phase == "queued"
-    panel.book.pictures("panel-shadow-dark", "panel-shadow-light")  # type: ignore[attr-defined]
+    panel.book.pictures("panel-shadow")  # type: ignore[attr-defined]
     pool.cancel(second)
     expect(shadow).to_contain_text("Agrees about the one job now.")
     shadow.get_by_role("button", name="Ask srtf no longer").click()

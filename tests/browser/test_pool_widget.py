@@ -85,7 +85,7 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     expect(view.get_by_role("listitem", name="shadow nobody")).to_have_count(0)
     page.set_viewport_size({"width": 400, "height": 900})
     book.command("application:toggle-left-area")
-    book.pictures("pool-widget-dark-400px", "pool-widget-light-400px")
+    book.pictures("pool-widget-400px")
     cancel(view.get_by_role("button", name=f"Cancel job {job}"))
     expect(view.locator(".je-slot.je-leased")).to_have_count(0)
     page.set_viewport_size({"width": 1400, "height": 900})

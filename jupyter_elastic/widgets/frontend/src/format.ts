@@ -54,9 +54,17 @@ export function plural(count: number, word: string): string {
   return `${count} ${word}${count === 1 ? '' : 's'}`;
 }
 
-// A stable hue for a job or an owner: neighbours in number are far apart in colour.
-export function hue(key: string | number): number {
-  let hash = 0;
-  for (const letter of String(key)) hash = (hash * 31 + letter.charCodeAt(0)) >>> 0;
-  return Math.round((hash * 137.508) % 360);
+const HUES = 12;
+
+/** Colours of owners, and of their jobs near them: those of up to twelve owners are 30 degrees apart. All are as light, so that white reads well on each. */
+export function palette(owners: Iterable<string>): (owner: string, job?: number) => string {
+  const hues = new Map<string, number>();
+  for (const owner of [...new Set(owners)].sort()) {
+    let hash = 0;
+    for (const letter of owner) hash = (hash * 31 + letter.charCodeAt(0)) >>> 0;
+    let place = hash % HUES;
+    if (hues.size < HUES) while ([...hues.values()].includes(place)) place = (place + 5) % HUES;
+    hues.set(owner, place);
+  }
+  return (owner, job = 1) => `--je-colour: oklch(0.55 0.13 ${(hues.get(owner) ?? 0) * (360 / HUES) + ((job % 3) - 1) * 9})`;
 }

@@ -1,5 +1,5 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import type { Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
@@ -29,14 +29,14 @@ function Progress({ screen }: { screen: JobScreen }) {
   if (ENDED.includes(screen.phase) && screen.fraction === null) return null;
   if (screen.fraction === null) {
     return screen.phase === 'running' ? (
-      <div class="je-bar je-unknown" role="progressbar" aria-label="running">
+      <div class="je-bar je-unknown" role="progressbar" aria-label={`progress of ${screen.name}`}>
         <span />
       </div>
     ) : null;
   }
   const percent = Math.round(100 * screen.fraction);
   return (
-    <div class="je-bar" role="progressbar" aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100} aria-label={`${percent} % done`}>
+    <div class="je-bar" role="progressbar" aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100} aria-label={`progress of ${screen.name}`}>
       <span style={`width: ${(100 * screen.fraction).toFixed(2)}%`} />
     </div>
   );
@@ -141,7 +141,7 @@ function Output(props: { rank: string; lines: Line[]; link?: string | null }) {
   };
   return (
     <>
-      <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} aria-label={`output of rank ${props.rank}`}>
+      <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} role="group" aria-label={`output of rank ${props.rank}`}>
         {lines.length ? (
           lines.map((line, index) => <Shown key={index} line={line} />)
         ) : (
@@ -159,26 +159,48 @@ function Output(props: { rank: string; lines: Line[]; link?: string | null }) {
 
 function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) {
   const [chosen, setChosen] = useState('');
+  const id = useId();
+  const tabs = useRef<HTMLDivElement>(null);
   const ranks = Object.keys(outputs).sort((a, b) => Number(a) - Number(b));
   if (!ranks.length) return null;
   const rank = ranks.includes(chosen) ? chosen : ranks[0];
   const many = ranks.length > 8;
   const keys = (event: KeyboardEvent) => {
-    const move = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
-    const next = ranks[ranks.indexOf(rank) + move];
-    if (move && next !== undefined) setChosen(next);
+    const at = ranks.indexOf(rank);
+    const places: Record<string, number> = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: ranks.length - 1 };
+    const next = places[event.key];
+    if (ranks[next] === undefined) return;
+    event.preventDefault();
+    event.stopPropagation(); // JupyterLab's own keys
+    setChosen(ranks[next]);
+    tabs.current?.querySelectorAll<HTMLElement>('[role=tab]')[next].focus();
   };
   return (
     <div>
-      <div class={`je-tabs${many ? ' je-many' : ''}`} role="tablist" aria-label="ranks" onKeyDown={keys}>
-        {many && <span class="je-quiet">rank</span>}
+      <div class={`je-tabs${many ? ' je-many' : ''}`} role="tablist" aria-label="ranks" ref={tabs} onKeyDown={keys}>
+        {many && (
+          <span class="je-quiet" role="presentation">
+            rank
+          </span>
+        )}
         {ranks.map(one => (
-          <button key={one} role="tab" aria-label={`rank ${one}`} aria-selected={one === rank} tabIndex={one === rank ? 0 : -1} onClick={() => setChosen(one)}>
+          <button
+            key={one}
+            id={`${id}-${one}`}
+            role="tab"
+            aria-label={`rank ${one}`}
+            aria-selected={one === rank}
+            aria-controls={one === rank ? id : undefined}
+            tabIndex={one === rank ? 0 : -1}
+            onClick={() => setChosen(one)}
+          >
             {many ? one : `rank ${one}`}
           </button>
         ))}
       </div>
-      <Output key={rank} rank={rank} lines={outputs[rank]} link={actions.link?.(Number(rank))} />
+      <div role="tabpanel" id={id} aria-labelledby={`${id}-${rank}`}>
+        <Output key={rank} rank={rank} lines={outputs[rank]} link={actions.link?.(Number(rank))} />
+      </div>
     </div>
   );
 }
@@ -256,6 +278,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
   const { actions } = props;
   const requests = useRequests();
   const over = ENDED.includes(screen.phase);
+  const told = screen.state.split(';')[0]; // read aloud when it changes; what is behind it counts the seconds
   const noted = screen.sizes.length ? screen.sizes[screen.sizes.length - 1].reason : '';
   const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
   return (
@@ -284,8 +307,11 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
         </span>
       </div>
       <Problem requests={requests} />
-      <div class={`je-state je-is-${screen.phase}`} aria-live="polite">
-        {screen.state}
+      <div class={`je-state je-is-${screen.phase}`}>
+        <span>
+          <span role="status">{told}</span>
+          {screen.state.slice(told.length)}
+        </span>
       </div>
       {screen.detail && screen.detail !== noted && <p class="je-quiet">{screen.detail}</p>}
       {screen.use?.waits && (

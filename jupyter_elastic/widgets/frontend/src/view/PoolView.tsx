@@ -1,7 +1,7 @@
 // The pool: who holds what, who waits, how it has been, what the policy does and why.
 import type { ComponentChildren } from 'preact';
 import type { Ask } from '../ask';
-import { clock, duration, hue, plural, range } from '../format';
+import { clock, duration, palette, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
 
@@ -29,11 +29,9 @@ function Section(props: { title: string; aside?: string; children: ComponentChil
   );
 }
 
-function colour(job: number | null, owner: string): string {
-  return job === null ? '' : `--je-hue: ${(hue(owner) + (job % 4) * 9) % 360}`;
-}
+type Colour = ReturnType<typeof palette>;
 
-function Map({ hosts }: { hosts: HostBox[] }) {
+function Map({ hosts, colour }: { hosts: HostBox[]; colour: Colour }) {
   return (
     <div class="je-map">
       {hosts.map(host => (
@@ -53,7 +51,7 @@ function Map({ hosts }: { hosts: HostBox[] }) {
                   key={slot.slot}
                   role="listitem"
                   class={`je-slot je-${slot.state}${slot.for_servers ? ' je-for-servers' : ''}`}
-                  style={colour(slot.job, slot.owner)}
+                  style={slot.job === null ? '' : colour(slot.owner, slot.job)}
                   title={label}
                   aria-label={label}
                 >
@@ -87,13 +85,13 @@ function RowCancel(props: Cancelling) {
   );
 }
 
-function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>; now: number; requests: Requests; ask: Ask }) {
+function Row(props: { row: JobRow; colour: Colour; mine: boolean; cancel: () => Promise<unknown>; now: number; requests: Requests; ask: Ask }) {
   const { row } = props;
   const wants = row.min_slots === row.max_slots ? `${row.max_slots}` : `${row.min_slots}:${row.max_slots}`;
   // What one looks for comes first: in a narrow panel the end may be cut off.
   const line = [state(row), row.position === null ? '' : `${row.position}. in the queue`, row.owner].filter(Boolean).join(' · ');
   return (
-    <li class="je-row" style={colour(row.job, row.owner)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
+    <li class="je-row" style={props.colour(row.owner, row.job)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
       <span class={`je-chip ${row.position === null ? 'je-leased' : 'je-queued'}`}>{row.job}</span>
       <span class="je-row-main">
         <span class="je-row-name" title={row.name}>
@@ -112,7 +110,7 @@ function Row(props: { row: JobRow; mine: boolean; cancel: () => Promise<unknown>
 }
 
 /** Only the rows in sight are in the page: the server sends a window, the rest is height. */
-function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions; requests: Requests; ask: Ask }) {
+function Jobs(props: { screen: PoolScreen; colour: Colour; offset: number; actions: PoolActions; requests: Requests; ask: Ask }) {
   const { screen, offset, actions, requests, ask } = props;
   const long = screen.total_jobs > screen.jobs.length;
   const scrolled = (event: Event) => {
@@ -125,13 +123,14 @@ function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions;
   };
   if (!screen.total_jobs) return <p class="je-quiet">Nobody runs anything.</p>;
   return (
-    <div class={`je-jobs${long || offset ? ' je-window' : ''}`} onScroll={long || offset ? scrolled : undefined} tabIndex={0} aria-label="jobs">
-      <ol style={long || offset ? `height: ${screen.total_jobs * ROW_HEIGHT}px` : ''}>
-        <div style={`transform: translateY(${offset * ROW_HEIGHT}px)`}>
+    <div class={`je-jobs${long || offset ? ' je-window' : ''}`} onScroll={long || offset ? scrolled : undefined} tabIndex={0} role="group" aria-label="jobs">
+      <div style={long || offset ? `height: ${screen.total_jobs * ROW_HEIGHT}px` : ''}>
+        <ol style={`transform: translateY(${offset * ROW_HEIGHT}px)`}>
           {screen.jobs.map(row => (
             <Row
               key={row.job}
               row={row}
+              colour={props.colour}
               mine={row.mine}
               cancel={() => actions.cancel(row.job)}
               now={screen.at}
@@ -139,8 +138,8 @@ function Jobs(props: { screen: PoolScreen; offset: number; actions: PoolActions;
               ask={ask}
             />
           ))}
-        </div>
-      </ol>
+        </ol>
+      </div>
     </div>
   );
 }
@@ -191,12 +190,12 @@ function difference(row: ShadowRow): string {
   return `Differs now for ${row.total_differences} of ${plural(row.jobs, 'job')}, since ${clock(row.differs_since)}.`;
 }
 
-function Shares({ shares, capacity }: { shares: ShareRow[]; capacity: number }) {
+function Shares({ shares, capacity, colour }: { shares: ShareRow[]; capacity: number; colour: Colour }) {
   const scale = (slots: number) => `${(100 * slots) / Math.max(capacity, 1)}%`;
   return (
     <ul class="je-shares">
       {shares.map(share => (
-        <li key={share.user} style={`--je-hue: ${hue(share.user)}`}>
+        <li key={share.user} style={colour(share.user)}>
           <span class="je-share-name">{share.user}</span>
           <span
             class="je-share-bar"
@@ -215,7 +214,7 @@ function Shares({ shares, capacity }: { shares: ShareRow[]; capacity: number }) 
   );
 }
 
-function History({ points, now }: { points: HistoryPoint[]; now: number }) {
+function History({ points, now, colour }: { points: HistoryPoint[]; now: number; colour: Colour }) {
   if (!points.length) return null;
   const begin = points[0].at;
   const span = Math.max(now - begin, 1);
@@ -232,7 +231,7 @@ function History({ points, now }: { points: HistoryPoint[]; now: number }) {
           return owners.map(owner => {
             const height = ((point.leased[owner] ?? 0) / capacity) * 60;
             y -= height;
-            return height > 0 && <rect key={owner} x={x} y={y} width={width} height={height} style={`--je-hue: ${hue(owner)}`} />;
+            return height > 0 && <rect key={owner} x={x} y={y} width={width} height={height} style={colour(owner)} />;
           });
         })}
       </svg>
@@ -261,6 +260,8 @@ export function PoolView(props: {
   const free = slots.filter(slot => slot.state === 'free').length;
   const capacity = slots.filter(slot => slot.state !== 'out').length;
   const kind = screen.kind === 'gpu' ? 'GPU' : 'CPU slot';
+  const past = screen.history.flatMap(point => Object.keys(point.leased));
+  const colour = palette([...screen.shares.map(share => share.user), ...past, ...slots.map(slot => slot.owner), ...screen.jobs.map(job => job.owner)]);
   return (
     <div class={`je-root je-pool${props.wide ? ' je-wide' : ''}`}>
       {props.notice && (
@@ -280,10 +281,10 @@ export function PoolView(props: {
       )}
       <Problem requests={requests} />
       <Section title="Pool" aside={`${free} of ${plural(capacity, kind)} free`}>
-        <Map hosts={screen.hosts} />
+        <Map hosts={screen.hosts} colour={colour} />
       </Section>
       <Section title="Jobs" aside={screen.total_jobs ? plural(screen.total_jobs, 'job') : undefined}>
-        <Jobs screen={screen} offset={props.offset} actions={actions} requests={requests} ask={props.ask} />
+        <Jobs screen={screen} colour={colour} offset={props.offset} actions={actions} requests={requests} ask={props.ask} />
       </Section>
       <Section title="Policy">
         <div class="je-policy-line">
@@ -309,12 +310,12 @@ export function PoolView(props: {
       </Section>
       {screen.shares.length > 0 && (
         <Section title="Shares" aside="held of an equal share">
-          <Shares shares={screen.shares} capacity={capacity} />
+          <Shares shares={screen.shares} capacity={capacity} colour={colour} />
         </Section>
       )}
       {screen.history.length > 0 && (
         <Section title="History">
-          <History points={screen.history} now={screen.at} />
+          <History points={screen.history} now={screen.at} colour={colour} />
         </Section>
       )}
       {screen.switches.length > 0 && (
