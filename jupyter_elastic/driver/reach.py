@@ -14,7 +14,8 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _MODULE = ("-P", "-m", "jupyter_elastic.hand")
 _SSH = (
-    "ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
+    "ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
+    "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
     "-o", "ControlMaster=auto", "-o", "ControlPersist=600",
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ import itertools
 import logging
 import platform
 import secrets
+import signal
 import socket
 import time
 from collections import deque
@@ -580,9 +581,8 @@ class RemoteHand:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._ended()
-        if self._child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._child.kill()
+        if self._child.returncode is None and self._known is not None:
+            processes.send(self._known, signal.SIGKILL)  # asyncio's own way may take the exit code from its thread
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -80,6 +80,7 @@ class Hand:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
         workers.adopt()
+        about = hello()
         forget_session()
         self._timer.set(time.monotonic() + FIRST_S)
         reader = asyncio.StreamReader()
@@ -88,7 +89,7 @@ class Hand:
         transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, wire)
         self._out = asyncio.StreamWriter(transport, protocol, None, loop)
         self._out.write(MAGIC)
-        self._say(hello())
+        self._say(about)
         with _private_folder() as self._folder:
             make_fifo(self._folder / "fifo")
             self._job = self._folder / "job"

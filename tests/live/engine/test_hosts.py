@@ -48,7 +48,7 @@ def pids(bench: Bench, rank: int) -> set[int]:
     return {step["pid"] for step in bench.steps() if step.get("rank") == rank}
 
 
-@pytest.mark.parametrize(("engine", "source"), ENGINES)
+@pytest.mark.parametrize(("engine", "source"), ENGINES if EVERYTHING else ENGINES[:1])  # torch's: test_other_hosts
 @asynchronous
 async def test_job_grows_over_three_hosts_shrinks_and_ends(folder: Path, engine: Any, source: str) -> None:
     async with make(folder, engine, source) as bench:
