@@ -137,3 +137,59 @@ train(state)
 total, epochs = int(weights.numpy()[0]), state.done
 """
 )
+
+LEGACY_FIT = (
+    CLUSTER
+    + """
+import tf_keras
+with strategy.scope():
+    model = tf_keras.Sequential([tf_keras.layers.Input((8,)), tf_keras.layers.Dense(64), tf_keras.layers.Dense(1)])
+    model.compile(tf_keras.optimizers.SGD(0.01), "mse", steps_per_execution=5)
+    epoch = tf.Variable(0, dtype=tf.int64)
+checkpoint = tf.train.Checkpoint(model=model, epoch=epoch)
+manager = tf.train.CheckpointManager(checkpoint, os.path.join(FOLDER, "checkpoints"), max_to_keep=2)
+checkpoint.restore(manager.latest_checkpoint)
+data = tf.data.Dataset.from_tensor_slices((tf.random.normal((64, 8)), tf.zeros((64, 1)))).repeat().batch(8)
+while int(epoch) < EPOCHS and not stopped():
+    model.fit(data, epochs=1, steps_per_epoch=10, verbose=0)
+    epoch.assign_add(1)
+    note(event="epoch", epoch=int(epoch), shape=shape)
+    manager.save()
+    training.report(epoch=int(epoch))
+    training.boundary()
+epochs, first = int(epoch), model.layers[0].kernel
+parts = len(getattr(first, "variables", [first])) + len(getattr(model.layers[0].bias, "variables", [0]))
+"""
+)
+SPLIT_FIT = LEGACY_FIT.replace(
+    "TFConfigClusterResolver())\ncoordinator",
+    "TFConfigClusterResolver(),\n"
+    "    variable_partitioner=tf.distribute.experimental.partitioners.FixedShardsPartitioner(2))\ncoordinator",
+)
+
+MODEL_STATE = (
+    CLUSTER
+    + """
+import keras
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+state = training.State(model=model, done=0)
+
+@tf.function
+def step():
+    strategy.run(lambda: model.trainable_variables[1].assign_add([1.0]))
+
+@training.run
+def train(state):
+    note(event="restored", epoch=state.done, applied=float(model.trainable_variables[1].numpy()[0]), shape=shape)
+    while state.done < EPOCHS and not stopped():
+        for _ in range(20):
+            coordinator.schedule(step)
+        coordinator.join()
+        state.done += 1
+        note(event="epoch", epoch=state.done, applied=float(model.trainable_variables[1].numpy()[0]), shape=shape)
+        state.commit()
+
+train(state)
+"""
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -19,11 +18,9 @@ import pytest
 from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, check_engine
 from tests.live.engine.bench import Bench, asynchronous
-from tests.live.engine.ps_cells import CLUSTER, COUNTED, DIGITS, STATE
-from tests.support.pool import Pool
+from tests.live.engine.ps_cells import CLUSTER, COUNTED, DIGITS, LEGACY_FIT, MODEL_STATE, SPLIT_FIT, STATE
 
 minutes = pytest.mark.skipif(
     not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="minutes; set JUPYTER_ELASTIC_TEST_EVERYTHING"
@@ -120,41 +117,6 @@ async def test_workers_and_servers_come_and_go_and_die_and_every_step_counts_onc
 @pytest.mark.parametrize("check", ENGINE_CHECKS)
 def test_the_engine_keeps_the_promises_of_all_engines(check: str, tmp_path: Path) -> None:
     check_engine(TensorflowPs, tmp_path, check)
-
-
-SIZES = """
-from jupyter_elastic.types import Size
-def plan(view):
-    return {{job.job: Size(workers={}, servers={}) for job in view.jobs}}
-"""
-
-
-def test_a_policy_moves_a_cell_between_sizes_of_workers_and_servers(tmp_path: Path) -> None:
-    names = {"FOLDER": str(tmp_path), "EPOCHS": 1_000_000, "ROWS": 64}
-    seen = tmp_path / "steps"
-
-    def trained(shape: list[int], after: int) -> bool:
-        lines = seen.read_text().splitlines() if seen.exists() else []
-        found = [json.loads(line) for line in lines[after:] if line.endswith("}")]
-        return any(step["event"] == "epoch" and step["shape"] == shape for step in found)
-
-    with Pool(tmp_path / "pool", slots=4) as pool:
-        pool.client.ask(SwitchPolicy(name="mine", source=SIZES.format(1, 1)))
-        servers = {"min_servers": 1, "max_servers": 2}
-        job = pool.submit(
-            COUNTED, slots=(1, 3), engine="tensorflow_ps", names=names, out=("total", "epochs"), **servers
-        )
-        after = 0
-        for workers_, servers_ in ((1, 1), (2, 1), (2, 2), (1, 1)):
-            if after:
-                pool.client.ask(SwitchPolicy(name="mine", source=SIZES.format(workers_, servers_)))
-            pool.wait(lambda after=after, shape=[workers_, servers_]: trained(shape, after), "it trains", LONG_S)
-            after = len(seen.read_text().splitlines())
-        (tmp_path / "stop").touch()
-        pool.wait(lambda: pool.info(job).phase == "completed", "its end", LONG_S)
-        result = pool.job(job).result()
-        assert result["total"] == STEPS * result["epochs"]
-        pool.no_slot_is_leased_twice()
 
 
 @asynchronous
@@ -381,3 +343,63 @@ async def test_the_accuracy_is_that_of_a_static_run(folder: Path) -> None:
                     assert len({tuple(step["shape"]) for step in bench.steps()}) == 2, bench.steps()
     sys.stderr.write(f"\naccuracy static {found[False]}, resized {found[True]}\n")
     assert abs(sum(found[True]) - sum(found[False])) / 3 < 0.01
+
+
+@minutes
+@asynchronous
+async def test_a_role_that_a_signal_has_stopped_is_replaced(folder: Path) -> None:
+    async with ClusterBench(folder, env={"JUPYTER_ELASTIC_WAIT_S": "1"}, out=("total", "epochs")) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        await bench.until(lambda: bench.engine._comes_to_boundaries)
+        for number, rank in enumerate(PLACES.values(), start=1):
+            members = sorted(bench.engine.members.values(), key=lambda member: member.rank)
+            members[rank].process.send(signal.SIGSTOP)
+            await bench.until(lambda number=number: len(bench.of("DeathReported")) == number, LONG_S)
+            assert bench.of("DeathReported")[-1].cause.startswith("was stopped by a signal")
+            await bench.trained([1, 1], len(bench.steps()))
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        check_steps(bench)
+
+
+@minutes
+@pytest.mark.parametrize("split", [False, True], ids=["whole variables", "split variables"])
+@asynchronous
+async def test_fit_of_tf_keras_goes_between_sizes(split: bool, folder: Path) -> None:
+    source, env = (SPLIT_FIT if split else LEGACY_FIT), {"TF_USE_LEGACY_KERAS": "1"}
+    async with ClusterBench(folder, source, env=env, names={"EPOCHS": 1_000_000}, out=("epochs", "parts")) as bench:
+        await bench.launch("h:0", "h:1", "h:2", servers=2)
+        await bench.trained([1, 2])
+        await bench.until(lambda: bench.engine._comes_to_boundaries)
+        await bench.rescale("h:0", "h:3", "h:1", "h:2", servers=2)
+        await bench.trained([2, 2], len(bench.steps()))
+        await bench.rescale("h:0", "h:1")
+        await bench.trained([1, 1], len(bench.steps()))
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        epochs = [step["epoch"] for step in bench.events("epoch")]
+        assert epochs == list(range(1, len(epochs) + 1)), "each epoch counts once"
+        (result,) = bench.results().values()
+        assert result["parts"] == (4 if split else 2), "the last cluster has one server"
+
+
+@minutes
+@asynchronous
+async def test_a_training_state_keeps_a_model(folder: Path) -> None:
+    async with ClusterBench(folder, MODEL_STATE) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        await bench.until(lambda: bench.engine._comes_to_boundaries)
+        await bench.rescale("h:0", "h:2", "h:1")
+        await bench.trained([2, 1], len(bench.steps()))
+        seen = len(bench.steps())
+        bench.killed(PLACES["server"])
+        await bench.until(lambda: bench.of("DeathReported"))
+        await bench.trained([2, 1], seen)
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        left = {step["epoch"]: step["applied"] for step in bench.events("epoch")} | {0: 0.0}
+        begun = bench.events("restored")
+        assert len(begun) >= 3
+        assert all(step["applied"] == left[step["epoch"]] for step in begun), bench.story()
