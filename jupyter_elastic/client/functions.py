@@ -19,18 +19,17 @@ import re
 import sys
 import threading
 import time
-import types
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
-import cloudpickle
 import msgspec
 
 from jupyter_elastic.client import services
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job import Job, find
+from jupyter_elastic.client.pickling import outcome, pickled, pickled_arguments, pickled_function
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.environment import environment, search_path
@@ -39,9 +38,6 @@ from jupyter_elastic.jobfiles.functions import (
     CallKind,
     CallWriter,
     NamedCall,
-    Raised,
-    Result,
-    ResultKind,
     ResultReader,
 )
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
@@ -64,7 +60,10 @@ ANSWER_S = 5.0
 TRIES_S = 60.0
 """How long it is tried to queue a job while the daemon is away."""
 NAME = "functions"
-_PLAIN = (int, float, str, bytes, bool, types.NoneType)
+NESTED = (
+    "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
+    "Return what is to be done next, and submit it where the result is taken"
+)
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 _P = ParamSpec("_P")
@@ -77,6 +76,9 @@ class Future(concurrent.futures.Future[_T]):
     _functions: Functions
     _run: _Run | None = None
     _number = -1
+
+    def __reduce__(self) -> NoReturn:
+        raise PackagingError("a Future can't travel to the pool: give what it comes to, `future.result()`")
 
     def cancel(self) -> bool:
         """Let the call never run. False when it runs already, or is over: a running call is not interrupted."""
@@ -154,15 +156,25 @@ class Functions(concurrent.futures.Executor):
 
     Args:
         name: What its jobs are called.
+        max_workers: As many slots at most; as many as the pool gives unless it is said.
         retries: How often a call is repeated whose worker died under it: 3 unless it is said, 0 for at most one call.
         endpoint: The pool, as for `Client`.
         start: False: a daemon and an agent that are not there are not started.
     """
 
     def __init__(
-        self, *, name: str = NAME, retries: int = files.RETRIES, endpoint: str | None = None, start: bool = True
+        self,
+        max_workers: int | None = None,
+        *,
+        name: str = NAME,
+        retries: int = files.RETRIES,
+        endpoint: str | None = None,
+        start: bool = True,
     ) -> None:
+        if max_workers is not None and max_workers < 1:
+            raise BadRequest(f"max_workers={max_workers}: give a number from 1 on, or none for all that the pool gives")
         self.name = name
+        self.max_workers = max_workers
         self.retries = _checked(retries)
         self._endpoint = endpoint
         self._start_services = start
@@ -176,6 +188,9 @@ class Functions(concurrent.futures.Executor):
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._client: Client | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise PackagingError(NESTED)
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         """Call `fn(*args, **kwargs)` on a slot of the pool.
@@ -207,10 +222,10 @@ class Functions(concurrent.futures.Executor):
         if chunksize < 1:
             raise BadRequest(f"chunksize={chunksize}: give a number from 1 on")
         self._check()
-        function, until = _pickled_function(fn), None if timeout is None else time.monotonic() + timeout
+        function, until = pickled_function(_plain(fn)), None if timeout is None else time.monotonic() + timeout
         chunks = _chunks(zip(*iterables, strict=False), chunksize)
         submitted = collections.deque(
-            self._add(CallKind.EACH, function, _pickled(list(chunk), "an item"), self.retries)
+            self._add(CallKind.EACH, function, pickled(list(chunk), "an item"), self.retries)
             for chunk in itertools.islice(chunks, AHEAD)
         )
 
@@ -220,7 +235,7 @@ class Functions(concurrent.futures.Executor):
                     yield from submitted[0].result(None if until is None else until - time.monotonic())
                     submitted.popleft()
                     for chunk in itertools.islice(chunks, 1):
-                        body = _pickled(list(chunk), "an item")
+                        body = pickled(list(chunk), "an item")
                         submitted.append(self._add(CallKind.EACH, function, body, self.retries))
             finally:
                 for future in submitted:
@@ -281,14 +296,11 @@ class Functions(concurrent.futures.Executor):
 
     def _submit(self, fn: Callable[..., _T], args: tuple[Any, ...], kwargs: dict[str, Any], retries: int) -> Future[_T]:
         self._check()
-        return self._add(CallKind.PICKLED, _pickled_function(fn), _pickled_arguments(args, kwargs), retries)
+        return self._add(CallKind.PICKLED, pickled_function(_plain(fn)), pickled_arguments(args, kwargs), retries)
 
     def _check(self) -> None:
         if files.calling:
-            raise BadRequest(
-                "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
-                "Return what is to be done next, and submit it where the result is taken"
-            )
+            raise BadRequest(NESTED)
         if self._closed:
             raise BadRequest("these functions were shut down; make new ones")
 
@@ -414,16 +426,20 @@ class Functions(concurrent.futures.Executor):
             kernel=processes.this_process(),
         )
         folder = create_job_folder(payload, paths.jobs_dir())
-        new: dict[int, Future[Any]] = {}
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(remove_job_folder, folder)
+            if self.max_workers is not None:
+                files.limit(folder, self.max_workers)
             run = _Run(folder)
+            undo.callback(run.close)
             new = run.add(calls) or {}
-            run.job = self._queue(folder, len(calls))
-        except BaseException:
-            for future in new.values():
-                future._run = None
-            remove_job_folder(folder)
-            raise
+            try:
+                run.job = self._queue(folder, len(calls))
+            except BaseException:
+                for future in new.values():
+                    future._run = None
+                raise
+            undo.pop_all()
         return run, new
 
     def _queue(self, folder: Path, calls: int) -> Job:
@@ -439,7 +455,7 @@ class Functions(concurrent.futures.Executor):
                     python=sys.executable,
                     engine="functions",
                     min_slots=1,
-                    max_slots=max(1, min(calls, slots)),
+                    max_slots=max(1, min(calls, slots, self.max_workers or slots)),
                 )
                 return Job(self._client, self._client.submit(spec, key))
             except DaemonUnreachable:
@@ -457,7 +473,7 @@ class Functions(concurrent.futures.Executor):
             for result in run.results.more() if run.futures else ():
                 found = True
                 if (future := run.futures.pop(result.number, None)) is not None:
-                    self._settle(future, *_outcome(result))
+                    self._settle(future, *outcome(result))
         return found
 
     def _look(self) -> None:
@@ -516,13 +532,6 @@ class Functions(concurrent.futures.Executor):
                 future.set_result(value)
 
 
-class RemoteTraceback(Exception):
-    """Where a function raised its exception, on the pool: the cause of that exception here."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 class Remote(Generic[_P, _T]):
     """A function that can be called here (`f(x)`) and on the pool (`f.remote(x)`)."""
 
@@ -562,6 +571,10 @@ def remote(function: Callable[..., Any] | None = None, /, *, retries: int = file
     return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
 
 
+def _plain(fn: Callable[..., _T]) -> Callable[..., _T]:
+    return fn._function if isinstance(fn, Remote) else fn
+
+
 def _checked(retries: int) -> int:
     if not 0 <= retries <= files.MOST_RETRIES:
         raise BadRequest(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
@@ -589,7 +602,7 @@ def results(job: int | str) -> dict[int, Any]:
         if not (found.folder / files.CALLS).exists():
             raise BadRequest(f"job {found.id} has called no functions")
         reader = ResultReader(found.folder)
-    outcomes = ((result.number, *_outcome(result)) for result in reader.more())
+    outcomes = ((result.number, *outcome(result)) for result in reader.more())
     try:
         return dict(sorted((number, value if problem is None else problem) for number, problem, value in outcomes))
     finally:
@@ -618,110 +631,6 @@ def _at_exit() -> None:
             functions.flush()
 
 
-# --- bytes
-
-
-def _outcome(result: Result) -> tuple[BaseException | None, Any]:
-    """The exception of a call, or its value."""
-    try:
-        if result.kind == ResultKind.RAISED:
-            return _exception(result.raised), None
-        if result.kind == ResultKind.JSON:
-            return None, msgspec.json.decode(result.body)
-        return None, pickle.loads(result.body)  # noqa: S301 - written by this user's own worker into a private folder
-    except Exception as problem:
-        failed = ElasticError(f"the result can't be read here: {problem}; is a module missing in this process?")
-        failed.__cause__ = problem
-        return failed, None
-
-
-def _exception(found: Raised) -> BaseException:
-    problem: BaseException = JobFailed(found.traceback or f"{found.type}: {found.message}")
-    if found.pickled:
-        with contextlib.suppress(Exception):
-            problem = pickle.loads(found.pickled)  # noqa: S301 - as above
-            problem.__cause__ = RemoteTraceback(found.traceback)
-    return problem
-
-
 def _chunks(items: Iterator[Any], size: int) -> Iterator[tuple[Any, ...]]:
     while chunk := tuple(itertools.islice(items, size)):
         yield chunk
-
-
-def _pickled_function(fn: Callable[..., Any]) -> bytes:
-    if isinstance(fn, Remote):
-        fn = fn._function
-    if not callable(fn):
-        raise BadRequest(f"a {type(fn).__name__} can't be called; give a function and its arguments: submit(f, x)")
-    name = getattr(fn, "__qualname__", type(fn).__name__)
-    try:
-        return cast("bytes", cloudpickle.dumps(fn))
-    except Exception as problem:
-        read = _around(fn)
-        culprit = next((f"`{name}` reads `{key}`, which" for key, value in read.items() if not _can_travel(value)), "")
-        raise PackagingError(
-            f"{culprit or f'`{name}`'} can't travel to the pool: {_why(problem)}. Make it inside the function."
-        ) from problem
-
-
-def _around(fn: Callable[..., Any]) -> dict[str, Any]:
-    """What a function reads of what stands around it, and the object that it is a method of."""
-    found: dict[str, Any] = {}
-    if isinstance(fn, functools.partial):
-        found = {f"argument {number}": value for number, value in enumerate(fn.args, 1)} | dict(fn.keywords)
-        return found | _around(fn.func)
-    if isinstance(fn, types.MethodType):
-        return {"self": fn.__self__}
-    if isinstance(fn, types.FunctionType):
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
-            with contextlib.suppress(ValueError):  # not set yet
-                found[name] = cell.cell_contents
-        found |= {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
-    return found
-
-
-def _pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    given = (args, kwargs)
-    if all(type(value) in _PLAIN for value in (*args, *kwargs.values())):
-        return _limited(pickle.dumps(given, pickle.HIGHEST_PROTOCOL))
-    try:
-        return _limited(cloudpickle.dumps(given))
-    except PackagingError:
-        raise
-    except Exception as problem:
-        named = {**{f"argument {number}": value for number, value in enumerate(args, 1)}, **kwargs}
-        culprit = next((name for name, value in named.items() if not _can_travel(value)), "an argument")
-        kind = type(named.get(culprit)).__name__
-        raise PackagingError(
-            f"{culprit} ({kind}) can't travel to the pool: {_why(problem)}. Make it inside the function."
-        ) from problem
-
-
-def _pickled(value: Any, what: str) -> bytes:
-    try:
-        return _limited(cloudpickle.dumps(value))
-    except PackagingError:
-        raise
-    except Exception as problem:
-        raise PackagingError(f"{what} can't travel to the pool: {_why(problem)}") from problem
-
-
-def _limited(data: bytes) -> bytes:
-    if len(data) > files.LARGEST:
-        raise PackagingError(
-            f"the arguments are over {files.LARGEST // 1024**2} MiB: write them to a file, and give the file's name"
-        )
-    return data
-
-
-def _can_travel(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value)
-    except Exception:
-        return False
-    return True
-
-
-def _why(problem: Exception) -> str:
-    return " ".join(str(problem).split())[:300].rstrip(".") or type(problem).__name__

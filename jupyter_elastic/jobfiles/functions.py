@@ -25,7 +25,7 @@ from msgspec import Struct
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.types.errors import NotFound
 
-CALLS, BEGUN, RETURNED, CLOSED = "calls", "begun", "returned", "closed"
+CALLS, BEGUN, RETURNED, CLOSED, MOST = "calls", "begun", "returned", "closed", "most"
 LARGEST = 256 * 1024**2
 """Bytes of one call's arguments, or of its result."""
 RETRIES = 3
@@ -39,6 +39,8 @@ _CALL = struct.Struct("<IBBQ")
 """Length of the body, kind, retries, where the function's record begins."""
 _RESULT = struct.Struct("<IBI")
 """Length of the body, kind, the call's number."""
+KNOWN = 256
+"""Functions that a writer remembers, so as not to write them again."""
 _PORTION = 5_000
 """Calls that are read at once."""
 _COARSE_NS = 1_000_000_000
@@ -109,6 +111,18 @@ class Result(NamedTuple):
         return msgspec.msgpack.decode(self.body, type=Raised)
 
 
+def limit(folder: Path, slots: int) -> None:
+    """Let the job have so many slots at most."""
+    private_files.write_private(folder / MOST, str(slots).encode())
+
+
+def limit_of(folder: Path, slots: int) -> int:
+    """How many of a pool's slots the job may have at most."""
+    with contextlib.suppress(FileNotFoundError):
+        return min(slots, int((folder / MOST).read_bytes()))
+    return slots
+
+
 class CallWriter:
     """Appends calls. One process writes to a job's folder, and one thread of it."""
 
@@ -122,13 +136,16 @@ class CallWriter:
         """Calls that were added."""
 
     def add(self, kind: CallKind, body: bytes, *, function: bytes = b"", retries: int = RETRIES) -> int:
-        """The number of the call, which `write` brings to disk. `function` is pickled; an equal one is kept once."""
+        """The number of the call, which `write` brings to disk. `function` is pickled; equal ones are written once."""
         where = 0
         if kind != CallKind.NAMED:
-            where = self._functions.get(function, -1)
+            where = self._functions.pop(function, -1)
             if where < 0:
-                where = self._functions[function] = self._end
+                where = self._end
                 self._add(CallKind.FUNCTION, function, 0, 0)
+            self._functions[function] = where
+            if len(self._functions) > KNOWN:  # each call may be of another lambda
+                del self._functions[next(iter(self._functions))]
         self._add(kind, body, where, retries)
         self.count += 1
         return self.count - 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import jupyter_elastic
-from jupyter_elastic.client import functions
+from jupyter_elastic.client import functions, pickling
 from jupyter_elastic.engines.functions.queue import CHUNK_S, Queue, size
 from jupyter_elastic.engines.functions.worker import dumped, raised
 from jupyter_elastic.jobfiles import functions as files
@@ -117,6 +117,19 @@ def test_equal_functions_stand_there_once(folder: Path) -> None:
     assert [calls.read(call.function).body for call in read] == [b"f", b"f", b"f", b"g"]
 
 
+def test_a_lambda_a_call_is_not_remembered_for_ever(folder: Path) -> None:
+    writer = CallWriter(folder)
+    for number in range(2 * files.KNOWN):
+        writer.add(CallKind.PICKLED, b"", function=b"%d" % number)
+        writer.add(CallKind.PICKLED, b"", function=b"0")
+    writer.write()
+    assert len(writer._functions) == files.KNOWN
+    calls = Calls(folder)
+    calls.more()
+    used = [calls.read(calls.read(offset).function).body for offset in calls.offsets]
+    assert used == [name for number in range(2 * files.KNOWN) for name in (b"%d" % number, b"0")]
+
+
 def test_a_call_that_is_half_written_is_not_read(folder: Path) -> None:
     writer = CallWriter(folder)
     writer.add(CallKind.NAMED, b"whole")
@@ -191,6 +204,11 @@ def test_what_cannot_travel_is_named() -> None:
         pool.submit(max, 1, lock)
     with pytest.raises(PackagingError, match=r"key \(lock\) can't travel"):
         pool.submit(max, 1, key=lock)
+    for given in (functions.Future(), [functions.Future()]):
+        with pytest.raises(PackagingError, match=r"a Future can't travel.*give what it comes to"):
+            pool.submit(max, given)
+    with pytest.raises(PackagingError, match=r"reads `pool`, which .*can't submit others"):
+        pool.submit(lambda: pool.submit(max, 1))
     with pytest.raises(PackagingError, match="an item can't travel"):
         pool.map(max, [lock])
     with pytest.raises(BadRequest, match="give a function and its arguments"):
@@ -202,6 +220,8 @@ def test_bad_numbers_and_names_are_refused() -> None:
         functions.Functions(retries=-1)
     with pytest.raises(BadRequest, match="retries=1000"):
         functions.remote(retries=1000)
+    with pytest.raises(BadRequest, match="max_workers=0"):
+        functions.Functions(max_workers=0)
     with pytest.raises(BadRequest, match="chunksize=0"):
         functions.Functions().map(max, [1], chunksize=0)
     with pytest.raises(BadRequest, match="write module:function"):
@@ -229,7 +249,7 @@ def test_an_exception_that_cannot_be_made_again_is_told_in_words() -> None:
         def __init__(self, a: int, b: int) -> None:
             super().__init__("odd")
 
-    result = functions._outcome(files.Result(0, ResultKind.RAISED, raised(Odd(1, 2))))
+    result = pickling.outcome(files.Result(0, ResultKind.RAISED, raised(Odd(1, 2))))
     assert "Odd: odd" in str(result[0])
 
 

@@ -25,6 +25,7 @@ from jupyter_elastic.engines.wait_watch import WaitWatch
 from jupyter_elastic.engines.worker_processes import Member
 from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.jobfiles import failure
+from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import Begun, Calls, Raised, ResultKind, ResultReader, ResultWriter
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.protocol import worker as messages
@@ -175,7 +176,8 @@ class Functions(WorkersEngine):
                     if not most:
                         (info,) = await client.jobs(job=self.context.job)
                         asked = info.spec.max_slots
-                        most = max(1, len(expect(await client.ask(wire.ListHosts()), wire.Hosts).slots))
+                        slots = len(expect(await client.ask(wire.ListHosts()), wire.Hosts).slots)
+                        most = max(1, files.limit_of(self.context.folder, slots))
                     wanted = size(self.queue.unfinished, most)
                     now = time.monotonic()
                     if wanted >= asked:

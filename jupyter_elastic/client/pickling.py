@@ -1,0 +1,131 @@
+"""Functions, arguments and results as bytes between whoever submits and the workers.
+
+All is pickled for, and by, processes of one user alone. What can't travel is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import types
+from collections.abc import Callable
+from typing import Any, cast
+
+import cloudpickle
+import msgspec
+
+from jupyter_elastic.jobfiles import functions as files
+from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError
+
+_PLAIN = (int, float, str, bytes, bool, types.NoneType)
+
+
+class RemoteTraceback(Exception):
+    """Where a function raised its exception, on the pool: the cause of that exception here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def outcome(result: Result) -> tuple[BaseException | None, Any]:
+    """The exception of a call, or its value, as the worker has left it."""
+    try:
+        if result.kind == ResultKind.RAISED:
+            return _exception(result.raised), None
+        if result.kind == ResultKind.JSON:
+            return None, msgspec.json.decode(result.body)
+        return None, pickle.loads(result.body)  # noqa: S301 - written by this user's own worker into a private folder
+    except Exception as problem:
+        failed = ElasticError(f"the result can't be read here: {problem}; is a module missing in this process?")
+        failed.__cause__ = problem
+        return failed, None
+
+
+def _exception(found: Raised) -> BaseException:
+    problem: BaseException = JobFailed(found.traceback or f"{found.type}: {found.message}")
+    if found.pickled:
+        with contextlib.suppress(Exception):
+            problem = pickle.loads(found.pickled)  # noqa: S301 - as above
+            problem.__cause__ = RemoteTraceback(found.traceback)
+    return problem
+
+
+def pickled_function(fn: Callable[..., Any]) -> bytes:
+    """The function, with what it reads around it. PackagingError names what can't travel."""
+    if not callable(fn):
+        raise BadRequest(f"a {type(fn).__name__} can't be called; give a function and its arguments: submit(f, x)")
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    try:
+        return cast("bytes", cloudpickle.dumps(fn))
+    except Exception as problem:
+        read = _around(fn)
+        culprit = next((f"`{name}` reads `{key}`, which" for key, value in read.items() if not _can_travel(value)), "")
+        raise PackagingError(
+            f"{culprit or f'`{name}`'} can't travel to the pool: {_why(problem)}. Make it inside the function."
+        ) from problem
+
+
+def _around(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What a function reads of what stands around it, and the object that it is a method of."""
+    found: dict[str, Any] = {}
+    if isinstance(fn, functools.partial):
+        found = {f"argument {number}": value for number, value in enumerate(fn.args, 1)} | dict(fn.keywords)
+        return found | _around(fn.func)
+    if isinstance(fn, types.MethodType):
+        return {"self": fn.__self__}
+    if isinstance(fn, types.FunctionType):
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # not set yet
+                found[name] = cell.cell_contents
+        found |= {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
+    return found
+
+
+def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """The arguments of a call. PackagingError names the one that can't travel, or says that they are too large."""
+    given = (args, kwargs)
+    if all(type(value) in _PLAIN for value in (*args, *kwargs.values())):
+        return _limited(pickle.dumps(given, pickle.HIGHEST_PROTOCOL))
+    try:
+        return _limited(cloudpickle.dumps(given))
+    except PackagingError:
+        raise
+    except Exception as problem:
+        named = {**{f"argument {number}": value for number, value in enumerate(args, 1)}, **kwargs}
+        culprit = next((name for name, value in named.items() if not _can_travel(value)), "an argument")
+        kind = type(named.get(culprit)).__name__
+        raise PackagingError(
+            f"{culprit} ({kind}) can't travel to the pool: {_why(problem)}. Make it inside the function."
+        ) from problem
+
+
+def pickled(value: Any, what: str) -> bytes:
+    """A value; `what` is its name in an error."""
+    try:
+        return _limited(cloudpickle.dumps(value))
+    except PackagingError:
+        raise
+    except Exception as problem:
+        raise PackagingError(f"{what} can't travel to the pool: {_why(problem)}") from problem
+
+
+def _limited(data: bytes) -> bytes:
+    if len(data) > files.LARGEST:
+        raise PackagingError(
+            f"the arguments are over {files.LARGEST // 1024**2} MiB: write them to a file, and give the file's name"
+        )
+    return data
+
+
+def _can_travel(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _why(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:300].rstrip(".") or type(problem).__name__
