@@ -303,14 +303,12 @@ class ShadowHandler(_Api):
     @_answers("read")
     async def put(self, policy: str) -> None:
         """Ask it from now on; 404 or 400 when name or options are wrong."""
-        self.follower.shadows.begin(policy, self.body(_Shadow).options)
-        await self.follower.ask_shadows()
+        await self.follower.begin_shadow(policy, self.body(_Shadow).options)
 
     @_answers("read")
     async def delete(self, policy: str) -> None:
         """Ask it no longer."""
-        self.follower.shadows.end(policy)
-        await self.follower.ask_shadows()
+        self.follower.end_shadow(policy)
 
 
 class _Forecast(msgspec.Struct, forbid_unknown_fields=True):

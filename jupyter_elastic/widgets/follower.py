@@ -174,9 +174,26 @@ class PoolFollower:
         """Ask the daemon; the errors of `AsyncClient.ask`."""
         return await (await self.connect()).ask(ask, timeout_s=ASK_S)
 
-    async def ask_shadows(self) -> None:
-        """Ask the policies that are asked beside the active one, and show what they say."""
+    async def begin_shadow(self, name: str, options: dict[str, Any]) -> None:
+        """Ask this policy beside the active one from now on; where the daemon does not answer all is as before."""
+        undo = self.shadows.begin(name, options)
+        try:
+            await self._renew_shadows()
+        except ElasticError:
+            undo()
+            raise
+        finally:
+            self._show_shadows()
+
+    def end_shadow(self, name: str) -> None:
+        """Ask this policy no longer; NotFound when it is not asked."""
+        self.shadows.end(name)
+        self._show_shadows()
+
+    async def _renew_shadows(self) -> None:
         await self.shadows.renew(self.ask, self.pool.seq)
+
+    def _show_shadows(self) -> None:
         self.pool.shadows = self.shadows.rows
         self.changed()
 
@@ -359,7 +376,8 @@ class PoolFollower:
             await asyncio.sleep(RETRY_S)
             if self.up and self.pool.hosts_known and self.shadows.due(self.pool.seq):
                 try:
-                    await self.ask_shadows()
+                    await self._renew_shadows()
+                    self._show_shadows()
                 except ElasticError as problem:
                     self.log.debug("shadows: %s", problem)
 

@@ -132,16 +132,30 @@ class Shadows:
         """What is to be shown of them."""
         return [each.row for each in self._asked.values()]
 
-    def begin(self, name: str, options: dict[str, Any] | None = None, source: str = "") -> None:
-        """Ask a policy from now on, `source` is a cell's text; BadRequest, or NotFound for one that there isn't."""
+    def begin(self, name: str, options: dict[str, Any] | None = None, source: str = "") -> Callable[[], None]:
+        """Ask a policy from now on, `source` is a cell's text; BadRequest, or NotFound for one that there isn't.
+
+        Returns:
+            What undoes it: the policy that was asked under that name before is asked again, or none.
+        """
         if name not in self._asked and len(self._asked) >= MAX_SHADOWS:
             raise BadRequest(f"{MAX_SHADOWS} shadows are asked already: end one of {', '.join(self._asked)} first")
         options = options or {}
         policy = from_source(name, source, options) if source else plugins.make_policy(name, options)
-        self._asked[name] = _Asked(
+        before = self._asked.get(name)
+        made = self._asked[name] = _Asked(
             policy, ShadowRow(policy=name, options=options, cell=bool(source), since=time.time())
         )
         self._next = 0.0
+
+        def undo() -> None:
+            if self._asked.get(name) is made:
+                if before is None:
+                    del self._asked[name]
+                else:
+                    self._asked[name] = before
+
+        return undo
 
     def end(self, name: str) -> None:
         """Ask it no longer; NotFound when it is not asked."""

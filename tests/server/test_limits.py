@@ -45,8 +45,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         for _ in range(MOST):
             assert held.enter_context(Client(ada.endpoint)).ask(wire.Ping()) == wire.Done()
         with Lab(folder / "server", clean_environment(**environment(ada)), module="jupyter_server") as server:
-            for policy in ("fifo", "las"):  # so that there is one to end, and one of which the daemon is asked then
-                assert server.refusal(f"elastic/api/shadows/{policy}", "PUT", {})[0] == 429
             yield server
 
 
@@ -59,3 +57,9 @@ def test_who_is_over_a_limit_gets_a_429_that_the_file_names(crowded: Lab, path: 
     assert response.status_code == 429, response.text
     case.validate_response(response, checks=CHECKS)
     assert "--max-connections" in response.json()["message"]
+
+
+def test_a_shadow_of_which_the_pool_is_not_told_is_not_there(crowded: Lab) -> None:
+    assert crowded.refusal("elastic/api/shadows/fifo", "PUT", {})[0] == 429
+    assert crowded.api("elastic/api/pool")["shadows"] == []
+    assert crowded.refusal("elastic/api/shadows/fifo", "DELETE")[0] == 404
