@@ -11,7 +11,7 @@ import logging
 import logging.handlers
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--foreground", action="store_true", help="log to the terminal too")
     parser.add_argument(
-        "--log-format", choices=logs.FORMATS, default="text", help="lines for people (text), or JSON objects (text)"
+        "--log-format", choices=logs.FORMATS, help="lines for people (text), or JSON objects (as the pool's daemon)"
     )
     options = parser.parse_args(arguments)
     if not options.idle > 0:
@@ -51,20 +51,27 @@ def main(arguments: list[str] | None = None) -> int:
         taken = lock.acquire()
         systemd.notify("READY=1")  # the user has an agent, whoever it is
         if not taken:
-            logs.say("this user's agent runs already", options.log_format)
+            logs.say("this user's agent runs already", options.log_format or "text")
             return 0
-        _log(options.log_format, foreground=options.foreground)
-        again = ["--idle", str(options.idle), "--log-format", options.log_format]
+        log_as = _log(options.log_format, foreground=options.foreground)
+        again = ["--idle", str(options.idle)]
+        if options.log_format:
+            again += ["--log-format", options.log_format]
         if options.endpoint:
             again += ["--endpoint", options.endpoint]
         work = agent.serve(
-            options.endpoint, clients, take_over=options.take_over, idle_s=options.idle, arguments=tuple(again)
+            options.endpoint,
+            clients,
+            take_over=options.take_over,
+            idle_s=options.idle,
+            arguments=tuple(again),
+            log_as=log_as,
         )
         asyncio.run(_until_signal(work))
         paths.agent_file().unlink(missing_ok=True)  # it leaves on purpose: no driver starts another
         lock.release()  # before `clients`, for which whoever needs an agent waits before it looks for one
     except ElasticError as problem:
-        logs.say(str(problem), options.log_format)
+        logs.say(str(problem), options.log_format or "text")
         return 1
     return 0
 
@@ -77,12 +84,16 @@ class _PrivateLog(logging.handlers.RotatingFileHandler):
         return super()._open()
 
 
-def _log(log_format: logs.Format, *, foreground: bool) -> None:
+def _log(log_format: logs.Format | None, *, foreground: bool) -> Callable[[logs.Format], None]:
+    """Log; returned is what is to be called with the form of the pool's log, for an agent that was told none."""
     path = paths.state_dir() / "agent.log"
     handlers: list[logging.Handler] = [_PrivateLog(path, maxBytes=LOG_BYTES, backupCount=1)]
     if foreground:
         handlers.append(logging.StreamHandler())
+    if log_format is None:
+        return logs.set_up_later(handlers)
     logs.set_up(log_format, handlers)
+    return lambda _kind: None
 
 
 async def _until_signal(agent_runs: Coroutine[None, None, None]) -> None:

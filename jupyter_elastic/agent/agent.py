@@ -26,6 +26,7 @@ from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.lock import Lock
+from jupyter_elastic.platform.logs import Format
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, LeasesRenewed, ListJobs, RenewLeases
 from jupyter_elastic.types import AnyEffect, Launch
@@ -54,6 +55,8 @@ class _Leave(Exception):
 class Agent:
     """Handles the daemon's orders for one user. `monotonic` and `sleep` are the clock.
 
+    `log_as` is called with the form of the daemon's log.
+
     Once it leaves because nobody needs it, it holds `clients`; its process must do so until another agent can start.
     """
 
@@ -65,6 +68,7 @@ class Agent:
         leave_after_s: float = DAEMON_GONE_S,
         idle_s: float = IDLE_S,
         ping_s: float = PING_S,
+        log_as: Callable[[Format], None] = lambda _kind: None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -75,6 +79,7 @@ class Agent:
         self._used = monotonic()
         """When something last ran."""
         self._ping_s = ping_s
+        self._log_as = log_as
         self._monotonic = monotonic
         self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
@@ -161,6 +166,8 @@ class Agent:
 
     async def _handle_orders(self) -> None:
         await self.client.welcomed.wait()  # what another agent runs is not ours to see to
+        if self.client.welcome is not None:
+            self._log_as(self.client.welcome.log_format)
         self.adopt()
         async for effect in self.client.orders():
             try:
@@ -267,12 +274,19 @@ def _is_ours() -> bool:
 
 
 async def serve(
-    endpoint: str | None, clients: Lock, *, take_over: bool, idle_s: float, arguments: tuple[str, ...]
+    endpoint: str | None,
+    clients: Lock,
+    *,
+    take_over: bool,
+    idle_s: float,
+    arguments: tuple[str, ...],
+    log_as: Callable[[Format], None],
 ) -> None:
     """Run the agent; the caller holds its lock, and lets go of it before `clients`.
 
     `take_over`: replace one elsewhere of which nothing runs any more. `arguments`: those of another one, which drivers
-    start when this one ends without removing its record (`paths.agent_file`).
+    start when this one ends without removing its record (`paths.agent_file`). `log_as`: called with the form of the
+    daemon's log.
     """
     pid, started = processes.this_process()
     record = AgentRecord(pid=pid, start_time=started, package=__version__, python=sys.executable, arguments=arguments)
@@ -281,4 +295,4 @@ async def serve(
     client.hello = hello(take_over=take_over)
     async with client:
         log.info("agent %s of user %d, process %d", __version__, os.getuid(), pid)
-        await Agent(client, clients=clients, idle_s=idle_s).run()
+        await Agent(client, clients=clients, idle_s=idle_s, log_as=log_as).run()

@@ -10,8 +10,9 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from logging.handlers import MemoryHandler
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -19,6 +20,8 @@ Format: TypeAlias = Literal["text", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 FIELDS = ("user", "job", "attempt")
 """What a line may be about."""
+MOST_HELD = 1000
+"""Lines that wait for their form."""
 
 
 class JsonLine(logging.Formatter):
@@ -47,14 +50,32 @@ def set_up(kind: Format, handlers: Sequence[logging.Handler], level: int = loggi
 
     As JSON also what would go to stderr past them: warnings, and exceptions that nobody catches.
     """
-    formatter = JsonLine() if kind == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for handler in handlers:
-        handler.setFormatter(formatter)
+    _format(kind, handlers)
     logging.basicConfig(level=level, handlers=handlers, force=True)
     if kind == "json":
         logging.captureWarnings(capture=True)
         sys.excepthook = _uncaught
         threading.excepthook = lambda problem: _uncaught(problem.exc_type, problem.exc_value, problem.exc_traceback)
+
+
+def set_up_later(handlers: Sequence[logging.Handler]) -> Callable[[Format], None]:
+    """Let this process log by these handlers, in a form that it is told later.
+
+    Lines wait for that, and so until the process ends; a warning does not, and takes those before it along, as text.
+
+    Returns:
+        What is to be called with the form.
+    """
+    _format("text", handlers)
+    held = [MemoryHandler(MOST_HELD, logging.WARNING, handler) for handler in handlers]
+    logging.basicConfig(level=logging.INFO, handlers=held, force=True)
+    return lambda kind: set_up(kind, handlers)
+
+
+def _format(kind: Format, handlers: Sequence[logging.Handler]) -> None:
+    formatter = JsonLine() if kind == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for handler in handlers:
+        handler.setFormatter(formatter)
 
 
 def say(text: str, kind: Format) -> None:

@@ -294,6 +294,8 @@ class Welcome(Answer, frozen=True, kw_only=True):
     pid: int = 0
     administers: bool = False
     """Whether you may change what is others'."""
+    log_format: Literal["text", "json"] = "text"
+    """How the daemon logs, and agents that were not told otherwise."""
 
 
 class Done(Answer, frozen=True, kw_only=True):

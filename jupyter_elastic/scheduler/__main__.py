@@ -165,6 +165,7 @@ def _settings(options: Options) -> Settings:
         keep_s=options.keep_days * 86_400,
         keep_jobs=options.keep_jobs,
         hide_names=options.hide_names,
+        log_format=options.log_format,
     )
 
 

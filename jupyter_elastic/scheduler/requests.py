@@ -140,6 +140,7 @@ def _hello(ask: wire.Hello, api: DaemonApi, context: Context) -> Answer:
         started_at=api.started_at,
         pid=os.getpid(),
         administers=api.rights.is_admin(context.peer.caller),
+        log_format=api.settings.log_format,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from jupyter_elastic.platform.logs import Format
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.hosts import Source
 from jupyter_elastic.scheduler.limits import Limits
@@ -49,5 +50,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Of each user who is no administrator."""
     keep_s: float = KEEP_S
     keep_jobs: int = KEEP_JOBS
+    log_format: Format = "text"
     hide_names: bool = False
     """Whether others' jobs are called by their number."""

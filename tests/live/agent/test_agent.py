@@ -208,7 +208,7 @@ def test_an_agent_leaves_ten_minutes_after_the_last_answer(pool_dir):
 class Idle(Daemon):
     """A daemon for an agent whose clock goes on with its pauses; `jobs` of the user wait."""
 
-    welcome = SimpleNamespace(user="me")
+    welcome = SimpleNamespace(user="me", log_format="text")
 
     def __init__(self):
         super().__init__()

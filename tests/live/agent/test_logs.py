@@ -22,7 +22,7 @@ def test_every_line_of_a_run_is_an_object_and_those_about_a_job_carry_it(tmp_pat
     pool = Pool(tmp_path / "pool", slots=2, options=("--lease", "3", *JSON))
     try:
         pool.start_daemon()
-        pool.start_agent(*JSON)
+        pool.start_agent()  # as those that are started by need: the daemon tells it
         done = pool.submit("print('hello')")
         failed = pool.submit("1 / 0")
         assert (pool.ended(done).outcome, pool.ended(failed).outcome) == ("completed", "failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,9 +10,14 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler import hosts
 from jupyter_elastic.scheduler.auth import Guest, Keys, Rights, parse_keys, uid_of, uid_of_peer, user_name
+from jupyter_elastic.scheduler.clock import Clock
+from jupyter_elastic.scheduler.daemon import Daemon
+from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import INTERACTIVE_S, Terms
-from jupyter_elastic.types import JobRequest
+from jupyter_elastic.scheduler.transport import Curve
+from jupyter_elastic.types import JobRequest, RegisterKey
 from jupyter_elastic.types.errors import NotAllowed
 
 
@@ -169,3 +175,26 @@ def test_how_long_an_interactive_job_may_run() -> None:
         rights.wait_for("bob", 31.0, Terms(interactive_s=30.0))
     with pytest.raises(NotAllowed, match=r"bob may not have interactive jobs: leave --interactive out, or ask .*root"):
         rights.wait_for("bob", None, Terms(interactive_s=0.0))
+
+
+def test_a_registered_key_is_known_no_longer_than_its_term(tmp_path: Path) -> None:
+    """Also while nothing can be written, not even that its term is over."""
+    now = [1_000_000.0]
+    public, secret = zmq.curve_keypair()
+    keys = Keys(tmp_path / "keys.txt", required=False)
+    settings = Settings(
+        state_dir=tmp_path, socket=tmp_path / "s", source=hosts.source(slots=1), rights=Rights(),
+        tcp="tcp://127.0.0.1:0", curve=Curve(public, secret, keys),
+    )  # fmt: skip
+    daemon = Daemon(settings, Clock(lambda: now[0], lambda: now[0]))
+    key = zmq.curve_keypair()[0].decode()
+
+    def look() -> None:
+        daemon.store.command(RegisterKey(**daemon.store.stamp(), key=key, user="ada", rights=("submit",), term_s=60.0))
+        now[0] += 59.0
+        assert keys.caller(key) == Guest("ada", ("submit",))
+        now[0] += 2.0
+        assert keys.caller(key) is None
+        daemon.stop()
+
+    asyncio.run(daemon.run(look))
