@@ -11,7 +11,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-PARTS = ("cells", "elastic", "submits", "functions", "policies", "screens", "live_policies", "logical", "crowd")
+PARTS = (
+    "cells", "elastic", "submits", "functions", "policies", "screens", "live_policies", "logical", "crowd",
+    "unequal_hosts",
+)  # fmt: skip
 RESULTS = Path(__file__).with_name("results.json")
 
 

@@ -29,7 +29,7 @@ class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """The share of its samples, 0 to 1, that must stay."""
 
 
-class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Hosts, their links, and how long they will train."""
 
     hosts: tuple[Host, ...]
@@ -38,6 +38,8 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sample_bytes: float
     """Bytes that one sample takes on the wire; 0: the data is shared, and only who trains on what is to be decided."""
     epochs: int
+    overhead_s: float = 0.0
+    """Seconds that an epoch takes besides computing, wherever the samples lie: adding up gradients, above all."""
 
     def __post_init__(self) -> None:
         """Refuse what no plan can be made for.
@@ -66,6 +68,8 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     )
         if not 0 <= self.sample_bytes < math.inf:
             raise ValueError(f"`sample_bytes` is {self.sample_bytes}; it must be a number of bytes, 0 or more")
+        if not 0 <= self.overhead_s < math.inf:
+            raise ValueError(f"`overhead_s` is {self.overhead_s}; it must be a number of seconds, 0 or more")
         if self.epochs < 1:
             raise ValueError(f"`epochs` is {self.epochs}; it must be 1 or more")
 

@@ -43,7 +43,7 @@ class Cost(msgspec.Struct, frozen=True):
 def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost:
     """What moving these amounts costs.
 
-    A synchronous epoch takes as long as its slowest host. A host sends to one host at a time and receives from one,
+    A synchronous epoch takes as long as its slowest host, and what it takes besides computing. A host sends to one host at a time and receives from one,
     both at once; the transfer takes as long as the busiest sender or receiver, which a preemptive schedule attains
     (Gonzalez and Sahni, *Open shop scheduling to minimize finish time*, 1976).
 
@@ -63,7 +63,8 @@ def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost
             sending[sender] += seconds
             receiving[receiver] += seconds
     transfer = max(*sending, *receiving)
-    epoch = max(_seconds(samples, host.speed) for samples, host in zip(held, instance.hosts, strict=True))
+    computing = max(_seconds(samples, host.speed) for samples, host in zip(held, instance.hosts, strict=True))
+    epoch = computing + instance.overhead_s
     if when == "before":
         return Cost(epoch, transfer, instance.epochs * epoch + transfer)
     return Cost(epoch, transfer, max(epoch, transfer) + (instance.epochs - 1) * epoch)

@@ -54,7 +54,7 @@ def simulate(instance: Instance, plan: Plan, *, steps: int = 100, noise: float =
     chance = np.random.default_rng(seed)
     factors = np.maximum(chance.normal(1.0, noise, (instance.epochs * steps, len(held))), 0.05)
     durations = a_step[None, :] * factors
-    lasted = durations.max(axis=1)
+    lasted = durations.max(axis=1) + instance.overhead_s / steps
     transfer, training = _transfer(moves), float(lasted.sum())
     worked = durations.sum(axis=0)
     return Training(

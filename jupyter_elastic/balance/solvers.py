@@ -4,7 +4,8 @@ The problem, for hosts i with D_i samples and speed c_i, links b_ij, samples of 
 numbers x_ij >= 0 of samples that i sends to j, an epoch's time T and the transfer's time C, to
 
     minimise  E T + C                     (overlapped: F + (E - 1) T  with  F >= T, F >= C)
-    so that   D_i + in_i - out_i <= c_i T         the slowest host sets a synchronous epoch
+    so that   D_i + in_i - out_i <= c_i T         the slowest host sets a synchronous epoch (what an epoch takes
+                                                  besides computing is a constant, and added to F and the result)
               out_i <= what may leave i           own samples only, nothing is passed on
               in_i - out_i <= storage_i - D_i
               sum_j s x_ij / b_ij <= C,  sum_j s x_ji / b_ji <= C      one host sends to one, and receives from one,
@@ -285,7 +286,7 @@ def _linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> 
     goal = np.zeros(count)
     if when == "overlapped":
         goal[epoch], goal[first] = instance.epochs - 1, 1.0
-        at_most({epoch: 1.0, first: -1.0}, 0.0)
+        at_most({epoch: 1.0, first: -1.0}, -instance.overhead_s)
         at_most({transfer: 1.0, first: -1.0}, 0.0)
     else:
         goal[epoch], goal[transfer] = instance.epochs, 1.0

@@ -39,6 +39,10 @@ TRIES = 3
 PROBES = (1 << 16, 1 << 19, 1 << 22)
 """Bytes by which a link is measured: the next size where one took less than `PROBE_S`."""
 PROBE_S = 0.02
+EXACT_S = 3.0
+"""What the exact solver may cost: importing it takes a second of a processor, and more on a slow host."""
+GREEDY_OFF = 0.03
+"""By what part the greedy plan may be slower than the best one."""
 GAIN = 1.05
 """A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
 _DIGEST = 16
@@ -334,28 +338,43 @@ def pieces(
 
 
 def measured_bandwidth(group: Group) -> tuple[tuple[float, ...], ...]:
-    """Bytes/s from each member to each other, by a short transfer over every link, one at a time."""
+    """Bytes/s from each member to each other, by short transfers over links that have no member in common."""
     rank, size = group.rank(), group.size()
-    empty = min(_seconds(group, [b""] * size) for _ in range(3))
+    empty = min(max(_seconds(group, [b""] * size)) for _ in range(3))
     found = [[0.0] * size for _ in range(size)]
-    for sender in range(size):
-        for receiver in range(size):
-            for length in PROBES if sender != receiver else ():
-                parts = [b"\0" * length if rank == sender and to == receiver else b"" for to in range(size)]
-                took = max(_seconds(group, parts) - empty, 1e-5)
-                found[sender][receiver] = length / took
-                if took > PROBE_S:
-                    break
+    for links in pairings(size):
+        left = dict(links)
+        for length in PROBES:
+            parts = [b"\0" * length if left.get(rank) == to else b"" for to in range(size)]
+            took = _seconds(group, parts)
+            for sender, receiver in list(left.items()):
+                found[sender][receiver] = length / max(took[receiver] - empty, 1e-5)
+                if took[receiver] > PROBE_S:
+                    del left[sender]
+            if not left:
+                break
     return tuple(map(tuple, found))
 
 
-def _seconds(group: Group, parts: list[bytes]) -> float:
-    """How long an exchange takes for the one whom it takes longest."""
+def pairings(size: int) -> list[list[tuple[int, int]]]:
+    """All links between so many members, as (sender, receiver), in groups in which each member is at most once."""
+    members = list(range(size)) + [-1] * (size % 2)
+    found = []
+    for _ in range(len(members) - 1):
+        pairs = [(members[at], members[-1 - at]) for at in range(len(members) // 2)]
+        pairs = [pair for pair in pairs if min(pair) >= 0]
+        found += [pairs, [(receiver, sender) for sender, receiver in pairs]]
+        members.insert(1, members.pop())
+    return found
+
+
+def _seconds(group: Group, parts: list[bytes]) -> list[float]:
+    """How long an exchange takes for each member."""
     ready = np.zeros(1)
     collective(lambda: group.total(ready))
-    began = time.monotonic()
+    began = pace.clock()
     collective(lambda: group.exchange(parts))
-    return max(_floats(group, time.monotonic() - began))
+    return _floats(group, pace.clock() - began)
 
 
 def _floats(group: Group, mine: float) -> list[float]:
@@ -365,7 +384,12 @@ def _floats(group: Group, mine: float) -> list[float]:
 
 
 def rebalance(
-    shard: LocalShard, group: Group, speeds: Sequence[float], epochs: int, wanted: Callable[[], bool]
+    shard: LocalShard,
+    group: Group,
+    speeds: Sequence[float],
+    epochs: int,
+    wanted: Callable[[], bool],
+    overhead_s: float = 0.0,
 ) -> bool:
     """Plan where the samples should lie for what is left of the training, and move them if that pays.
 
@@ -375,6 +399,7 @@ def rebalance(
         speeds: Samples/s of each, as measured.
         epochs: That are left, the present one among them.
         wanted: Whether this worker knows of a change of the group, for which a transfer ends early.
+        overhead_s: Seconds that an epoch takes besides computing, as measured.
 
     Returns:
         Whether any sample moved; the same on all members.
@@ -389,7 +414,8 @@ def rebalance(
     mine = _Answer()
     if group.rank() == 0:
         try:
-            mine = _Answer(planned(declared, held, speeds, shard._links[1], max(size), epochs, shard.solver))
+            links = shard._links[1]
+            mine = _Answer(planned(declared, held, speeds, links, max(size), epochs, shard.solver, overhead_s))
         except BadRequest as refused:
             mine = _Answer(problem=str(refused))
     answer = msgspec.msgpack.decode(collective(lambda: group.broadcast(msgspec.msgpack.encode(mine))), type=_Answer)
@@ -414,13 +440,19 @@ def planned(
     sample_bytes: float,
     epochs: int,
     solver: str,
+    overhead_s: float = 0.0,
 ) -> Plan:
-    """The plan for what the members hold now."""
+    """The plan for what the members hold now. All wait for it, so `auto` is `greedy` where that can lose little."""
     hosts = []
     for one, count, speed in zip(declared, held, speeds, strict=True):
         storage = None if one.storage is None else max(one.storage, count)
         hosts.append(Host(one.origin, count, speed, storage, min(one.pinned, count)))
-    return solve(Instance(tuple(hosts), bandwidth, sample_bytes, max(1, epochs)), solver, budget_s=2.0)
+    instance = Instance(tuple(hosts), bandwidth, sample_bytes, max(1, epochs), overhead_s)
+    if solver == "auto":
+        quick = solve(instance, "greedy")
+        if quick.total_s * GREEDY_OFF < EXACT_S:
+            return quick
+    return solve(instance, solver, budget_s=EXACT_S)
 
 
 def transfer(

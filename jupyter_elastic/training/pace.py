@@ -7,8 +7,9 @@ members tell each other in the same steps, so all make the same plan of the same
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -26,26 +27,31 @@ DRIFT = 0.3
 class Pace:
     """The speeds of the present group. Counts only while a loop asks for it (`batches(..., balance=...)`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self.speeds: tuple[float, ...] | None = None
         """Samples/s of each rank when the shares were planned; None before that."""
         self.generation = 0
         """Counts the groups."""
         self.busy: tuple[float, ...] = ()
         """Seconds of its own that each rank took a turn, at the last look."""
+        self.waits: tuple[float, ...] = ()
+        """Seconds that each rank spent in collectives a turn, at the last look: in those, and waiting for others."""
         self.new_group()
 
     def new_group(self) -> None:
         """Another group has other members and other speeds."""
-        self.speeds, self.busy = None, ()
+        self.speeds, self.busy, self.waits = None, (), ()
         self.generation += 1
         self.turns = 0
         self._forget()
 
     def _forget(self) -> None:
-        self._own_s, self._samples, self._counted = 0.0, 0, 0
+        self._turns: list[tuple[float, float, int]] = []
+        """Of each turn since the last look, seconds of its own and of waiting, and samples."""
         self._since: float | None = None
         self._mark: float | None = None
+        self._waited_s = 0.0
 
     # --- this worker's own time
 
@@ -56,36 +62,34 @@ class Pace:
 
     def begin(self) -> None:
         """A turn begins: this worker's samples are about to be read."""
-        self._since, self._mark = time.monotonic(), None
+        self._since, self._mark, self._waited_s = self.clock(), None, 0.0
 
     def end(self, samples: int) -> None:
         """The turn is over, in which this worker computed so many samples."""
         if self._since is not None:
             if self.turns:
-                self._own_s += time.monotonic() - self._since
-                self._samples += samples
-                self._counted += 1
+                passed_s = self.clock() - self._since
+                self._turns.append((passed_s - self._waited_s, self._waited_s, samples))
             self._since = None
         self.turns += 1
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Around a collective: what passes in it is not this worker's own time."""
-        before = time.monotonic()
+        before = self.clock()
         try:
             yield
         finally:
-            if self._since is not None:
-                self._since += time.monotonic() - before
+            self._waited_s += self.clock() - before
 
     def mark(self) -> None:
         """A collective has begun beside the computation; the last one of a turn ends the computation."""
-        self._mark = time.monotonic()
+        self._mark = self.clock()
 
     def waited_since_mark(self) -> None:
         """What passed since the last mark was waiting."""
-        if self._since is not None and self._mark is not None:
-            self._since += time.monotonic() - self._mark
+        if self._mark is not None:
+            self._waited_s += self.clock() - self._mark
         self._mark = None
 
     # --- all workers'
@@ -96,23 +100,31 @@ class Pace:
         return self.turns in PROBES or (self.turns > PROBES[-1] and self.turns % EVERY == 0)
 
     def figures(self, rank: int, size: int) -> Array:
-        """What this worker has measured, with zeros for the other ranks: samples/s, own seconds a turn."""
-        figures = np.zeros((2, size))
-        if self._counted:
-            figures[:, rank] = self._samples / max(self._own_s, 1e-9), self._own_s / self._counted
+        """What this worker has measured, with zeros for the other ranks: samples/s, and seconds a turn of its own and
+        of waiting. Medians, for a turn in which something else had the processor says nothing of the next."""
+        figures = np.zeros((3, size))
+        if self._turns:
+            a_sample = statistics.median(own_s / samples for own_s, _, samples in self._turns)
+            own, waits, _ = zip(*self._turns, strict=True)
+            figures[:, rank] = 1 / max(a_sample, 1e-9), statistics.median(own), statistics.median(waits)
         self._forget()
         return figures
 
     def learn(self, figures: Array) -> bool:
         """Take the sum of all members' `figures`; whether these are other speeds, to plan by."""
-        speeds, busy = figures
+        speeds, busy, waits = figures
         if not speeds.all():  # somebody has measured nothing yet
             return False
-        self.busy = tuple(map(float, busy))
+        self.busy, self.waits = tuple(map(float, busy)), tuple(map(float, waits))
         if self.turns > PROBES[-1] and self.speeds is not None and not drifted(self.speeds, speeds):
             return False
         self.speeds = tuple(map(float, speeds))
         return True
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds that a turn takes besides computing: what whoever is last spends in collectives."""
+        return min(self.waits, default=0.0)
 
     def sizes(self, total: int) -> list[int] | None:
         """Each rank's samples of a global batch of `total`; None: nothing is known yet, so equal ones."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import math
 import os
 import pickle
 import sys
@@ -639,7 +640,7 @@ def iterate_local(
                 if state is not None:
                     _look(state, step, first)
                     context.begin_step()
-                    if moved := _rebalanced(shard, state):
+                    if moved := _rebalanced(shard, state, math.ceil(sum(held) / batch_size)):
                         break
                 some, at = ids[at : at + int(row[rank])], at + int(row[rank])
                 if not context.warming_up:
@@ -660,8 +661,11 @@ def iterate_local(
         state._leave()
 
 
-def _rebalanced(shard: LocalShard, state: State) -> bool:
-    """Whether samples have moved before this turn, because the speeds of the workers are known or are others now."""
+def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
+    """Whether samples have moved before this turn, because the speeds of the workers are known or are others now.
+
+    `steps` are those of an epoch.
+    """
     group = context.group
     if shard.solver == "none" or group is None or context.warming_up or group.size() == 1:
         return False
@@ -670,7 +674,7 @@ def _rebalanced(shard: LocalShard, state: State) -> bool:
         return False
     assert pace.speeds is not None
     epochs = 1 if context.epochs is None else context.epochs - int(state.epoch)
-    moved = local_shards.rebalance(shard, group, pace.speeds, epochs, state.wanted)
+    moved = local_shards.rebalance(shard, group, pace.speeds, epochs, state.wanted, pace.overhead_s * steps)
     if not moved:
         pace.begin()
     return moved

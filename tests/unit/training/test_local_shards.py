@@ -13,7 +13,7 @@ import pytest
 from jupyter_elastic import training
 from jupyter_elastic.training import local_shards
 from jupyter_elastic.training.group import PeerLost
-from jupyter_elastic.training.local_shards import LocalShard, agree, planned, rebalance, shares, transfer
+from jupyter_elastic.training.local_shards import LocalShard, agree, pairings, planned, rebalance, shares, transfer
 from jupyter_elastic.types import BALANCE
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -324,3 +324,26 @@ def test_a_tensorflow_data_set_is_read_once_and_an_endless_one_refused():
     assert [x.tolist() for x, _ in training.batches(shard, 5, shuffle=False)] == [[0, 1, 2, 3, 4]]
     with pytest.raises(BadRequest, match=r"\.take\(n\)"):
         training.shard(found.repeat(), balance="auto")
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_links_are_measured_each_once_and_no_member_with_two_at_a_time(size):
+    groups = pairings(size)
+    assert sorted(link for links in groups for link in links) == [
+        (a, b) for a in range(size) for b in range(size) if a != b
+    ]
+    assert all(len({member for link in links for member in link}) == 2 * len(links) for links in groups)
+    assert len(groups) == 2 * (size - 1 + size % 2)
+
+
+def test_all_wait_for_the_exact_solver_only_where_it_can_win_more_than_it_costs():
+    pytest.importorskip("scipy")
+    declared = [shard.declare() for shard in made(100, 10)]
+
+    def solver(epochs):
+        return planned(declared, [100, 10], [1.0, 1.0], ((0, 1e6), (1e6, 0)), 10, epochs, "auto", 5.0)
+
+    assert solver(1).solver == "greedy"
+    assert solver(1).without_s == 105.0
+    assert planned(declared, [100, 10], [1.0, 1.0], ((0, 1e6), (1e6, 0)), 10, 1, "ilp").solver == "ilp"
+    assert solver(1000).total_s == pytest.approx(60_000, rel=0.01)

@@ -7,7 +7,7 @@ import pytest
 
 from jupyter_elastic import training
 from jupyter_elastic.balance import SOLVERS
-from jupyter_elastic.training import data, pace
+from jupyter_elastic.training import data
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.pace import EVERY, PROBES, Pace
@@ -21,15 +21,13 @@ class Clock:
 
     now = 100.0
 
-    def monotonic(self):
+    def __call__(self):
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(pace, "time", made)
-    return made
+def clock():
+    return Clock()
 
 
 def told(paces):
@@ -47,7 +45,7 @@ def turn(one, clock, samples, own_s, waits_s=0.0):
 
 
 def test_shares_follow_the_time_that_is_a_workers_own(clock):
-    paces = [Pace(), Pace()]
+    paces = [Pace(clock), Pace(clock)]
     assert [one.sizes(90) for one in paces] == [None, None]
     for _ in range(PROBES[0]):
         turn(paces[0], clock, 45, 0.1, waits_s=0.1)
@@ -56,10 +54,21 @@ def test_shares_follow_the_time_that_is_a_workers_own(clock):
     assert told(paces) == [True, True]
     assert paces[0].sizes(90) == paces[1].sizes(90) == [60, 30]
     assert paces[0].busy == pytest.approx((0.1, 0.2))
+    assert paces[0].waits == pytest.approx((0.1, 0.0))
+    assert paces[1].overhead_s == 0.0
+
+
+def test_a_turn_in_which_another_process_had_the_processor_counts_for_nothing(clock):
+    paces = [Pace(clock), Pace(clock)]
+    for number in range(PROBES[1]):
+        turn(paces[0], clock, 45, 2.0 if number == 4 else 0.1)
+        turn(paces[1], clock, 45, 0.2)
+    told(paces)
+    assert paces[0].sizes(90) == [60, 30]
 
 
 def test_the_first_turn_of_a_group_is_not_counted(clock):
-    paces = [Pace(), Pace()]
+    paces = [Pace(clock), Pace(clock)]
     turn(paces[0], clock, 45, 5.0)
     turn(paces[1], clock, 45, 0.1)
     for one in paces * 2:
@@ -69,7 +78,7 @@ def test_the_first_turn_of_a_group_is_not_counted(clock):
 
 
 def test_after_the_probes_only_a_drift_makes_another_plan(clock):
-    paces = [Pace(), Pace()]
+    paces = [Pace(clock), Pace(clock)]
 
     def until_due(first_s):
         for _ in range(1000):
@@ -88,7 +97,7 @@ def test_after_the_probes_only_a_drift_makes_another_plan(clock):
 
 
 def test_a_collective_beside_the_computation_ends_with_its_last_bucket(clock):
-    one = Pace()
+    one = Pace(clock)
     turn(one, clock, 10, 0.1)
     one.begin()
     one.mark()
