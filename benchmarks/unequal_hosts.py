@@ -106,10 +106,8 @@ def trained(hosts: UnequalHosts, folder: Path, names: dict[str, Any], balance: s
     """What each rank found in a training on these hosts."""
 
     async def story() -> dict[int, Any]:
-        given = {**names, "balance": balance}
-        async with Bench(
-            Torch, folder, CELL, names=given, out=("found",), hosts=hosts.addresses(), min_slots=HOSTS, warm=False
-        ) as bench:
+        places = {"hosts": hosts.addresses(), "min_slots": HOSTS, "warm": False}
+        async with Bench(Torch, folder, CELL, names={**names, "balance": balance}, out=("found",), **places) as bench:
             await bench.launch(*(f"{name}:0" for name in hosts.rates))
             assert (await bench.ended(300)).outcome == "completed", bench.story()
             return {rank: of["found"] for rank, of in bench.results().items()}

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -20,17 +20,13 @@ from jupyter_elastic.balance.instance import Instance, read_instance
 from jupyter_elastic.balance.plan import Plan
 from jupyter_elastic.balance.simulate import simulate
 from jupyter_elastic.balance.solvers import SOLVERS, solve
+from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}\n{self.format_usage().strip()}")
 
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of `jupyter elastic balance`."""
-    found = _Parser(
+    found = ArgumentParser(
         prog="jupyter elastic balance",
         description="Plan which training samples move between unequal hosts, so that none keeps the rest waiting.",
     )

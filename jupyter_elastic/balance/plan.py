@@ -43,9 +43,9 @@ class Cost(msgspec.Struct, frozen=True):
 def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost:
     """What moving these amounts costs.
 
-    A synchronous epoch takes as long as its slowest host, and what it takes besides computing. A host sends to one host at a time and receives from one,
-    both at once; the transfer takes as long as the busiest sender or receiver, which a preemptive schedule attains
-    (Gonzalez and Sahni, *Open shop scheduling to minimize finish time*, 1976).
+    A synchronous epoch takes as long as its slowest host, and what it takes besides computing. A host sends to one host
+    at a time and receives from one, both at once; the transfer takes as long as the busiest sender or receiver, which a
+    preemptive schedule attains (Gonzalez and Sahni, *Open shop scheduling to minimize finish time*, 1976).
 
     Args:
         instance: the hosts and links.

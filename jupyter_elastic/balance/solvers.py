@@ -240,11 +240,7 @@ def _has_scipy() -> bool:
 
 
 def _linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> Amounts:
-    """Solve the program of this module's first lines.
-
-    Variables: one x for each link that may be used, then T, C and, overlapped, F. Without samples on it a host needs
-    none.
-    """
+    """Solve the program of this module's first lines."""
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -252,58 +248,21 @@ def _linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> 
         raise BadRequest(
             'this solver needs SciPy: pip install "jupyter-elastic[balance]"; the solver `greedy` does without'
         ) from None
-    hosts = range(len(instance.hosts))
-    links = [
-        (i, j)
-        for i in hosts
-        for j in hosts
-        if i != j and instance.movable(i) and (instance.room(j) or instance.movable(j)) and instance.bandwidth[i][j] > 0
-    ]
+    links = _links(instance)
     if not links:
         return {}
-    epoch, transfer, first = len(links), len(links) + 1, len(links) + 2
-    count = len(links) + (3 if when == "overlapped" else 2)
-    rows: list[dict[int, float]] = []
-    limits: list[float] = []
-
-    def at_most(row: dict[int, float], limit: float) -> None:
-        rows.append(row)
-        limits.append(limit)
-
-    for host in hosts:
-        one = instance.hosts[host]
-        out = [index for index, (sender, _) in enumerate(links) if sender == host]
-        into = [index for index, (_, receiver) in enumerate(links) if receiver == host]
-        balance = {**dict.fromkeys(into, 1.0), **dict.fromkeys(out, -1.0)}
-        at_most({**balance, epoch: -one.speed}, -one.samples)
-        if out:
-            at_most(dict.fromkeys(out, 1.0), instance.movable(host))
-        if one.storage is not None and into:
-            at_most(balance, instance.room(host))
-        for indices in (out, into):
-            if indices and instance.sample_bytes:
-                at_most({**{i: instance.seconds_a_sample(*links[i]) for i in indices}, transfer: -1.0}, 0.0)
-    goal = np.zeros(count)
-    if when == "overlapped":
-        goal[epoch], goal[first] = instance.epochs - 1, 1.0
-        at_most({epoch: 1.0, first: -1.0}, -instance.overhead_s)
-        at_most({transfer: 1.0, first: -1.0}, 0.0)
-    else:
-        goal[epoch], goal[transfer] = instance.epochs, 1.0
-    at, where, what = [], [], []
-    for index, row in enumerate(rows):
-        at += [index] * len(row)
-        where += list(row)
-        what += list(row.values())
-    kinds = np.zeros(count)
+    goal, rows, limits = _program(instance, when, links)
+    at = [index for index, row in enumerate(rows) for _ in row]
+    where = [variable for row in rows for variable in row]
+    what = [factor for row in rows for factor in row.values()]
+    kinds, most = np.zeros(len(goal)), np.full(len(goal), math.inf)
     kinds[: len(links)] = whole
-    most = np.full(count, math.inf)
     most[: len(links)] = [instance.movable(sender) for sender, _ in links]
     answer: Any = milp(
         goal,
         integrality=kinds,
         bounds=Bounds(0, most),
-        constraints=LinearConstraint(csr_array((what, (at, where)), shape=(len(rows), count)), -math.inf, limits),
+        constraints=LinearConstraint(csr_array((what, (at, where)), shape=(len(rows), len(goal))), -math.inf, limits),
         options={"time_limit": budget_s, "mip_rel_gap": GAP},
     )
     if answer.x is None:  # out of time before the first whole plan
@@ -313,6 +272,55 @@ def _linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> 
     }
     _empty_hosts_without_speed(instance, amounts)
     return {link: samples for link, samples in amounts.items() if samples}
+
+
+def _links(instance: Instance) -> list[tuple[int, int]]:
+    """Those over which samples may go."""
+    hosts = range(len(instance.hosts))
+    return [
+        (i, j)
+        for i in hosts
+        for j in hosts
+        if i != j and instance.movable(i) and (instance.room(j) or instance.movable(j)) and instance.bandwidth[i][j] > 0
+    ]
+
+
+def _program(
+    instance: Instance, when: When, links: list[tuple[int, int]]
+) -> tuple[Any, list[dict[int, float]], list[float]]:
+    """What is to be minimised, rows of factors by variable, and the most that each row may be.
+
+    Variables: one x for each link, then T, C and, overlapped, F. Without samples on it a host needs none.
+    """
+    epoch, transfer, first = len(links), len(links) + 1, len(links) + 2
+    rows: list[dict[int, float]] = []
+    limits: list[float] = []
+
+    def at_most(row: dict[int, float], limit: float) -> None:
+        rows.append(row)
+        limits.append(limit)
+
+    for number, host in enumerate(instance.hosts):
+        out = [index for index, (sender, _) in enumerate(links) if sender == number]
+        into = [index for index, (_, receiver) in enumerate(links) if receiver == number]
+        balance = {**dict.fromkeys(into, 1.0), **dict.fromkeys(out, -1.0)}
+        at_most({**balance, epoch: -host.speed}, -host.samples)
+        if out:
+            at_most(dict.fromkeys(out, 1.0), instance.movable(number))
+        if host.storage is not None and into:
+            at_most(balance, instance.room(number))
+        for indices in (out, into):
+            if indices and instance.sample_bytes:
+                at_most({**{i: instance.seconds_a_sample(*links[i]) for i in indices}, transfer: -1.0}, 0.0)
+    if when == "before":
+        goal = np.zeros(len(links) + 2)
+        goal[epoch], goal[transfer] = instance.epochs, 1.0
+        return goal, rows, limits
+    goal = np.zeros(len(links) + 3)
+    goal[epoch], goal[first] = instance.epochs - 1, 1.0
+    at_most({epoch: 1.0, first: -1.0}, -instance.overhead_s)
+    at_most({transfer: 1.0, first: -1.0}, 0.0)
+    return goal, rows, limits
 
 
 def _empty_hosts_without_speed(instance: Instance, amounts: dict[tuple[int, int], int]) -> None:

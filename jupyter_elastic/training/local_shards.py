@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import pickle
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

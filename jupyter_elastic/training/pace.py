@@ -100,8 +100,10 @@ class Pace:
         return self.turns in PROBES or (self.turns > PROBES[-1] and self.turns % EVERY == 0)
 
     def figures(self, rank: int, size: int) -> Array:
-        """What this worker has measured, with zeros for the other ranks: samples/s, and seconds a turn of its own and
-        of waiting. Medians, for a turn in which something else had the processor says nothing of the next."""
+        """What this worker has measured, with zeros for the others: samples/s, and seconds a turn, its own and not.
+
+        They are medians, for a turn in which another process had the processor says nothing of the next.
+        """
         figures = np.zeros((3, size))
         if self._turns:
             a_sample = statistics.median(own_s / samples for own_s, _, samples in self._turns)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,6 +21,7 @@ from jupyter_elastic.scheduler.sim import formats, metrics, recorded
 from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
 from jupyter_elastic.scheduler.sim.metrics import Run
 from jupyter_elastic.scheduler.sim.workload import Task, synthetic
+from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 PACE_S = 60.0
@@ -28,14 +29,9 @@ PACE_S = 60.0
 Tick = Callable[[int, int], None]
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}\n{self.format_usage().strip()}")
-
-
 def common_parser(program: str, description: str) -> argparse.ArgumentParser:
     """The arguments of every command that compares policies."""
-    found = _Parser(prog=program, description=description)
+    found = ArgumentParser(prog=program, description=description)
     add = found.add_argument
     add("--policy", required=True, metavar="P[,P...]", help="policies to compare, `default` among them")
     add("--opt", action="append", default=[], metavar="[P.]K=V", help="an option of a policy (of P only)")

@@ -7,27 +7,23 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from jupyter_elastic.scheduler.policies.scaling import FORMS, Choice, Fit, Point, choose, grid, learn
+from jupyter_elastic.types.arguments import ArgumentParser
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 MOST = 1000
 """Workers or servers of a grid."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadRequest(f"{message}\n{self.format_usage().strip()}")
-
-
 def parser() -> argparse.ArgumentParser:
     """The arguments of `jupyter elastic coach`."""
-    found = _Parser(
+    found = ArgumentParser(
         prog="jupyter elastic coach",
         description="Learn from measured epochs how many workers and servers train fastest.",
     )

@@ -198,3 +198,14 @@ def test_no_such_solver_no_budget_and_no_scipy(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(BadRequest, match=r"jupyter-elastic\[balance\]"):
         solve(one, "ilp")
     assert solve(one, "auto").solver == "greedy"
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("solver", ["greedy", "ilp"])
+def test_what_an_epoch_takes_besides_computing_is_counted_and_moves_nothing_more(solver: str, when: When) -> None:
+    plain = instance([900, 100], [10.0, 10.0])
+    slow_sum = instance([900, 100], [10.0, 10.0], overhead_s=7.0)
+    without, found = solve(plain, solver, when=when), solve(slow_sum, solver, when=when)
+    assert found.without_s == without.without_s + 5 * 7.0
+    assert found.epoch_s == pytest.approx(without.epoch_s + 7.0, rel=0.01)
+    assert found.total_s == pytest.approx(without.total_s + 5 * 7.0, rel=0.01)
