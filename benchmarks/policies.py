@@ -143,14 +143,17 @@ def decisions(rounds: int) -> list[dict[str, Any]]:
 class Pool:
     """A real daemon, and a submitter at its socket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         """Start it, with the default policy; nobody runs its jobs, so that what it decides stays on paper."""
+        options = options or ("--slots", str(SLOTS))
         os.environ[paths.DIR_VARIABLE] = str(folder)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jupyter_elastic.scheduler", "--slots", str(SLOTS)],
+            [sys.executable, "-m", "jupyter_elastic.scheduler", *options],
             stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         while (found := endpoints.living_daemon()) is None or found.pid != self.process.pid:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the daemon could not start with {' '.join(options)}")
             time.sleep(0.01)
         self._numbers = itertools.count()
         self._socket = zmq.Context.instance().socket(zmq.DEALER)

@@ -215,7 +215,7 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
 def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     """The hosts, if a pool can serve them; BadRequest for more than one: workers start where their agent is."""
     if len(hosts) > 1:
-        names = ", ".join(host.name for host in hosts)
+        names = ", ".join(host.name for host in hosts[:5]) + (", …" if len(hosts) > 5 else "")
         raise BadRequest(
             f"a source of slots names one machine, and these are {len(hosts)}: {names}. All workers would run where "
             "their user's agent is, whatever their slots say. Name one host; a personal pool gets others by "

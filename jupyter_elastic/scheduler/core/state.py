@@ -195,6 +195,7 @@ class State(Struct, kw_only=True):
     """Submits by their id: a repeated one is answered with the job it made."""
     hosts: tuple[Host, ...] = ()
     slots: dict[SlotId, SlotState] = field(default_factory=dict)
+    """In the order of the hosts, then those of lost hosts that are still held."""
     apart: bool = False
     """Whether there are slots for servers alone, so that servers take no others."""
     drains: tuple[Drain, ...] = ()
@@ -229,7 +230,8 @@ class State(Struct, kw_only=True):
         return self._usable(for_servers=True) if self.apart else None
 
     def _usable(self, *, for_servers: bool) -> int:
-        present = ((slot, self.slots[host.slot_id(slot.index)]) for host in self.hosts for slot in host.slots)
+        reported = (slot for host in self.hosts for slot in host.slots)
+        present = zip(reported, self.slots.values(), strict=False)
         return sum(not slot.out and not entry.vacated for slot, entry in present if slot.for_servers == for_servers)
 
     @property
@@ -286,11 +288,9 @@ class State(Struct, kw_only=True):
 
     def free(self, *, for_servers: bool = False) -> Iterator[tuple[str, SlotId]]:
         """(host, slot) of every free slot in the pool's order, either without those for servers alone or of those."""
-        for host in self.hosts:
-            for slot in host.slots:
-                slot_id = host.slot_id(slot.index)
-                if slot.for_servers == for_servers and self.slots[slot_id].free:
-                    yield host.name, slot_id
+        return (
+            (entry.host, slot) for slot, entry in self.slots.items() if entry.free and entry.for_servers == for_servers
+        )
 
     def hosts_of(self, slots: tuple[SlotId, ...]) -> list[str]:
         """The host of each slot."""

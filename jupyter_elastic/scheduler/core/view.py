@@ -7,6 +7,7 @@ nothing that a policy could not have learned from a journal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Literal
 
 from msgspec import convert
@@ -174,8 +175,9 @@ def job_view(job: Job) -> JobView:
 
 
 def _host_views(state: State) -> Iterable[HostView]:
+    entries = iter(state.slots.values())  # in the order of the hosts
     for host in state.hosts:
-        found = [state.slots[host.slot_id(slot.index)] for slot in host.slots if not slot.for_servers]
+        found = [entry for entry in islice(entries, len(host.slots)) if not entry.for_servers]
         yield HostView(
             name=host.name,
             capacity=sum(not entry.out and not entry.vacated for entry in found),
