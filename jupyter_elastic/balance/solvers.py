@@ -28,8 +28,8 @@ GAP = 1e-3
 """How far from the optimum, as a share of it, the exact solver may stop."""
 TARGETS, ROUNDS = 12, 3
 """How many epoch times the greedy plan tries in a round, and its rounds."""
-CHUNKS = 150
-"""Into how many parts it cuts what is to be moved."""
+CHUNKS_A_HOST, CHUNKS = 15, 150
+"""Into how many parts it cuts what is to be moved: so many for each host, and at most so many."""
 POWER = 6
 """How much more a busy host counts than an idle one when it chooses a link."""
 EXACT_HOSTS = 20
@@ -191,7 +191,7 @@ def _sent_for(instance: Instance, epoch_s: float, seconds: Any) -> Amounts:
         return {}
     quickest[~np.isfinite(quickest)] = 0.0
     scale = max(float((surplus * quickest).max()), 1e-12)
-    chunk = max(1, -(-int(surplus.sum()) // CHUNKS))
+    chunk = max(1, -(-int(surplus.sum()) // min(CHUNKS, CHUNKS_A_HOST * len(hosts))))
     sending, receiving = np.zeros(len(hosts)), np.zeros(len(hosts))
     amounts: dict[tuple[int, int], int] = {}
 

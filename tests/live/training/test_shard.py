@@ -22,8 +22,11 @@ import numpy as np, torch
 from jupyter_elastic import training
 from jupyter_elastic.training import local_shards
 from jupyter_elastic.training.context import context
+from jupyter_elastic.training.pace import pace
 
 local_shards.CHUNK = 2000                                   # several rounds
+clock = [0.0]                                               # speeds are what the cell says, however busy the machine is
+pace.clock = lambda: clock[0]
 who = int(os.environ["LOCAL_RANK"])
 rng = np.random.default_rng(who)
 numbers = np.arange(HELD[who]) + 1000 * who                 # each sample says whose it is
@@ -38,7 +41,7 @@ state = training.State(model=model, optimizer=optimizer)
 def train(state):
     for state.epoch in state.epochs(EPOCHS):
         for ids, x in training.batches(mine, 16):
-            time.sleep(0.01 * len(ids))                     # more than what a turn costs besides
+            clock[0] += 0.01 * len(ids)
             loss = (model(torch.from_numpy(x)) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -85,7 +88,7 @@ def test_samples_move_and_each_is_trained_once_an_epoch(engine, warm_workers, tm
     results = bench.results()
     held = [results[rank]["moved"][2] for rank in (0, 1)]
     assert sum(held) == sum(HELD.values())
-    assert held[1] > 2 * HELD[1], "equally fast workers train equally many"
+    assert abs(held[0] - held[1]) <= 2, "equally fast workers train equally many"
     assert results[0]["moved"][0] + results[1]["moved"][0] == results[0]["moved"][1] + results[1]["moved"][1] > 0
     assert results[0]["weights"] == results[1]["weights"]
 
