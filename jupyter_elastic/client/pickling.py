@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import linecache
 import pickle
+import re
 import types
 from collections.abc import Callable
 from typing import Any, cast
@@ -19,6 +22,7 @@ from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError
 
+_FRAME = re.compile(r'  File "(.*)", line (\d+), in ')
 _PLAIN = (int, float, str, bytes, bool, types.NoneType)
 
 
@@ -44,12 +48,24 @@ def outcome(result: Result) -> tuple[BaseException | None, Any]:
 
 
 def _exception(found: Raised) -> BaseException:
-    problem: BaseException = JobFailed(found.traceback or f"{found.type}: {found.message}")
+    text = _with_source(found.traceback)
+    problem: BaseException = JobFailed(text or f"{found.type}: {found.message}")
     if found.pickled:
         with contextlib.suppress(Exception):
             problem = pickle.loads(found.pickled)  # noqa: S301 - as above
-            problem.__cause__ = RemoteTraceback(found.traceback)
+            problem.__cause__ = RemoteTraceback(text)
     return problem
+
+
+def _with_source(traceback: str) -> str:
+    """A worker's traceback with the lines of cells, which only the kernel knows that ran them."""
+    lines = traceback.splitlines()
+    found = []
+    for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
+        found.append(line)
+        if (frame := _FRAME.match(line)) and not following.startswith("    "):
+            found += [f"    {source}"] if (source := linecache.getline(frame[1], int(frame[2])).strip()) else []
+    return "\n".join(found)
 
 
 def pickled_function(fn: Callable[..., Any]) -> bytes:

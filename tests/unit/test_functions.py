@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import threading
 from pathlib import Path
@@ -251,6 +252,13 @@ def test_an_exception_that_cannot_be_made_again_is_told_in_words() -> None:
 
     result = pickling.outcome(files.Result(0, ResultKind.RAISED, raised(Odd(1, 2))))
     assert "Odd: odd" in str(result[0])
+
+
+def test_lines_of_cells_stand_in_a_worker_s_traceback() -> None:
+    linecache.cache["/cells/7.py"] = (0, None, ["def f(x):\n", "    return 1 / x\n"], "/cells/7.py")
+    text = 'Traceback:\n  File "/cells/7.py", line 2, in f\n  File "/other.py", line 1, in g\n    g()\nOops'
+    given = pickling._with_source(text)
+    assert given == text.replace("in f\n", "in f\n    return 1 / x\n")
 
 
 def test_a_remote_function_is_called_here_too() -> None:
