@@ -21,6 +21,7 @@ from msgspec import Struct
 from jupyter_elastic.cli.commands import print_json
 from jupyter_elastic.client import Client
 from jupyter_elastic.forkserver import parents
+from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME
 from jupyter_elastic.platform import endpoints, paths, peer, private_files, processes
 from jupyter_elastic.platform.lock import Lock
@@ -34,9 +35,9 @@ DRIVER_S, GRACE_S = 30.0, 10.0
 STARTS = 500
 """How often, every 20 ms, it is tried to have nobody start an agent meanwhile."""
 HELP = (
-    "End this user's processes of the pool: daemon, agent and warm parents. Jobs that are not over would be ended too, "
-    "so that it refuses then, unless --force is given. The next cell starts what it needs again, and so does a "
-    "notebook in which a live view of the pool is open."
+    "End this user's processes of the pool: daemon, agent, sessions and warm parents. Jobs that are not over would be "
+    "ended too, so that it refuses then, unless --force is given. The next cell starts what it needs again, and so "
+    "does a notebook in which a live view of the pool is open."
 )
 
 
@@ -49,7 +50,7 @@ class Stopped(Struct, frozen=True, kw_only=True):
     """The jobs that had not ended: they were cancelled, or they are why nothing was stopped."""
     refused: bool = False
     ended: tuple[str, ...] = ()
-    """`daemon`, `agent`, `driver` or `warm parent`, with its pid."""
+    """`daemon`, `agent`, `driver`, `session's worker` or `warm parent`, with its pid."""
 
 
 def stop(runtime: Path, *, force: bool) -> Stopped:
@@ -62,6 +63,7 @@ def stop(runtime: Path, *, force: bool) -> Stopped:
         ("agent", lambda: [_agent(runtime)], GRACE_S),
         ("driver", lambda: _drivers(runtime), DRIVER_S),
         ("daemon", lambda: [daemon], GRACE_S),
+        ("session's worker", lambda: _session_workers(runtime), GRACE_S),
         ("warm parent", lambda: [parent.known for parent in parents.found(runtime)], GRACE_S),
     )
     there = [(what, known) for what, group, _ in steps for known in processes.living(group())]
@@ -173,6 +175,12 @@ def _drivers(runtime: Path) -> list[processes.ProcessId]:
             probe.connect(str(path))
             found.append(processes.identify(peer.peer_of(probe).pid))
     return found
+
+
+def _session_workers(runtime: Path) -> list[processes.ProcessId]:
+    """The workers that sessions keep."""
+    found = [(folder, folder.read()) for folder in sessions.listed(runtime)]
+    return [member.known for folder, session in found if session is not None for member in folder.members(session)]
 
 
 async def _end(known: Sequence[processes.ProcessId], grace_s: float) -> None:

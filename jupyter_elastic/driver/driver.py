@@ -306,7 +306,8 @@ class Driver:
     async def _finish(self) -> ExitReported:
         """End what the engine left, write the end, and let the agent take it."""
         assert self.reports.exit is not None
-        left = processes.living({*self._pids(), *(self._records.recorded or [])})
+        kept: frozenset[processes.ProcessId] = getattr(self._engine, "kept", frozenset)()  # a session's workers live on
+        left = processes.living({*self._pids(), *(self._records.recorded or [])} - kept)
         if left:
             log.warning("ending %d processes that the engine left", len(left))
             await processes.end(left, self._end_grace_s)

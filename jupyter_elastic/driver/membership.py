@@ -195,6 +195,8 @@ class Membership:
     """Whether the cell can regroup: hinted by its text at first, known once a worker waited at `run`."""
     resumable: bool = False
     """A change ends all workers and forks them anew: the cell goes on from a checkpoint of its own."""
+    kept: bool = False
+    """Nobody takes the place of a worker that is gone: it had variables that no other has."""
     restarts: int = 0
     commanded: tuple[SlotId, ...] = ()
     """The slots of the scheduler's command."""
@@ -328,7 +330,7 @@ class Membership:
             self._broken = 0
         if worker.slot in self._lost:
             self._member_died |= worker.round == self.round
-            return self._decide() if self.elastic or self.resumable else [GiveUp(name, "not elastic"), *self.end()]
+            return self._decide() if self._replaces or self.resumable else [GiveUp(name, "not elastic"), *self.end()]
         if self.resumable and not self.finishing:
             self.deaths = self.deaths + 1 if self._age < STEADY else 1
             if self.deaths > RESTARTS:
@@ -337,11 +339,11 @@ class Membership:
         self.deaths += 1
         self._member_died |= worker.round == self.round
         if worker.slot in self.wanted and not self.finishing:
-            if not self.elastic:
+            if not self._replaces:
                 return [GiveUp(name, "not elastic"), *self.end()]
             if self.deaths > DEATHS + 2 * len(self.wanted):
                 return [GiveUp(name, "too often"), *self.end()]
-        elif not self.elastic:
+        elif not self._replaces:
             return [GiveUp(name, "not elastic"), *self.end()]
         return self._decide()
 
@@ -370,6 +372,11 @@ class Membership:
         return actions
 
     # what may be asked
+
+    @property
+    def _replaces(self) -> bool:
+        """Whether the others go on when a worker is gone."""
+        return self.elastic and not self.kept
 
     @property
     def regroups(self) -> bool:

@@ -121,6 +121,9 @@ class GroupEngine(WorkersEngine):
         for name in self._group.members:
             self.send(name, messages.Broken(round=self._group.round))
 
+    def _free_waiting(self) -> None:
+        self._break_group()
+
     def left(self, member: Member, code: int | None) -> None:
         """Free the other members of its group, before anything else."""
         if member.name in self._group.members and self.machine.needs(member.name):

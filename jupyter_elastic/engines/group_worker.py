@@ -38,6 +38,13 @@ class GroupWorker:
     def install(self) -> None:
         """Make this process ready; as it is, there is nothing to do."""
 
+    def next_cell(self, host: Host) -> None:
+        """Be of the next cell's job: of no group yet."""
+        self.host = host
+        self.channel, self.session = host.channel, host.session
+        self.has_state = self.lost_a_peer = False
+        host.channel.on_left = host.session.on_left
+
     def rendezvous(self, point: RendezvousPoint) -> Go | Private:
         """Wait until the driver has the next group; a worker that is not in it ends here."""
         if self.lost_a_peer:

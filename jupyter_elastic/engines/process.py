@@ -22,6 +22,7 @@ class Process(WorkersEngine):
     """One attempt's independent workers."""
 
     name: ClassVar[str] = "process"
+    sessions: ClassVar[bool] = True
 
     @classmethod
     def claim(cls, cell: Cell) -> Claim | None:

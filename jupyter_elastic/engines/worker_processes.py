@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from jupyter_elastic.driver.hands import Hand, WorkerProcess
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, StackReport, Start, ToWorker
+from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Parked, StackReport, Start, ToWorker
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import ElasticError, ProtocolError
 
@@ -40,7 +40,9 @@ class Member:
     """Its cell runs."""
     done: bool = False
     doomed: bool = False
-    """It is to be killed as soon as it is there."""
+    """It is to be ended as soon as it is there."""
+    doomed_by: signal.Signals = signal.SIGKILL
+    """By this signal."""
     waiting_since: float = 0.0
     """When it last came to a rendezvous."""
     was_member: bool = False
@@ -68,6 +70,10 @@ class Owner(Protocol):
 
     def received(self, member: Member, message: FromWorker) -> None:
         """A worker has sent a message."""
+        ...
+
+    def parked(self, member: Member) -> None:
+        """A worker's part in the cell is over, and it stays for its session: its stream ends now."""
         ...
 
     def unreadable(self, member: Member, problem: ProtocolError) -> None:
@@ -140,7 +146,7 @@ class WorkerProcesses:
             await asyncio.wait(set(self._clearing))
 
     def _signal(self, member: Member, number: signal.Signals) -> None:
-        member.doomed = True
+        member.doomed, member.doomed_by = True, number
         if member.process is not None:
             member.process.send(number)
 
@@ -153,7 +159,7 @@ class WorkerProcesses:
             return
         member.process = process
         if member.doomed:
-            process.send(signal.SIGKILL)
+            process.send(member.doomed_by)
         reader, member.writer = await asyncio.open_connection(sock=ours)
         listening = self._spawn_task(self._listen(member, reader))
         code = await process.ended()
@@ -171,7 +177,10 @@ class WorkerProcesses:
         """Take a worker's messages. One that sends what can't be read is killed: nothing after it could be trusted."""
         try:
             while (message := await FROM_WORKER.read(reader)) is not None:
-                self._owner.received(member, message)
+                if isinstance(message, Parked):
+                    self._owner.parked(member)
+                else:
+                    self._owner.received(member, message)
         except ProtocolError as problem:
             self.kill(member.name)
             self._owner.unreadable(member, problem)

@@ -24,6 +24,7 @@ from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action, Membership
 from jupyter_elastic.driver.remote_hand import Setting, installed
+from jupyter_elastic.driver.session import CellOfSession, SessionWorker
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines import cell_text, deaths
 from jupyter_elastic.engines.commit_flusher import CommitFlusher
@@ -49,7 +50,7 @@ from jupyter_elastic.types import (
     RunningReported,
     SlotId,
 )
-from jupyter_elastic.types.errors import ElasticError, ProtocolError
+from jupyter_elastic.types.errors import ElasticError, EngineError, ProtocolError
 from jupyter_elastic.worker import environment
 
 Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
@@ -64,6 +65,8 @@ CAUSE_S = 1.0
 TAKEN_S = 5.0
 """How long after a host failed the daemon may take to take its slots from a job that has not begun."""
 CANCEL: Ladder = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
+INTERRUPT: Ladder = ((signal.SIGINT, 5.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.0))
+"""For the workers of a session, which are to live on with their variables."""
 FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
 KILL: Ladder = ((signal.SIGKILL, 0.0),)
 
@@ -87,6 +90,8 @@ class WorkersEngine:
     """Whether every change and every death ends all workers and starts them anew, as `--resumable` has it."""
     resumable: ClassVar[bool] = True
     """Whether it can end all workers at a change and start them anew (`--resumable`)."""
+    sessions: ClassVar[bool] = False
+    """Whether its workers can stay for a session; its worker half is a `worker.plugin.StayingPlugin` then."""
     grace_s: ClassVar[float] = 10.0
     """How long the workers have to save and leave when the job is preempted."""
 
@@ -119,6 +124,8 @@ class WorkersEngine:
         self._servers: list[socket.socket] = []
         """Hold a port for each worker, where TensorFlow's own strategy wants them."""
         self._cell = cell_text.Cell()
+        self._session: CellOfSession | None = None
+        """Of a cell whose workers stay when it is over."""
         self._devices: dict[SlotId, str] = {}
         self._environment: dict[str, str] = {}
         self._oom_kills: float = math.inf
@@ -175,6 +182,9 @@ class WorkersEngine:
             kept_for=payload.kernel,
         )
         self.hosts = self._make_hosts(payload)
+        if payload.session is not None and (why := self._open_session(payload, slots)):
+            self._end("failed", why)
+            return
         if apart := self._apart(slots):
             self._end("failed", f"workers of this cell find each other on one host only, and {apart[0]} is on another "
                       f"than {slots[0]}: ask for fewer slots, or let the group be formed by training.run")  # fmt: skip
@@ -223,7 +233,9 @@ class WorkersEngine:
         if self._over or self._stopping == how or (self._stopping and how == "preempt"):
             return
         self._stopping, self._reaching = how, False
-        if how == "preempt":
+        if self._session is not None:
+            self._spawn_task(self._end_workers(INTERRUPT))
+        elif how == "preempt":
             self._leave()
             self._spawn_task(self._end_workers(KILL, after_s=self.grace_s))
         else:
@@ -233,6 +245,10 @@ class WorkersEngine:
     def pids(self) -> list[processes.ProcessId]:
         """Every worker's (pid, start time)."""
         return self.workers.pids()
+
+    def kept(self) -> frozenset[processes.ProcessId]:
+        """Workers of a session, which stay when the attempt is over."""
+        return frozenset() if self._session is None else frozenset(self._session.kept)
 
     def waits(self) -> str:
         """A sentence that says which ranks wait for which; empty while none does."""
@@ -318,7 +334,10 @@ class WorkersEngine:
         near = self._on_host(fork.slot)
         local_rank = environment.smallest_free({other.local_rank for other in near})
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
-        self.workers.start(member, self.hosts.of(fork.slot), lambda: self._order(member, fork.size))
+        hand = self.hosts.of(fork.slot)
+        if self._session is not None:
+            hand = self._session.hand(member.rank, hand)
+        self.workers.start(member, hand, lambda: self._order(member, fork.size))
 
     def _on_host(self, slot: SlotId) -> list[Member]:
         """The members on the slot's host."""
@@ -344,6 +363,7 @@ class WorkersEngine:
             slot=member.slot,
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
+            session=str(self._session.folder.path) if self._session is not None else "",
             env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, size)},
         )
 
@@ -409,6 +429,8 @@ class WorkersEngine:
         match message:
             case messages.Started(stack=stack):
                 member.running, member.stack_file = True, stack
+                if self._session is not None:
+                    self._session.began = True
                 self._maybe_running()
             case messages.Progress(progress=progress):
                 self._is_running()
@@ -423,19 +445,28 @@ class WorkersEngine:
                 self._through[member.name] = member.rank
                 self._spawn_task(self._kill_late(member))
                 self._do(self.machine.done(member.name))
-            case messages.Failed(broken_group=True) if self.machine.elastic:
+            case messages.Failed(broken_group=True) if self.machine.elastic and self._session is None:
                 pass  # it comes back from the last commit
             case messages.Failed(echo=echo):
                 self._fail(Weight.BROKEN_GROUP if echo else Weight.RAISED, _raised(message))
-            case messages.Interrupted() if not self._stopping:  # nobody has interrupted it: its own cell has
+            case messages.Interrupted() if not (
+                self._stopping or member.doomed
+            ):  # nobody has interrupted it: its own cell has
                 self._fail(Weight.RAISED, _raised(message))
             case messages.Interrupted():
                 pass
             case _:
                 self._received(member, message)
 
+    def parked(self, member: Member) -> None:
+        """Take note that a worker is through with this cell, and stays."""
+        if self._session is not None:
+            self._session.parked(member.process)
+
     def left(self, member: Member, code: int | None) -> None:
-        """Take note that a worker's process is gone."""
+        """Take note that a worker's process is gone, or through with the cell and kept."""
+        if self._session is not None and not (isinstance(member.process, SessionWorker) and member.process.parked):
+            self._session.lose(self._death(member, code)[1].message + f", in the cell of job {self.context.job}")
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
         if member.newcomer:
             newcomer_output.merge(self.context.folder, member.name, None if member.doomed else member.rank)
@@ -512,12 +543,14 @@ class WorkersEngine:
         while self._failures and not self._failures.explained and time.monotonic() < until:  # noqa: ASYNC110 - many ways to end
             await asyncio.sleep(COLLECT_S / 10)
         if self._failures:  # else a death was the cause, and a restart the answer
-            await self._end_workers(FAIL)
+            await self._end_workers(FAIL if self._session is None else INTERRUPT)
 
     # --- the end
 
     async def _end_workers(self, ladder: Ladder, *, after_s: float = 0.0) -> None:
         await asyncio.sleep(after_s)
+        if self._session is not None:
+            self._free_waiting()
         self._do(self.machine.end())
         await self.workers.end(ladder)
 
@@ -528,6 +561,9 @@ class WorkersEngine:
 
     async def _finish(self) -> None:
         cause = self._failures.cause(self._through.values()) if self._failures else None
+        lost = await asyncio.to_thread(self._session.close) if self._session is not None else ""
+        if cause is not None and lost and lost not in cause.message:
+            cause = msgspec.structs.replace(cause, message=f"{cause.message}; {lost}", others=(*cause.others, lost))
         if cause is not None and not self._stopping:
             failure.write(self.context.folder, cause)
         outcome, reason = self._outcome(cause)
@@ -537,13 +573,15 @@ class WorkersEngine:
         if self._releasing:
             await asyncio.wait(self._releasing)
         await self.hosts.close()
-        self._end(outcome, reason)
+        self._end(outcome, reason or lost)
 
     def _outcome(self, cause: Failure | None) -> tuple[Outcome, str]:
         if self._stopping == "time limit":
             return "failed", "the job ran longer than its time limit"
         if self._stopping == "cancel":
             return "cancelled", ""
+        if self._session is not None and self._stopping == "preempt":
+            return "failed", "the pool took its slots, and a session's cell is never run twice; the variables are kept"
         if cause is not None:
             return "failed", cause.reason
         if self._without_hosts and not self._through:
@@ -660,6 +698,25 @@ class WorkersEngine:
         if self.spans_hosts and not by_themselves:
             return ()
         return tuple(slot for slot in slots if host_of(slot) != host_of(slots[0]) and self.context.hosts)
+
+    def _open_session(self, payload: Payload, slots: tuple[SlotId, ...]) -> str:
+        """Find or make the session of the cell; what is wrong, empty when nothing is."""
+        assert payload.session is not None
+        if self.context.shared or any(self._devices.get(slot) for slot in slots):
+            return "sessions are for personal pools of CPU slots so far: run the cell without --session"
+        if any(self.hosts.remote(slot) is not None for slot in slots):
+            return f"a session's workers are on this host, and {', '.join(slots)} are not: ask for fewer slots"
+        session = CellOfSession(payload.session, self.context.job, self.context.folder)
+        try:
+            session.open(size=len(slots), engine=self.name, python=self.context.python, kernel=payload.kernel)
+        except EngineError as problem:
+            return str(problem)
+        self._session = session
+        self.machine.kept = True
+        return ""
+
+    def _free_waiting(self) -> None:
+        """Let nobody wait for a member that is interrupted."""
 
     def _make_hosts(self, payload: Payload) -> Hosts:
         setting = Setting(

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from jupyter_elastic.jobfiles import captures
 from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.sessions import SessionRequest
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.types.errors import PackagingError
 
@@ -57,6 +58,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """By file name of captured functions: the name that people know it by, and its text, for tracebacks."""
     argv: tuple[str, ...] = ()
     """Of a script, its `sys.argv`; empty for a cell."""
+    session: SessionRequest | None = None
+    """The session whose workers it runs in; None: in workers of its own."""
 
 
 def read_payload(folder: Path) -> Payload:

@@ -10,7 +10,7 @@ import linecache
 import os
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rich.filesize import decimal as human
 
 from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
 from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
+from jupyter_elastic.jobfiles.sessions import SessionRequest
 from jupyter_elastic.kernel import analysis
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types.errors import PackagingError
@@ -82,6 +83,8 @@ def package(
     env: Mapping[str, str] | None = None,
     seed: int | None = None,
     labels: Mapping[str, str] | None = None,
+    session: SessionRequest | None = None,
+    kept: Collection[str] = (),
 ) -> Package:
     """Package a cell that was written against `namespace`.
 
@@ -95,6 +98,8 @@ def package(
         env: Variables of the workers, beside those of `environment`.
         seed: Of rank 0's random numbers; None: each worker has its own.
         labels: What people call the files in which the notebook's functions were written.
+        session: Which session the cell is for.
+        kept: Names that the session has; unless `capture` names them, they stay as they are there.
 
     Raises:
         PackagingError: A name can't travel, or the cell never sets one of `out`; the message says what to do.
@@ -102,12 +107,18 @@ def package(
     out = tuple(dict.fromkeys(out))
     cell = analysis.read(source, filename=filename, first_line=first_line)
     notes = list(cell.notes)
-    wanted = _closure(_known(cell.needs, namespace) if capture is None else _asked_for(capture, namespace), namespace)
+    if capture is None:
+        there = {name: value for name, value in namespace.items() if name not in kept}
+        wanted = _closure(_known(cell.needs, there), namespace)
+        if own := sorted(set(_known(cell.needs, namespace)) - there.keys()):
+            notes.append(f"the session's own {', '.join(own)}, not the notebook's; --in replaces what is there")
+    else:
+        wanted = _closure(_asked_for(capture, namespace), namespace)
     # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
     doubtful = cell.sets if capture is None else frozenset()
     captured, values = _capture(wanted, namespace, doubtful, notes)
     missing = [name for name in out if name not in cell.sets and name not in values]
-    if missing and not cell.open_ended:
+    if missing and not cell.open_ended and session is None:
         raise PackagingError(
             f"--out {missing[0]}: the cell never sets `{missing[0]}`. Set it in the cell, or correct the name."
         )
@@ -132,6 +143,7 @@ def package(
         sources=_sources(values, namespace, labels or {}),
         kernel=processes.this_process(),
         seed=seed,
+        session=session,
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 

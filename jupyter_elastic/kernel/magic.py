@@ -23,8 +23,10 @@ from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.environment import environment
 from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
+from jupyter_elastic.kernel.session_options import fitted, session_request
 from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
@@ -97,7 +99,7 @@ class ElasticMagics(Magics):
         if {"--help", "-h"} & set(line.split()):
             print(distribute_line.__doc__)  # noqa: T201
             return None
-        options = parse(line, os.environ)
+        options = fitted(parse(line, os.environ))
         package = self._package(options, cell)
         choice = choose_engine(package.payload, options)
         for note in report(package, options, choice):
@@ -150,6 +152,8 @@ class ElasticMagics(Magics):
             env=options.env,
             seed=options.seed,
             labels={name: f"<In[{number}]>" for name, number in _cells(self.shell).items()},
+            session=session_request(options),
+            kept=SessionFolder(options.session).names() if options.session else (),
         )
 
     def _run(self, options: Options, package: capture.Package, choice: Choice) -> Any:

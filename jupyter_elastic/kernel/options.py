@@ -23,6 +23,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from msgspec import field
 
 from jupyter_elastic.client.job import slot_range
+from jupyter_elastic.jobfiles.sessions import NAME
 from jupyter_elastic.types import BALANCE, BALANCES, LOGICAL_WORKERS, JobRequest
 from jupyter_elastic.types.errors import BadRequest
 
@@ -31,7 +32,10 @@ MOST_SERVERS = 100_000
 MOST_SIZES = 1_000
 """As many as the daemon takes."""
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
-_OF_NOTEBOOKS = {"capture": None, "out": None, "no_capture": True, "handle": None, "block": False}
+_OF_NOTEBOOKS = {
+    "capture": None, "out": None, "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
+    "outlive": False, "idle_s": None,
+}  # fmt: skip
 """Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
 """NumPy takes 32 bits, and the rank is added."""
@@ -55,11 +59,24 @@ class Options(JobRequest, frozen=True, kw_only=True):
     """The cell loads a checkpoint of its own: a change of size ends all workers and starts them anew."""
     dry_run: bool = False
     seed: int | None = None
+    session: str = ""
+    """The session whose workers it runs in; empty: workers of its own."""
+    respawn: bool = False
+    outlive: bool = False
+    idle_s: float | None = None
+    sized: bool = False
+    """Whether a size was asked for beside the session."""
 
 
 def _name(name: str) -> str:
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ArgumentTypeError(f"{name}: that is no Python name")
+    return name
+
+
+def _session(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ArgumentTypeError(f"{name}: a session's name has up to 32 letters, digits, `_`, `-` and `.`")
     return name
 
 
@@ -181,6 +198,19 @@ def servers_from(text: str) -> tuple[int, int]:
     help="For training.batches where workers are not equally fast: auto gives each a share of the batch by its "
     "measured speed. Default: none, equal shares.",
 )
+@argument(
+    "--session",
+    type=_session,
+    metavar="NAME",
+    help="Run in the session's workers, which keep their variables from cell to cell; the first cell that names it "
+    "makes them. Slots are held only while a cell runs.",
+)
+@argument("--respawn", action="store_true", help="Make the session's workers anew if they are gone.")
+@argument("--outlive", action="store_true", help="A new session's workers stay when this kernel ends.")
+@argument(
+    "--idle", dest="idle_s", type=_seconds, metavar="TIME",
+    help="A new session's workers end when no cell comes for so long. Default: 1h.",
+)  # fmt: skip
 @argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
 def distribute_line(line: str) -> None:
     """Run this cell on leased slots of the shared pool.
@@ -263,6 +293,7 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
             "--interactive and --detach contradict each other: a job is interactive because somebody waits for it; "
             "give one of them"
         )
+    _check_session(given, low, high)
     if given.detach and given.block:
         raise BadRequest("--detach and --block contradict each other: give one of them")
     if len(given.name) > 200:
@@ -290,12 +321,25 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         "out": tuple(dict.fromkeys(given.out or ())),
         "max_time_s": given.max_time,
         "estimate_s": given.estimate,
-        "preemptible": not given.no_preempt,
+        "preemptible": not (given.no_preempt or given.session),
+        "session": given.session or "",
+        "sized": bool(given.session and (given.gpus or sizes)),
         "env": _environment(given.env, environ) | logical | balance,
         "deadline_at": None if given.deadline is None else deadline_from(given.deadline, now),
     }
     plain = {name: value for name, value in vars(given).items() if name in Options.__struct_fields__}
     return Options(**plain | checked)
+
+
+def _check_session(given: argparse.Namespace, low: int, high: int) -> None:
+    if not given.session:
+        for option, value in (("--respawn", given.respawn), ("--outlive", given.outlive), ("--idle", given.idle_s)):
+            if value:
+                raise BadRequest(f"{option} is about a session: name it with --session, or leave {option} out")
+    elif low != high or given.sizes:
+        raise BadRequest("--session: a session has a fixed number of workers so far; write --gpus N")
+    elif given.resumable or given.servers:
+        raise BadRequest("--session and --resumable or --servers contradict each other: its workers are kept")
 
 
 def policy_line(line: str) -> tuple[str, bool, dict[str, Any]]:

@@ -24,7 +24,9 @@ from rich.filesize import decimal as human
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
 from jupyter_elastic.engines.cell_text import Claim, read_cell, uses_library
+from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
+from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.platform import paths, plugins
@@ -67,6 +69,7 @@ def submit(
             engine_reason=choice.why,
             notebook=notebook,
             cell=cell,
+            session=options.session,
             **{asked: getattr(options, asked) for asked in JobRequest.__struct_fields__},
         )
         try:
@@ -99,7 +102,10 @@ def interrupted(job: Job, view: Any = None, where: str = "in the notebook") -> J
     freed = (
         f"its {held} {unit}s are free again" if held > 1 else f"its {unit} is free again" if held else "it held none"
     )
-    return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}")
+    lost = ""
+    if job.info.spec.session and (folder := SessionFolder(job.info.spec.session)).ended() is not None:
+        lost = f"; {sessions.gone(folder)}"
+    return JobCancelled(f"interrupted: job {job.id} is cancelled; {freed}{lost}")
 
 
 class Choice(NamedTuple):
@@ -113,7 +119,7 @@ class Choice(NamedTuple):
 def choose_engine(payload: Payload, options: Options) -> Choice:
     """The engine asked for, else the one that claims the cell most; BadRequest when it lacks something here."""
     found = claims(payload)
-    choice = Choice(options.engine) if options.engine else _best(found)
+    choice = Choice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
     for name, claim in found.items():
         if claim.only and name != choice.engine and options.max_slots > 1:
             raise BadRequest(
@@ -121,7 +127,7 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
                 "on another each would train by itself, in silence. Leave `--engine` out, or take `--gpus 1`."
             )
     try:
-        check_engine(choice.engine, resumable=options.resumable, servers=options.max_servers)
+        check_engine(choice.engine, resumable=options.resumable, servers=options.max_servers, session=options.session)
     except BadRequest as problem:
         raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
     return choice
@@ -137,6 +143,19 @@ def _best(found: dict[str, Claim]) -> Choice:
         raise BadRequest("no engine can run this cell; `jupyter elastic doctor` says what is installed")
     best = max(found, key=lambda name: found[name].fit)
     return Choice(best, found[best].why)
+
+
+def _for_session(found: dict[str, Claim]) -> Choice:
+    """The engine of a session: a later cell may train, so one that forms groups is taken where there is one."""
+    choice = _best(found)
+    engine = plugins.load(_engines()[choice.engine])
+    if getattr(engine, "forms_groups", False):
+        return choice
+    for name in ("torch", "horovod"):
+        other = plugins.load(_engines()[name]) if name in _engines() else None
+        if other is not None and getattr(other, "sessions", False) and not other.missing():
+            return Choice(name, "later cells of the session may train")
+    return choice
 
 
 def claims(payload: Payload) -> dict[str, Claim]:
@@ -187,7 +206,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def check_engine(name: str, *, resumable: bool = False, servers: int = 0) -> None:
+def check_engine(name: str, *, resumable: bool = False, servers: int = 0, session: str = "") -> None:
     """BadRequest when there is no such engine, when it lacks something here, or can't do what is asked of it."""
     if name not in _engines():
         _engines.cache_clear()  # installed a moment ago?
@@ -203,6 +222,11 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0) -> Non
         raise BadRequest(
             f"--resumable: the engine {name} can't end its workers and start them anew; leave --resumable out, or "
             "name another with --engine. Nothing was queued."
+        )
+    if session and not getattr(engine, "sessions", False):
+        raise BadRequest(
+            f"--session: the engine {name} can't keep its workers between cells; leave --session out, or name another "
+            "with --engine. Nothing was queued."
         )
     takes = getattr(engine, "takes_servers", False)
     if servers and not takes:

@@ -3,7 +3,8 @@
 A worker's life: the driver sends `Start`; the worker answers `Started`, runs the cell, sends `Progress` and `Committed`
 as they come, and at the end `Done`, `Failed` or `Interrupted`. In engines with a process group it says `Ready` at each
 rendezvous, is answered by `Go`, `Private` or `Removed`, and says `Joined` when the group has formed. A worker of the
-engine `functions` gets `RunCalls` again and again, and answers each by `CallsRan`. Pure.
+engine `functions` gets `RunCalls` again and again, and answers each by `CallsRan`. A worker of a session says `Parked`
+when all that is its job's is over, and finds the next job's `Start` on a connection of its own. Pure.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class Start(_Message, frozen=True, kw_only=True):
     newcomer: bool = False
     """There is a group already: what it prints is kept apart until it has joined."""
     env: dict[str, str] = {}
+    session: str = ""
+    """The folder of the session in which this worker stays when the cell is over; empty: it leaves."""
 
 
 class Go(_Message, frozen=True, kw_only=True):
@@ -167,6 +170,10 @@ class Interrupted(_Message, frozen=True, kw_only=True):
     traceback: str
 
 
+class Parked(_Message, frozen=True, kw_only=True):
+    """The cell is over, however it ended, and this worker stays for the next one of its session."""
+
+
 class CallsRan(_Message, frozen=True, kw_only=True):
     """The worker is through with these calls, and what came of them is on disk."""
 
@@ -253,6 +260,7 @@ FromWorker: TypeAlias = (
     | Done
     | Failed
     | Interrupted
+    | Parked
     | CallsRan
     | GaveBack
     | StackReport

@@ -167,6 +167,8 @@ class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     group: Annotated[str, Meta(max_length=200)] = ""
     notebook: Path = ""
     cell: Annotated[str, Meta(max_length=200)] = ""
+    session: Annotated[str, Meta(max_length=32)] = ""
+    """Its owner's session, of which one cell runs at a time, in the order of their submits; empty: none."""
 
 
 class AgentPlace(Record, frozen=True, kw_only=True):

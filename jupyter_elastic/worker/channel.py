@@ -30,6 +30,20 @@ ORPHANED = 77
 """Exit code of a worker whose driver is gone."""
 
 
+_open: set[int] = set()
+"""Descriptors of the streams that this process has now."""
+
+
+def _close_inherited() -> None:
+    """In what the cell forks (a DataLoader's workers): a stream's end is to say that this worker is gone."""
+    for descriptor in _open:
+        os.close(descriptor)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
 def _leave() -> None:
     """Exit, and end what the cell has started: there may be nobody who could end it later."""
     processes.end_children()
@@ -59,17 +73,27 @@ class DriverChannel:
         """There are calls of functions for this worker, or it is to give some back."""
         self.on_end: Callable[[], object] = _leave
         """The driver is gone."""
-        # What the cell forks (a DataLoader's workers) is not to hold the stream: its end says that this worker is gone.
-        os.register_at_fork(after_in_child=lambda: os.close(connected.detach()))
-        self._listens = False
+        _open.add(connected.fileno())
+        self._listening: threading.Thread | None = None
         self._sending = threading.Lock()
         self._answers: queue.SimpleQueue[Go | Private | Removed] = queue.SimpleQueue()
 
     def listen(self) -> None:
         """Take the driver's messages from now on, on a thread: when the driver is gone, so is this worker."""
-        if not self._listens:
-            self._listens = True
-            threading.Thread(target=self._listen, name="elastic-driver", daemon=True).start()
+        if self._listening is None:
+            self._listening = threading.Thread(target=self._listen, name="elastic-driver", daemon=True)
+            self._listening.start()
+
+    def close(self) -> None:
+        """End the stream, for this worker stays for its session: nothing is said or heard any more."""
+        self.on_end = lambda: None
+        _open.discard(self._socket.fileno())
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._listening is not None:
+            self._listening.join()
+        self._stream.close()
+        self._socket.close()
 
     def send(self, message: FromWorker) -> None:
         """Send a message; a driver that is gone is the listening thread's business."""

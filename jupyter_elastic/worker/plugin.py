@@ -48,6 +48,14 @@ class WorkerPlugin(Protocol):
         ...
 
 
+class StayingPlugin(WorkerPlugin, Protocol):
+    """That of an engine whose workers can stay for a session (`WorkersEngine.sessions`)."""
+
+    def next_cell(self, host: Host) -> None:
+        """The worker has stayed, and another cell is to run, of another job."""
+        ...
+
+
 def installed() -> list[type[WorkerPlugin]]:
     """The worker halves of all engines that can be loaded here; what is wrong with another is said where it is used."""
     found = []

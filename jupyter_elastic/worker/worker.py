@@ -1,8 +1,10 @@
 """In each rank: restore the names, run the cell, write what it prints, what it gives and how it failed.
 
+A worker of a session stays when its cell is over, and runs the session's next one in the same namespace.
+
 A worker is forked from a forkserver or started as `python -m jupyter_elastic.worker.worker --fd N`; all it has is its
 end of the driver's stream, whose first message says what to run. Knows the payload and the job's folder; must not know
-slots' meaning or the daemon. It never returns: a worker ends with `os._exit`.
+slots' meaning or the daemon.
 
 Exit codes: 0 the cell is through, or the worker was removed; 1 the cell failed; 75 its group broke; 77 its driver is
 gone; 130 interrupted.
@@ -28,7 +30,7 @@ import traceback
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import cloudpickle
 
@@ -44,6 +46,7 @@ from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.worker import display, environment, late_variables, plugin, seeds, slot_agent
 from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
 from jupyter_elastic.worker.display_recorder import recorder
+from jupyter_elastic.worker.parking import Interrupts, Parking
 from jupyter_elastic.worker.stacks import Watch
 
 FAILED = 1
@@ -102,27 +105,63 @@ class Output:
 
 
 class Worker:
-    """One run of the cell."""
+    """One run of the cell; of a session's worker, one after the other."""
 
     def __init__(self, channel: DriverChannel) -> None:
-        order = channel.start
-        self._channel = channel
-        self._folder = Path(order.folder)
-        self._rank = order.rank
-        self._size = order.size
         self._namespace: dict[str, Any] = {}
         self._owned: frozenset[str] = frozenset()
         self._cell = ""
         """The name of the cell's own lines."""
         self._labels: dict[str, str] = {}
         """Names of other cells' lines -> how people call them."""
+        self._plugin: plugin.WorkerPlugin | None = None
+        self._prepared = False
+        self._interrupts = Interrupts()
+        self._take(channel)
+        session = self._order.session
+        self._parking = Parking(Path(session), self._rank, self._interrupts.forget) if session else None
+        if self._parking is not None:
+            self._interrupts.install()
+
+    def _take(self, channel: DriverChannel) -> None:
+        """Be of the attempt that this is the channel of."""
+        order = channel.start
+        self._channel = channel
+        self._folder = Path(order.folder)
+        self._rank = order.rank
+        self._size = order.size
         self._output = Output(self._folder)
         self._session = WorkerSession(channel, order.engine, self._folder)
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
 
+    def live(self) -> None:
+        """Run the cell, and in a session all that follow it; comes back when no further one will come."""
+        self.run()
+        while self._parking is not None:
+            self._park()
+            found = self._parking.wait()
+            if isinstance(found, str):
+                self._parking.folder.end(found)
+                _leave(0)
+            self._interrupts.install()
+            self._take(DriverChannel(found))
+            self.run()
+
+    def _park(self) -> None:
+        """Everything of this cell is over."""
+        assert self._parking is not None
+        recorder.flush()
+        if self._order.rank == 0:
+            self._parking.folder.write_names(sorted(name for name in self._namespace if not name.startswith("_")))
+        self._channel.send(messages.Parked())
+        self._channel.close()
+
     def run(self) -> None:
-        """Run the cell to its end; a worker whose cell failed, was interrupted or is not wanted any more ends here."""
+        """Run the cell to its end; a worker whose cell failed, was interrupted or is not wanted any more ends here.
+
+        A session's worker stays.
+        """
         try:
             self.execute()
         except KeyboardInterrupt as problem:
@@ -132,11 +171,13 @@ class Worker:
             self._channel.send(
                 messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=message, traceback=text)
             )
-            _leave(INTERRUPTED)
+            if self._parking is None:
+                _leave(INTERRUPTED)
         except BaseException as problem:
             self._failed(_with_deaths_of_children(problem))
-        self._output.follow(self._rank)
-        self._channel.send(messages.Done())
+        else:
+            self._output.follow(self._rank)
+            self._channel.send(messages.Done())
 
     def execute(self) -> None:
         """Run the cell, and bring out what it gives."""
@@ -145,16 +186,21 @@ class Worker:
         else:
             self._output.follow(self._rank)
         payload = read_payload(self._folder)
-        self._prepare(payload)
+        if self._prepared:
+            self._prepare_again(payload)
+        else:
+            self._prepare(payload)
+            self._prepared = True
         self._channel.listen()
         self._channel.send(messages.Started(stack=_watch.dump))
-        try:
-            self._execute(payload)
-        except SystemExit as ending:
-            if not _is_fine(ending):
-                raise
-        self._write_results(payload)
-        _send_last_report()
+        with self._interrupts.allowed():
+            try:
+                self._execute(payload)
+            except SystemExit as ending:
+                if not _is_fine(ending):
+                    raise
+            self._write_results(payload)
+            _send_last_report()
 
     # --- before the cell
 
@@ -178,12 +224,9 @@ class Worker:
         self._session.rank = self._rank
         training_session.current = self._session
         if self._order.plugin:
-            host = plugin.Host(
-                self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
-            )
-            engine = plugin.load(self._order.engine, self._order.plugin)(host)
-            self._session.groups = engine.groups
-            engine.install()
+            self._plugin = plugin.load(self._order.engine, self._order.plugin)(self._host())
+            self._session.groups = self._plugin.groups
+            self._plugin.install()
         guards.install()
         if self._size > 1:
             lightning.guard()
@@ -203,6 +246,31 @@ class Worker:
         sys.modules["__main__"] = _main_module(self._namespace)
         late_variables.watch()
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
+
+    def _prepare_again(self, payload: Payload) -> None:
+        """Before a later cell of a session: what is the job's changes, what cells have made stays."""
+        assert payload.session is not None
+        os.environ.update({**self._order.env, **payload.env})
+        self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
+        sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
+        self._session.rank = self._rank
+        training_session.current = self._session
+        if self._plugin is not None:
+            self._session.groups = self._plugin.groups
+            cast("plugin.StayingPlugin", self._plugin).next_cell(self._host())
+        if payload.seed is not None:
+            seeds.same_again(payload.seed + self._rank)
+        names = restore_namespace(payload)
+        for name, value in names.items():
+            if payload.session.replaces or name not in self._namespace:
+                self._namespace[name] = value
+        self._namespace["device"] = self._order.device
+        linecache.checkcache()
+
+    def _host(self) -> plugin.Host:
+        return plugin.Host(
+            self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
+        )
 
     def _follow(self, rank: int, size: int) -> None:
         """A new membership: files, environment and the namespace's own numbers say so."""
@@ -233,7 +301,7 @@ class Worker:
             self._labels[name] = label
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         tree = ast.parse(source, payload.filename)
-        self._owned = frozenset(
+        self._owned |= frozenset(
             node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         )
         if not payload.argv:
@@ -271,7 +339,8 @@ class Worker:
         self._output.drop()
         _leave(0)
 
-    def _failed(self, problem: BaseException) -> NoReturn:
+    def _failed(self, problem: BaseException) -> None:
+        """Say so, and leave; a session's worker stays."""
         text = _traceback(problem, self._cell, self._labels)
         self._output.follow(self._rank)
         with contextlib.suppress(OSError, ValueError):
@@ -290,6 +359,8 @@ class Worker:
                 echo=broken or _is_echo(problem),
             )
         )
+        if self._parking is not None:
+            return
         if broken:
             _leave(BROKEN_GROUP)
         threading.Event().wait(END_S)
@@ -446,7 +517,7 @@ def main(connected: socket.socket) -> int:
     threads and calls what was left with `atexit` (Horovod's shutdown is among it).
     """
     try:
-        Worker(DriverChannel(connected)).run()
+        Worker(DriverChannel(connected)).live()
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
     except BaseException:

@@ -173,3 +173,18 @@ def test_what_a_script_line_cannot_say(words: list[str], said: str, capsys: pyte
         script_line(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_session_has_a_name_and_a_fixed_size() -> None:
+    found = parse("--session my-work --gpus 2 --idle 4h")
+    assert (found.session, found.max_slots, found.sized, found.idle_s) == ("my-work", 2, True, 14400.0)
+    assert not found.preemptible
+    assert not parse("--session work").sized
+    for line, problem in (
+        ("--session a/b", "up to 32 letters"),
+        ("--session work --gpus 1:2", "a fixed number of workers"),
+        ("--session work --resumable", "contradict"),
+        ("--respawn", "name it with --session"),
+    ):
+        with pytest.raises(BadRequest, match=problem):
+            parse(line)

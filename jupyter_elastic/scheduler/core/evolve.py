@@ -86,6 +86,8 @@ def _submitted(state: State, event: Event, data: JobSubmitted) -> None:
     state.keys[event.cause] = data.job
     if data.spec.interactive:
         state.interactive.add(data.job)
+    if data.spec.session:
+        state.in_sessions.add(data.job)
     if data.uid is not None:
         state.ids[data.owner] = data.uid
     state.next_job = max(state.next_job, data.job + 1)
@@ -239,6 +241,7 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
         del state.unfinished[job.owner]
     state.active.discard(job.job)
     state.interactive.discard(job.job)
+    state.in_sessions.discard(job.job)
     state.yielded.pop(job.job, None)
     state.reasons.pop(job.job, None)
 

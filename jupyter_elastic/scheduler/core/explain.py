@@ -52,7 +52,13 @@ def until(state: State, job: Job, now: float) -> str:
     It is apart because whoever has a forecast of the wait shows that instead.
     """
     need = state.needs(job.spec)
-    if job.phase != "queued" or state.absent(job.owner) or need > state.capacity or state.maintenance is not None:
+    if (
+        job.phase != "queued"
+        or state.absent(job.owner)
+        or need > state.capacity
+        or state.maintenance is not None
+        or state.before(job)
+    ):
         return ""
     wanted = need
     for other in _before(state, job):
@@ -97,6 +103,11 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     if state.absent(job.owner):
         remedy = "; run `jupyter elastic agent` to go on" if whole else ""
         lines.append(f"The agent of {job.owner} is not connected{remedy}.")
+        return lines
+    if (earlier := state.before(job)) is not None:
+        lines.append(
+            f"It is a cell of the session {job.spec.session!r}, and job {earlier} comes before it: one runs at a time."
+        )
         return lines
     maintenance = state.maintenance
     if maintenance is not None:

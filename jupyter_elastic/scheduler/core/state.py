@@ -184,6 +184,8 @@ class State(Struct, kw_only=True):
     """How many unfinished jobs an owner has; those who have none are left out."""
     interactive: set[JobId] = field(default_factory=set)
     """The unfinished jobs that are interactive."""
+    in_sessions: set[JobId] = field(default_factory=set)
+    """The unfinished jobs that are cells of sessions."""
     yielded: dict[JobId, int] = field(default_factory=dict)
     """Workers that running jobs have given up for interactive ones and have not got back."""
     used: dict[str, dict[str, Used]] = field(default_factory=dict)
@@ -263,8 +265,24 @@ class State(Struct, kw_only=True):
         return not self.agents.get(owner, True)
 
     def ignored(self, job: Job) -> bool:
-        """Whether plans have no say about the job: it is stopping, or waits for its owner's agent to come back."""
-        return job.phase == "stopping" or (job.phase == "queued" and self.absent(job.owner))
+        """Whether plans have no say about the job.
+
+        It is stopping, or waits for its owner's agent to come back, or for an earlier cell of its session.
+        """
+        waits = job.phase == "queued" and (self.absent(job.owner) or self.before(job) is not None)
+        return waits or job.phase == "stopping"
+
+    def before(self, job: Job) -> JobId | None:
+        """The unfinished job of the same session that comes first; None when this one does."""
+        if not job.spec.session:
+            return None
+        return next(
+            (number for number in sorted(self.in_sessions) if number < job.job and self._together(number, job)), None
+        )
+
+    def _together(self, number: JobId, job: Job) -> bool:
+        other = self.jobs[number]
+        return (other.owner, other.spec.session) == (job.owner, job.spec.session)
 
     def coming(self, job: Job, slots: Iterable[SlotId], *, for_servers: bool = False) -> int:
         """How many of a job's slots can be leased once it has released them; none if nobody is there to do so."""

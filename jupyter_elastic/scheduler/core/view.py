@@ -74,7 +74,7 @@ class Views:
             self._stale.add(job)
 
     def view(self, state: State, now: float) -> View:
-        """All that a policy may know. A queued job whose owner's agent went away is left out until it is back."""
+        """All that a policy may know. A queued job that plans have no say about (`State.ignored`) is left out."""
         now = max(state.at, now)  # in this order, NaN loses
         if self._hosts is None:
             self._hosts = tuple(_host_views(state))
@@ -83,6 +83,9 @@ class Views:
         absent = {user for user, connected in state.agents.items() if not connected}
         if absent:
             jobs = [job for job in jobs if job.phase != "queued" or job.owner not in absent]
+        if state.in_sessions:  # a session runs one cell at a time
+            behind = {job for job in state.in_sessions if state.before(state.jobs[job]) is not None}
+            jobs = [job for job in jobs if job.phase != "queued" or job.job not in behind]
         kept, servers = reserved(state), state.server_capacity
         self.held_back = {}
         if self.most or servers is not None:

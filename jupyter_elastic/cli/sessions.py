@@ -1,0 +1,97 @@
+"""The commands about sessions: list them, end one. They are this user's own, and no daemon is asked."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+
+import psutil
+from msgspec import Struct
+from rich.console import Console
+from rich.filesize import decimal as human
+
+from jupyter_elastic.cli.commands import Command, Connect, print_json, table
+from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
+from jupyter_elastic.types.errors import NotFound
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One session, as `--json` prints it."""
+
+    name: str
+    workers: int
+    living: int
+    engine: str
+    memory: int
+    """Bytes that its workers have in memory; what they share counts for each."""
+    idle_s: float | None
+    """Since its last cell; None while one runs."""
+    ended: str
+    """Why its workers are gone; empty while they live."""
+
+
+def _row(folder: SessionFolder, session: Session, now: float) -> Row:
+    members = folder.members(session)
+    idle = [member.idle_since for member in members]
+    ended = folder.ended()
+    why = "" if len(members) == session.size else "a worker is gone"
+    return Row(
+        name=session.name,
+        workers=session.size,
+        living=len(members),
+        engine=session.engine,
+        memory=sum(map(_memory, members)),
+        idle_s=now - max(idle) if idle and all(idle) else None,
+        ended=ended.why if ended is not None else why,
+    )
+
+
+def _memory(member: Member) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(member.pid).memory_info().rss)
+    return 0
+
+
+def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> None:  # noqa: ARG001
+    rows = [
+        _row(folder, session, time.time())
+        for folder in sessions.listed()
+        if (session := folder.read()) is not None and not folder.over(session)
+    ]
+    if given.json:
+        print_json(rows)
+        return
+    if not rows:
+        console.print("no sessions; `%%distribute --session NAME` begins one")
+        return
+    shown = table("NAME", "WORKERS", "ENGINE", "MEMORY", "STATE")
+    for row in rows:
+        state = "a cell runs" if row.idle_s is None else f"idle for {row.idle_s:.0f} s, no slots held"
+        shown.add_row(
+            row.name, str(row.workers), row.engine, human(row.memory), f"lost: {row.ended}" if row.ended else state
+        )
+    console.print(shown)
+
+
+def _end(given: argparse.Namespace, connect: Connect, console: Console) -> None:  # noqa: ARG001
+    folder = SessionFolder(given.name)
+    session = folder.read() if sessions.NAME.fullmatch(given.name) else None
+    if session is None:
+        names = ", ".join(one.name for one in sessions.listed()) or "none"
+        raise NotFound(f"there is no session {given.name!r}; there are: {names}")
+    left = sessions.end_left(folder, session)
+    folder.remove()
+    if given.json:
+        print_json({"name": given.name, "ended": left})
+    else:
+        console.print(f"the session {given.name} is ended, with {left} workers")
+
+
+def _name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the session's name")
+
+
+SESSIONS = Command("sessions: workers that keep their variables from cell to cell", _sessions)
+END = Command("end a session; its variables are lost", _end, _name)

@@ -1,0 +1,193 @@
+"""A session's folder: what its workers, which keep their variables from cell to cell, are known by.
+
+It lies beside the pool's sockets and not in a job's folder, for it outlives jobs and ends with the machine: processes
+do too. The driver of the session's first cell makes it, each worker writes its own pid there and listens there between
+cells, kernel and terminal read it. A file is whole or absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+from msgspec import Struct
+
+from jupyter_elastic.platform import paths, processes
+from jupyter_elastic.platform.private_files import private_dir, read_json, write_json
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
+"""What a session may be called: it is a part of the path of a socket, which is short."""
+IDLE_S = 3600.0
+"""So long the workers stay when no cell comes, unless somebody asks for another time."""
+MOST_NAMES = 10_000
+"""Of a session's variables so many are told to the notebook."""
+END_S = 5.0
+"""How long they may take to end before they are killed."""
+_RECORD, _ENDED, _NAMES = "session.json", "ended.json", "names.json"
+
+
+class SessionRequest(Struct, frozen=True, kw_only=True):
+    """Which session a cell is for, in its payload."""
+
+    name: str
+    respawn: bool = False
+    """Make it anew if its workers are gone."""
+    idle_s: float = IDLE_S
+    outlive: bool = False
+    """Its workers stay when the kernel is gone."""
+    replaces: bool = False
+    """What the cell brings along replaces what is there; else only what the session lacks is taken."""
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A session as it was made. It stays so until its end."""
+
+    name: str
+    size: int
+    engine: str
+    python: str
+    job: int
+    """Of the cell that made it."""
+    made_at: float
+    kernel: tuple[int, float] | None = None
+    """The process that it ends with, by pid and start time; None: with none."""
+    idle_s: float = IDLE_S
+
+
+class Member(Struct, frozen=True, kw_only=True):
+    """One of its workers, as it writes of itself."""
+
+    pid: int
+    start_time: float
+    idle_since: float = 0.0
+    """Seconds since the epoch; 0 while a cell runs in it."""
+
+    @property
+    def known(self) -> processes.ProcessId:
+        """(pid, start time)."""
+        return (self.pid, self.start_time)
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """Why its workers are gone, as the first of them has said."""
+
+    why: str
+    at: float
+
+
+class SessionFolder:
+    """The folder of the session of this name, whether there is one or not."""
+
+    def __init__(self, name: str, root: Path | None = None) -> None:
+        self.name = name
+        self.path = (root or sessions_dir()) / name
+
+    def read(self) -> Session | None:
+        """The session; None when there is none."""
+        return read_json(self.path / _RECORD, Session)
+
+    def make(self, session: Session) -> None:
+        """Write down a session that is made now; nothing is left of one before it. OSError when it can't be written."""
+        self.remove()
+        private_dir(self.path)
+        write_json(self.path / _RECORD, session)
+
+    def remove(self) -> None:
+        """Forget the session."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def socket(self, rank: int) -> Path:
+        """Where this worker listens between cells."""
+        return self.path / f"{rank}.sock"
+
+    def write_member(self, rank: int, member: Member) -> None:
+        """Say which process this worker is; a full disk is no error."""
+        with contextlib.suppress(OSError):
+            write_json(self.path / f"rank.{rank}.json", member)
+
+    def member(self, rank: int) -> Member | None:
+        """The process of a worker, living or not; None before it came up."""
+        return read_json(self.path / f"rank.{rank}.json", Member)
+
+    def members(self, session: Session) -> list[Member]:
+        """Those of its workers that live."""
+        found = [self.member(rank) for rank in range(session.size)]
+        return [member for member in found if member is not None and processes.alive(*member.known)]
+
+    def over(self, session: Session) -> bool:
+        """Whether it has ended with its kernel, so that a cell which names it means a new one."""
+        return session.kernel is not None and not processes.alive(*session.kernel)
+
+    def end(self, why: str) -> None:
+        """Note why its workers are gone, unless that is known already; a full disk is no error."""
+        if self.ended() is None:
+            with contextlib.suppress(OSError):
+                write_json(self.path / _ENDED, Ended(why=why, at=time.time()))
+
+    def ended(self) -> Ended | None:
+        """Why its workers are gone, as far as one has said so."""
+        return read_json(self.path / _ENDED, Ended)
+
+    def write_names(self, names: list[str]) -> None:
+        """Note what variables it has; a full disk is no error."""
+        with contextlib.suppress(OSError):
+            write_json(self.path / _NAMES, names[:MOST_NAMES])
+
+    def names(self) -> frozenset[str]:
+        """The variables that rank 0 had after the last cell."""
+        return frozenset(read_json(self.path / _NAMES, list[str]) or ())
+
+
+def sessions_dir() -> Path:
+    """The folder of the sessions' folders of this pool and user."""
+    return private_dir(paths.runtime_dir() / "sessions")
+
+
+def listed(runtime: Path | None = None) -> list[SessionFolder]:
+    """All sessions that are written down, by name; of another pool, that of its runtime folder."""
+    root = sessions_dir() if runtime is None else runtime / "sessions"
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    return [SessionFolder(path.name, root) for path in found if NAME.fullmatch(path.name)]
+
+
+def gone(folder: SessionFolder) -> str:
+    """The sentence that says why a session can't go on, and what to do."""
+    ended = folder.ended()
+    why = f": {ended.why}" if ended is not None else ""
+    return (
+        f"the session {folder.name!r} has lost its variables{why}. Give `--respawn` to begin it anew, and run the "
+        "cells again that make them"
+    )
+
+
+def differs(session: Session, size: int, engine: str, python: str) -> str:
+    """What a session has that is not what a cell asks for, and what to do; empty when it fits."""
+    name = session.name
+    for what, has, asked in (
+        ("workers", session.size, size),
+        ("the engine", session.engine, engine),
+        ("the interpreter", session.python, python),
+    ):
+        if has != asked:
+            text = f"{has} {what}, not {asked}" if what == "workers" else f"{what} {has}, not {asked}"
+            return (
+                f"the session {name!r} has {text}, and keeps it to its end. Leave the option out, take another name, "
+                f"or end it: %elastic end {name}"
+            )
+    return ""
+
+
+def end_left(folder: SessionFolder, session: Session) -> int:
+    """End the workers of a session that live, at once, for nobody could take up what they would save; how many."""
+    left = [member.known for member in folder.members(session)]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for known in left:
+            processes.send(known, number)
+        until = time.monotonic() + END_S
+        while processes.living(left) and time.monotonic() < until:
+            time.sleep(0.01)
+    return len(left)

@@ -1,0 +1,127 @@
+"""A session's worker between two cells: it listens for the next one, and ends when none comes.
+
+Knows the session's folder and this process's signals; must not know cells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from jupyter_elastic.jobfiles.sessions import Member, SessionFolder
+from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.types.errors import NotAllowed
+
+
+class Parking:
+    """The place of one worker in its session's folder. `taken_up` is called when a cell has come, before it knows."""
+
+    def __init__(self, folder: Path, rank: int, taken_up: Callable[[], None]) -> None:
+        self.folder = SessionFolder(folder.name, folder.parent)
+        self._rank = rank
+        self._taken_up = taken_up
+        self._me = Member(pid=os.getpid(), start_time=processes.this_process()[1])
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.folder.socket(rank)))
+        self._listener.listen(8)
+        # What a cell forks is not to answer for a worker that is gone.
+        os.register_at_fork(after_in_child=self._listener.close)
+        self.folder.write_member(rank, self._me)
+
+    def wait(self) -> socket.socket | str:
+        """The next cell's connection; or why none will come."""
+        session = self.folder.read()
+        if session is None:
+            return "it was ended"
+        self.folder.write_member(self._rank, msgspec.structs.replace(self._me, idle_since=time.time()))
+        until = time.monotonic() + session.idle_s
+        with _end_of(session.kernel) as kernel:
+            poll = select.poll()
+            poll.register(self._listener, select.POLLIN)
+            if kernel is not None:
+                poll.register(kernel, select.POLLIN)
+            while (left_s := until - time.monotonic()) > 0:
+                ready = {descriptor for descriptor, _ in poll.poll(left_s * 1000 + 1)}
+                if self._listener.fileno() in ready:
+                    if (connected := self._accept()) is not None:
+                        self.folder.write_member(self._rank, self._me)
+                        return connected
+                elif ready:
+                    return "its notebook's kernel has ended"
+        return f"no cell came for {session.idle_s:g} s"
+
+    def _accept(self) -> socket.socket | None:
+        connected, _ = self._listener.accept()
+        try:
+            check_same_user(connected)
+            self._taken_up()
+            connected.sendall(b".")
+        except (OSError, NotAllowed):  # it is gone, or nobody's business
+            connected.close()
+            return None
+        return connected
+
+
+@contextlib.contextmanager
+def _end_of(process: processes.ProcessId | None) -> Iterator[int | None]:
+    """A descriptor that is readable when the process has ended; None when there is none to wait for."""
+    if process is None:
+        yield None
+        return
+    try:
+        handle = os.pidfd_open(process[0])
+    except OSError:
+        handle = -1
+    if handle < 0 or not processes.alive(*process):  # its end is found at once
+        if handle >= 0:
+            os.close(handle)
+        handle, write = os.pipe()
+        os.close(write)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+class Interrupts:
+    """SIGINT raises KeyboardInterrupt in the cell only: a worker that stays must not lose its way between cells.
+
+    One that comes before the cell, and after it was begun to be taken up, is raised as the cell begins.
+    """
+
+    def __init__(self) -> None:
+        self._allowed = self._pending = False
+
+    def install(self) -> None:
+        """Take the signal from now on; a cell may have set a handler of its own."""
+        signal.signal(signal.SIGINT, self._handle)
+
+    def forget(self) -> None:
+        """Those that came were meant for the cell before."""
+        self._allowed = self._pending = False
+
+    @contextlib.contextmanager
+    def allowed(self) -> Iterator[None]:
+        """While the cell runs."""
+        self._allowed = True
+        try:
+            if self._pending:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._allowed = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._allowed:
+            signal.default_int_handler(number, frame)
+        self._pending = True

@@ -1,0 +1,205 @@
+"""Sessions: workers that keep their variables from cell to cell, and hold slots only while a cell runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from jupyter_elastic.jobfiles.payload import create_job_folder
+from jupyter_elastic.jobfiles.sessions import Member, SessionFolder, SessionRequest, gone
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.protocol.wire import ExplainJob
+from jupyter_elastic.types import JobEnded, JobSpec
+from tests.support.pool import Pool
+
+EACH = pytest.mark.parametrize("engine", ["process", "torch", "horovod"])
+
+
+class Session:
+    """One session of a pool."""
+
+    def __init__(self, pool: Pool, name: str, engine: str = "process", slots: int = 2, **request: Any) -> None:
+        self.pool, self.engine, self.slots = pool, engine, slots
+        self.request = SessionRequest(name=name, **{"outlive": True, **request})
+        self.folder = SessionFolder(name, pool.runtime / "sessions")
+
+    def submit(self, source: str, names: dict[str, Any] | None = None, **change: Any) -> int:
+        """Queue a cell; its number."""
+        request = replace(self.request, **change)
+        given = {"filename": "<In[1]>", "session": request, "kept": self.folder.names()}
+        out = ("back",) if "back =" in source else ()
+        package = capture.package(source, names or {}, out=out, capture=names if request.replaces else None, **given)
+        folder = create_job_folder(package.payload, self.pool.jobs_dir)
+        size = {"min_slots": self.slots, "max_slots": self.slots}
+        spec = JobSpec(name="test", python=sys.executable, folder=str(folder), engine=self.engine, preemptible=False,
+                       session=request.name, **size)  # fmt: skip
+        return self.pool.client.submit(spec)
+
+    def run(self, source: str, outcome: str = "completed", **given: Any) -> tuple[int, JobEnded]:
+        """Run a cell to its end."""
+        job = self.submit(source, **given)
+        end = self.pool.ended(job)
+        assert end.outcome == outcome, (end, self.pool.output(job, 0, "stderr"), self.pool.output(job, 1, "stderr"))
+        return job, end
+
+    def says(self, source: str, **given: Any) -> list[str]:
+        """What each rank prints in a cell."""
+        job, _ = self.run(source, **given)
+        return [self.pool.output(job, rank).strip() for rank in range(self.slots)]
+
+    def members(self) -> list[Member]:
+        """Its workers, as they say."""
+        return [member for rank in range(self.slots) if (member := self.folder.member(rank)) is not None]
+
+
+@pytest.fixture
+def session(shared_pool: Pool, request: pytest.FixtureRequest) -> Session:
+    """A session of the test's own; its workers end with the test's pool."""
+    engine = request.node.callspec.params.get("engine", "process") if hasattr(request.node, "callspec") else "process"
+    return Session(shared_pool, request.node.name.replace("[", "-").replace("]", "")[-30:].strip("_"), engine)
+
+
+@EACH
+def test_variables_and_ranks_stay_and_slots_are_free_between_cells(session: Session, engine: str) -> None:
+    first = session.says("import os\nx = [rank]\nprint(os.getpid())")
+    other = session.pool.submit("print('other')", slots=2)
+    assert session.pool.ended(other).outcome == "completed"
+    second = session.says("x.append(world_size)\nprint(os.getpid())")
+    assert second == first
+    assert session.says("print(x, rank, world_size)") == ["[0, 2] 0 2", "[1, 2] 1 2"]
+    assert first == [str(member.pid) for member in session.members()]
+    session.pool.no_slot_is_leased_twice()
+
+
+@EACH
+def test_an_exception_on_one_rank_leaves_the_others_and_what_was_made(session: Session, engine: str) -> None:
+    first = session.says("import os\nx = rank\nprint(os.getpid())")
+    _, end = session.run("x += 10\nif rank == 1:\n    1 / 0\nimport time\ntime.sleep(1000)", "failed")
+    assert "ZeroDivisionError" in end.reason
+    assert session.says("print(os.getpid(), x)") == [f"{first[0]} 10", f"{first[1]} 11"]
+
+
+def test_an_interrupt_leaves_the_workers_and_their_variables(session: Session) -> None:
+    pool = session.pool
+    first = session.says("import os\nimport time\nx = rank\nprint(os.getpid())")
+    job = session.submit("x += 1\nprint('on', flush=True)\nwhile True: time.sleep(0.01)")
+    pool.printed(job, "on", 0)
+    pool.printed(job, "on", 1)
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
+    assert session.says("print(os.getpid(), x)") == [f"{first[0]} 1", f"{first[1]} 2"]
+
+
+def test_a_cell_waits_for_the_one_before_it_in_its_session(session: Session, tmp_path: Path) -> None:
+    pool, gate = session.pool, tmp_path / "gate"
+    session.slots = 1
+    first = session.submit(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nx = 1")
+    pool.running(first)
+    second = session.submit("print(x)")
+    said = pool.client.ask(ExplainJob(job=second)).text
+    assert f"job {first} comes before it" in said, said
+    gate.touch()
+    assert pool.ended(second).outcome == "completed"
+    assert pool.output(second) == "1\n"
+
+
+def test_a_worker_that_dies_takes_the_session_with_it_until_it_is_respawned(session: Session) -> None:
+    pool = session.pool
+    session.run("import os, signal, time\nx = rank")
+    before = session.members()
+    _, end = session.run("if rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)", "failed")
+    assert "rank 1" in end.reason
+    assert "has lost its variables" in end.reason
+    assert "--respawn" in end.reason
+    pool.all_gone([member.known for member in before])
+    _, end = session.run("print(x)", "failed")
+    assert "has lost its variables: rank 1" in end.reason
+    assert session.says("x = 5\nprint(x)", respawn=True) == ["5", "5"]
+    assert session.says("print(x)") == ["5", "5"]
+
+
+def test_a_worker_that_dies_between_cells_is_missed_by_the_next(session: Session) -> None:
+    session.run("x = rank")
+    parked = session.members()
+    os.kill(parked[1].pid, signal.SIGKILL)
+    session.pool.all_gone([parked[1].known])
+    _, end = session.run("print(x)", "failed")
+    assert "has lost its variables" in end.reason
+    session.pool.all_gone([parked[0].known])
+
+
+def test_what_a_session_has_is_not_changed_by_a_later_cell(session: Session) -> None:
+    session.run("x = rank")
+    session.slots = 1
+    _, end = session.run("print(x)", "failed")
+    assert "has 2 workers, not 1" in end.reason
+    session.slots, session.engine = 2, "torch"
+    _, end = session.run("print(x)", "failed")
+    assert "has the engine process, not torch" in end.reason
+    session.engine = "process"
+    assert session.says("print(x)") == ["0", "1"]
+
+
+def test_what_goes_in_replaces_only_when_it_is_asked_for(session: Session) -> None:
+    assert session.says("print(x, y)", names={"x": 1, "y": 1}) == ["1 1", "1 1"]
+    session.run("x = 'trained'")
+    assert session.says("print(x, y)", names={"x": 2, "y": 2}) == ["trained 1", "trained 1"]
+    assert session.says("print(x, y)", names={"y": 3}, replaces=True) == ["trained 3", "trained 3"]
+    job, _ = session.run("back = x + str(rank)")
+    assert session.pool.job(job).results == {0: {"back": "trained0"}, 1: {"back": "trained1"}}
+
+
+def test_a_rank_that_ignores_an_interrupt_is_ended_and_said(session: Session) -> None:
+    pool = session.pool
+    session.run("import signal, time\nx = rank")
+    job = session.submit(
+        "if rank == 1:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print('on', flush=True)\nwhile True: time.sleep(0.01)"
+    )
+    for rank in (0, 1):
+        pool.printed(job, "on", rank)
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
+    assert "has lost its variables: rank 1" in gone(session.folder)  # as the notebook says it
+
+
+def test_a_driver_that_is_killed_ends_its_cell_once_and_the_state_is_gone(session: Session) -> None:
+    pool = session.pool
+    session.run("import time\nx = rank")
+    job = session.submit("print('on', flush=True)\ntime.sleep(1000)")
+    pool.printed(job, "on", 1)
+    os.kill(pool.pids(job)[0][0], signal.SIGKILL)
+    end = pool.ended(job)
+    assert end.outcome == "failed"
+    assert "never run twice" in end.reason
+    assert pool.output(job) == "on\n"
+    _, end = session.run("print(x)", "failed")
+    assert "has lost its variables" in end.reason
+
+
+@pytest.mark.parametrize("which", ["agent", "daemon"])
+def test_a_restart_of_the_pools_processes_loses_no_session(session: Session, which: str) -> None:
+    pool = session.pool
+    session.run("import time\nx = rank")
+    job = session.submit("print('on', flush=True)\ntime.sleep(0.5)\nx += 1")
+    pool.printed(job, "on", 1)
+    getattr(pool, f"kill_{which}")()
+    getattr(pool, f"start_{which}")()
+    assert pool.ended(job).outcome == "completed"
+    getattr(pool, f"kill_{which}")()
+    getattr(pool, f"start_{which}")()
+    assert session.says("print(x)") == ["1", "2"]
+
+
+def test_workers_end_when_no_cell_comes(session: Session) -> None:
+    session.request = replace(session.request, idle_s=0.3)
+    session.run("x = rank")
+    session.pool.all_gone([member.known for member in session.members()])
+    _, end = session.run("print(x)", "failed")
+    assert "no cell came for 0.3 s" in end.reason
