@@ -31,6 +31,7 @@ from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context as _context
 from jupyter_elastic.training.group import Array, Group
+from jupyter_elastic.training.learning_rate import scaled_rate
 from jupyter_elastic.training.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.training.membership import collective as _collective
 from jupyter_elastic.training.membership import formed as _formed
@@ -54,6 +55,7 @@ __all__ = [
     "rank",
     "report",
     "run",
+    "scaled_rate",
     "session",
     "shard",
     "size",
