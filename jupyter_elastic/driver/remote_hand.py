@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.driver.reach import command, data_address
-from jupyter_elastic.forkserver.client import started
+from jupyter_elastic.forkserver.client import START_S, started
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import NAMES, PAYLOAD
 from jupyter_elastic.jobfiles.commits import Commits
@@ -41,6 +41,8 @@ OPEN_S = 30.0
 """How long a host may take to answer."""
 ASK_S = 20.0
 """How long it may take to answer a question."""
+BEGIN_S = START_S + ASK_S
+"""How long until a worker lives there: frameworks may have to be imported first."""
 END_S = 10.0
 """How long the command may take to end once its stdin is closed."""
 KEPT_BYTES = 500
@@ -212,7 +214,7 @@ class RemoteHand:
         reader, writer = await asyncio.open_connection(sock=theirs)
         self._streams[channel] = _Stream(writer)
         try:
-            answer = await self._ask(messages.StartWorker(channel, first), messages.Started, channel)
+            answer = await self._ask(messages.StartWorker(channel, first), messages.Started, channel, BEGIN_S)
         except BaseException:
             ours.close()
             writer.close()
@@ -498,10 +500,10 @@ class RemoteHand:
 
     # --- questions
 
-    async def _ask(self, question: ToHand, kind: type, number: int) -> Any:
+    async def _ask(self, question: ToHand, kind: type, number: int, limit_s: float = ASK_S) -> Any:
         waiting = self._expect(kind, number)
         self.say(question)
-        return await self._await(waiting)
+        return await self._await(waiting, limit_s)
 
     async def _next(self, kind: type, number: int) -> Any:
         return await self._await(self._answers[kind, number])
@@ -512,12 +514,12 @@ class RemoteHand:
         waiting = self._answers[kind, number] = asyncio.get_running_loop().create_future()
         return waiting
 
-    async def _await(self, waiting: asyncio.Future[Any]) -> Any:
+    async def _await(self, waiting: asyncio.Future[Any], limit_s: float = ASK_S) -> Any:
         try:
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(limit_s):
                 return await waiting
         except TimeoutError as problem:
-            raise EngineError(f"host {self.name} does not answer within {ASK_S:g} s") from problem
+            raise EngineError(f"host {self.name} does not answer within {limit_s:g} s") from problem
 
     def _answer(self, message: FromHand, number: int) -> None:
         waiting = self._answers.pop((type(message), number), None)

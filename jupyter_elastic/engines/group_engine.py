@@ -5,6 +5,7 @@ How the members of a group find each other is the affair of the engine that deri
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any, ClassVar
@@ -20,7 +21,11 @@ from jupyter_elastic.engines.hosts import host_of
 from jupyter_elastic.engines.worker_processes import Member
 from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
+
+QUIET_S = 3.0
+"""When a group over several hosts says nothing for so long it is tried whether these reach each other."""
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +43,11 @@ class GroupEngine(WorkersEngine):
         """The round that was begun last."""
         self._forming = False
         """Not all its members have joined."""
+        self._calm = True
+        """Nothing has happened in the present round for which a member would leave it."""
+        self._heard = 0.0
+        """When a member of the group last said something, by `time.monotonic()`."""
+        self._trying = asyncio.Lock()
 
     async def rendezvous(self, go: membership.Go) -> Any:
         """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group.
@@ -61,6 +71,7 @@ class GroupEngine(WorkersEngine):
             case membership.Private(name, rank, size, alone):
                 self.send(name, messages.Private(rank=rank, size=size, alone=alone))
             case membership.Update(name):
+                self._calm = False
                 self.send(name, messages.Update())
             case membership.Settled(round_, generation, slots, complete):
                 self._settled(round_, generation, slots, complete=complete)
@@ -68,7 +79,7 @@ class GroupEngine(WorkersEngine):
                 raise AssertionError(action)
 
     async def _go(self, go: membership.Go) -> None:
-        self._group, self._forming = go, True
+        self._group, self._forming, self._calm = go, True, True
         places = await self._places(go, await self.rendezvous(go))
         trained = [m.waiting_since for name in go.members if (m := self.members.get(name)) is not None and m.was_member]
         if trained:
@@ -84,6 +95,7 @@ class GroupEngine(WorkersEngine):
                         round=go.round,
                         rank=rank,
                         size=len(go.members),
+                        local_size=self._local_size(member.slot, self._slots_of_group()),
                         restore=go.restore,
                         collective=go.collective,
                         rendezvous=places[name],
@@ -91,6 +103,39 @@ class GroupEngine(WorkersEngine):
                 )
         if not self.members.keys() >= set(go.members):  # one has died meanwhile
             self._break_group()
+        if len(set(map(host_of, self._slots_of_group()))) > 1:
+            self._spawn_task(self._watch_ways(go.round))
+
+    def _slots_of_group(self) -> tuple[SlotId, ...]:
+        """Of the members of the present round that live, by rank."""
+        return tuple(member.slot for name in self._group.members if (member := self.members.get(name)) is not None)
+
+    async def _watch_ways(self, round_: int) -> None:
+        """Try the ways between the hosts of the round whenever it says nothing: a library may wait for hours there."""
+        self._heard = time.monotonic()
+        while self._group.round == round_ and not self._stopping:
+            await asyncio.sleep(QUIET_S / 3)
+            if time.monotonic() - self._heard > QUIET_S:
+                await self._try_ways()
+                self._heard = time.monotonic()
+
+    async def _try_ways(self) -> None:
+        """Leave out hosts that the others don't reach any more."""
+        async with self._trying:
+            hosts = tuple(dict.fromkeys(map(host_of, self._slots_of_group())))
+            if len(hosts) > 1:
+                await self.hosts.leave_out_cut(hosts)
+
+    async def _ready_once_tried(self, member: Member, message: messages.Ready) -> None:
+        """It left the group, nobody knows why: were a host cut off, the next join would end the members' processes."""
+        await self._try_ways()
+        self._do(self.machine.ready(member.name, message.point, has_state=message.has_state))
+
+    def received(self, member: Member, message: messages.FromWorker) -> None:
+        """Take a worker's message."""
+        if not isinstance(message, messages.StackReport):  # which it is asked for because it says nothing
+            self._heard = time.monotonic()
+        super().received(member, message)
 
     async def _places(self, go: membership.Go, local: Any) -> dict[str, msgspec.Raw]:
         """What each member is told; without those whose host is lost meanwhile, which says so itself."""
@@ -126,6 +171,7 @@ class GroupEngine(WorkersEngine):
 
     def left(self, member: Member, code: int | None) -> None:
         """Free the other members of its group, before anything else."""
+        self._calm = False
         if member.name in self._group.members and self.machine.needs(member.name):
             self._break_group()
         super().left(member, code)
@@ -145,7 +191,11 @@ class GroupEngine(WorkersEngine):
                 member.waiting_since = at
                 if self._forming and member.name in self._group.members:  # it gave up a join that the others are in
                     self._break_group()
-                self._do(self.machine.ready(member.name, point, has_state=has_state))
+                spans = self.context.hosts and member.was_member and member.name in self._group.members
+                if spans and self._calm and not self._stopping:
+                    self._spawn_task(self._ready_once_tried(member, message))
+                else:
+                    self._do(self.machine.ready(member.name, point, has_state=has_state))
             case messages.Entered(callbacks=callbacks):
                 self._do(self.machine.entered(member.name, callbacks=callbacks))
             case messages.Unmet():

@@ -343,6 +343,10 @@ class WorkersEngine:
         """The members on the slot's host."""
         return [member for member in self.members.values() if host_of(member.slot) == host_of(slot)]
 
+    def _local_size(self, slot: SlotId, slots: Iterable[SlotId]) -> int:
+        """How many of these slots are on the slot's host; 0: there is one host."""
+        return sum(host_of(other) == host_of(slot) for other in slots) if self.context.hosts else 0
+
     def _order(self, member: Member, size: int) -> messages.Start:
         devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._on_host(member.slot)}
         visible, device = environment.visible(member.local_rank, devices, pins=self._cell.pins)
@@ -350,6 +354,7 @@ class WorkersEngine:
             name=member.name,
             rank=member.rank,
             size=size,
+            local_size=self._local_size(member.slot, self.machine.wanted),
             local_rank=member.local_rank,
             visible=visible,
             device=device,

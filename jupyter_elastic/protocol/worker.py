@@ -38,6 +38,8 @@ class Start(_Message, frozen=True, kw_only=True):
     """Of the worker, within its attempt."""
     rank: int
     size: int
+    local_size: int = 0
+    """How many of them are on this host; 0: all."""
     local_rank: int
     visible: str
     """`CUDA_VISIBLE_DEVICES`; empty without GPUs."""
@@ -71,6 +73,8 @@ class Go(_Message, frozen=True, kw_only=True):
     """The number of the group within its attempt."""
     rank: int
     size: int
+    local_size: int = 0
+    """How many of the members are on this one's host; 0: all."""
     restore: bool = False
     """No member has the state: rank 0 restores the last commit."""
     collective: bool = False

@@ -14,9 +14,11 @@ HOST = "127.0.0.1"
 
 
 def torchrun(
-    *, rank: int, size: int, local_rank: int, port: int = 0, job: int = 0, restarts: int = 0
+    *, rank: int, size: int, local_rank: int, local_size: int = 0, port: int = 0, job: int = 0, restarts: int = 0
 ) -> dict[str, str]:
     """The variables that torchrun sets for a worker; without those of the rendezvous when there is no `port`.
+
+    `local_size` is how many workers are on this one's host; 0: all.
 
     `TORCHELASTIC_USE_AGENT_STORE` says that rank 0 is to open the store: our driver has none.
     """
@@ -24,7 +26,7 @@ def torchrun(
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(local_size or size),
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
         "ROLE_NAME": "default",

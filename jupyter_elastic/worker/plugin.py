@@ -25,8 +25,9 @@ class Host:
     session: WorkerSession
     name: str
     """The worker's, within its attempt."""
-    follow: Callable[[int, int], None]
-    """Called with rank and size of each group that is joined, before it forms: output, environment and names follow."""
+    follow: Callable[..., None]
+    """Called with rank and size of each group that is joined, and how many of it are on this host (left out: all),
+    before it forms: output, environment and names follow."""
     expect: Callable[[int, int], None]
     """The same for a group that a newcomer will join: all but the output."""
     exit_removed: Callable[[], NoReturn]

@@ -129,7 +129,7 @@ class Worker:
         self._channel = channel
         self._folder = Path(order.folder)
         self._rank = order.rank
-        self._size = order.size
+        self._size, self._local_size = order.size, order.local_size
         self._output = Output(self._folder)
         self._session = WorkerSession(channel, order.engine, self._folder)
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
@@ -272,9 +272,10 @@ class Worker:
             self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
         )
 
-    def _follow(self, rank: int, size: int) -> None:
+    def _follow(self, rank: int, size: int, local_size: int = 0) -> None:
         """A new membership: files, environment and the namespace's own numbers say so."""
         self._output.follow(rank)
+        self._local_size = local_size
         self._expect(rank, size)
 
     def _expect(self, rank: int, size: int) -> None:
@@ -287,8 +288,15 @@ class Worker:
                 self._namespace[name] = value
 
     def _say_place(self, **rendezvous: int) -> None:
-        place = environment.torchrun(rank=self._rank, size=self._size, local_rank=self._order.local_rank, **rendezvous)
-        os.environ.update(place)
+        os.environ.update(
+            environment.torchrun(
+                rank=self._rank,
+                size=self._size,
+                local_rank=self._order.local_rank,
+                local_size=self._local_size,
+                **rendezvous,
+            )
+        )
 
     # --- the cell
 

@@ -269,7 +269,9 @@ def _local_rank(basics: Any) -> int:
 
 
 def _local_size(basics: Any) -> int:
-    return int(basics.size())
+    size = int(basics.size())
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(here) if here != os.environ.get("WORLD_SIZE") and here else size
 
 
 def _cross_rank(basics: Any) -> int:

@@ -20,7 +20,10 @@ from tests.live.engine.test_torch_distributed import cell
 
 EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
 HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
-SAY = '\nprint("rank", rank, "of", world_size, "says so")\n'
+SAY = """
+print("rank", rank, "of", world_size, "says so")
+print("here", os.environ["LOCAL_RANK"], "of", os.environ["LOCAL_WORLD_SIZE"])
+"""
 ENGINES = [pytest.param(Horovod, TORCH, marks=needs("torch"), id="horovod"), pytest.param(Torch, cell(), id="torch")]
 
 
@@ -65,7 +68,7 @@ async def test_job_grows_over_three_hosts_shrinks_and_ends(folder: Path, engine:
         await complete(bench)
         assert sorted(bench.results()) == [0, 1]
         for rank in (0, 1):
-            assert f"rank {rank} of 2 says so" in bench.text(rank)
+            assert f"rank {rank} of 2 says so\nhere 0 of 1" in bench.text(rank)
         assert not left(folder, "newcomer.*")
 
 
