@@ -69,7 +69,8 @@ class Factory:
         Raises:
             BadRequest: There is no group to shard over, or it returns something else than sharded objects by name.
         """
-        if os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
+        everywhere = os.environ.get("WORLD_SIZE")
+        if os.environ.get("LOCAL_WORLD_SIZE", everywhere) != everywhere:
             raise BadRequest(
                 "The workers of a training.State(factory=...) write its commit into one folder, and this job's are on "
                 "several hosts. Ask for as many slots as one host has, or keep the others from it: jupyter elastic "

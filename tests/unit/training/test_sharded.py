@@ -285,3 +285,12 @@ def test_pieces_of_a_batch_on_one_worker(job):
     optimizer.step()
     assert torch.allclose(mine, model.weight, atol=1e-6)
     assert context.reducers
+
+
+def test_on_several_hosts_it_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jupyter_elastic.training.sharded import Factory
+
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(BadRequest, match=r"on several hosts.*jupyter elastic host drain"):
+        Factory(lambda _: {}).build(0)
