@@ -129,7 +129,7 @@ class Subscriptions:
             peer = stream.peer
             if peer.gone:
                 self._forget(peer)
-            elif stream.cursor != events[0].seq - 1 or peer.outbox or len(events) > PAGE:
+            elif stream.cursor != events[0].seq - 1 or peer.waiting_bytes or len(events) > PAGE:
                 self._lag(stream)
             else:
                 key = (stream.number, stream.sent, stream.job, peer.caller)
@@ -160,7 +160,7 @@ class Subscriptions:
                 self._forget(stream.peer)
             if not stream.lagging:
                 continue
-            sent = not stream.peer.outbox and stream.cursor < self._journal.last_seq and self._send_page(stream)
+            sent = not stream.peer.waiting_bytes and stream.cursor < self._journal.last_seq and self._send_page(stream)
             if stream.cursor >= self._journal.last_seq:
                 stream.lagging = False
                 if stream.sent < stream.cursor:  # it may not see the last ones: say that there are no more

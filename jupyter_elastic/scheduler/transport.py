@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import zmq
-from msgspec import Struct, field
+from msgspec import Struct
 from zmq.utils import z85
 
 from jupyter_elastic.protocol.wire import MAX_FRAME
@@ -77,7 +77,6 @@ class Peer(Struct, eq=False):
     """Where it is, if it is an agent."""
     heard_at: float = 0.0
     """Monotonic time of its last frame."""
-    outbox: deque[bytes] = field(default_factory=deque)
     gone: bool = False
     hung_up: bool = False
     """Nothing more of it counts, though some of it may still come."""
@@ -86,7 +85,7 @@ class Peer(Struct, eq=False):
     allowance: Allowance | None = None
     """What may still be asked on it; None: anything."""
     waiting_bytes: int = 0
-    """Of its outbox."""
+    """Of what is kept for it until it reads."""
 
     @property
     def caller(self) -> Caller:
@@ -143,7 +142,8 @@ class Transport:
         self._zap: zmq.Socket[bytes] | None = None
         self._keys: Keys | None = None
         self._peers: dict[tuple[int, bytes], Peer] = {}
-        self._lagging: set[Peer] = set()
+        self._lagging: dict[Peer, deque[bytes]] = {}
+        """What waits for peers that don't read. Most do: a queue for each would be half of what a connection takes."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pumping = False
 
@@ -200,28 +200,26 @@ class Transport:
         """Send a frame, or keep it for a peer that is busy (`queued`)."""
         if peer.gone:
             return "gone"
-        if not peer.outbox:
+        outbox = self._lagging.get(peer)
+        if outbox is None:
             fate = self._push(peer, frame)
             if fate != "queued":
                 return fate
-        if len(peer.outbox) >= OUTBOX or peer.waiting_bytes >= OUTBOX_BYTES:
+            outbox = self._lagging[peer] = deque()
+        if len(outbox) >= OUTBOX or peer.waiting_bytes >= OUTBOX_BYTES:
             self.forget(peer)
             return "gone"
-        peer.outbox.append(frame)
+        outbox.append(frame)
         peer.waiting_bytes += len(frame)
-        self._lagging.add(peer)
         return "queued"
 
     def flush(self) -> None:
         """Send what waits for busy peers. To be called every few milliseconds while `lagging`."""
-        for peer in list(self._lagging):
-            while peer.outbox and not peer.gone:
-                if self._push(peer, peer.outbox[0]) == "queued":
-                    break
-                if peer.outbox:
-                    peer.waiting_bytes -= len(peer.outbox.popleft())
-            if not peer.outbox:
-                self._lagging.discard(peer)
+        for peer, outbox in list(self._lagging.items()):
+            while outbox and self._push(peer, outbox[0]) == "sent":
+                peer.waiting_bytes -= len(outbox.popleft())
+            if not outbox:
+                self._lagging.pop(peer, None)
 
     @property
     def lagging(self) -> bool:
@@ -231,9 +229,9 @@ class Transport:
     def forget(self, peer: Peer) -> None:
         """This peer is gone, or to be treated so. If it speaks again it is a new one."""
         peer.gone = True
-        peer.outbox.clear()
+        peer.waiting_bytes = 0
+        self._lagging.pop(peer, None)
         self.forgotten(peer)
-        self._lagging.discard(peer)
         self._peers.pop((id(peer.socket), peer.identity), None)
 
     def hang_up(self, peer: Peer) -> None:
