@@ -106,9 +106,8 @@ $(DONE)/proxy: $(DONE)/package
 # What the tests' other machines are reached by. It is unpacked, not installed: that would open a port of this machine.
 $(DONE)/sshd: $(DONE)/package | chromium
 	@rm -rf $(VENV)/sshd && mkdir -p $(VENV)/sshd/packages
-	@command -v apt-get >/dev/null || echo "There is no apt-get here: the tests of hosts reached by SSH are skipped."
-	@! command -v apt-get >/dev/null || { apt-get update -q >/dev/null && cd $(VENV)/sshd/packages && \
-	  apt-get download -q openssh-server libwrap0 >/dev/null && for p in *.deb; do dpkg -x "$$p" ..; done; }
+	@{ apt-get update -q >/dev/null; cd $(VENV)/sshd/packages && apt-get download -q openssh-server libwrap0 >/dev/null && \
+	  for p in *.deb; do dpkg -x "$$p" ..; done; } || echo "There are no packages of Debian's here: tests by SSH are skipped."
 	@touch $@
 
 $(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy $(DONE)/sshd | chromium
