@@ -29,8 +29,9 @@ class Machine:
         self.config = folder / "config.toml"
         self.config.write_text(
             f'socket = "{folder}/run/pool.sock"\ntcp = "tcp://127.0.0.1:0"\nadmin = ["{self.eve.name}"]\n'
-            'slots = 4\npolicy = "fair"\n'
+            f'slots = 4\npolicy = "fair"\nshares = "{folder}/shares.toml"\n'
         )
+        (folder / "shares.toml").write_text(f"[users.{self.ann.name}]\nweight = 2.0\n")
         self.endpoint = f"ipc://{folder}/run/pool.sock"
         self.daemon = self._start_daemon(held)
         self.client = held.enter_context(Client(self.endpoint))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import requests
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import endpoints
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types import JobInfo, JobSubmitted, KeyRevoked
+from jupyter_elastic.scheduler.usage import Usage
+from jupyter_elastic.types import JobInfo, JobStarted, JobSubmitted, KeyRevoked
 from tests.hub.conftest import Machine
 from tests.support.hub import Kernel, Login, until
 
@@ -201,6 +205,47 @@ def test_the_administrator_drains_and_puts_the_pool_into_maintenance_and_nobody_
     assert "new driver" in people.bobs.run("print(later.explain())")
     assert machine.elastic(machine.eve, "maintenance", "off")[0] == 0
     assert "completed" in people.bobs.run("print(later.wait())")
+
+
+SHARED_JOBS = 200 if "JUPYTER_ELASTIC_TEST_EVERYTHING" in os.environ else 12
+SHARES = """
+for _ in range({}):
+    get_ipython().run_cell_magic(
+        "distribute", "--gpus 1 --engine process --name share --detach", "import time; time.sleep(0.5)"
+    )
+"""
+
+
+def test_their_shares_follow_their_weights_while_both_have_jobs_that_wait(people: People) -> None:
+    """Ann's weight is 2, on three slots."""
+    client, ann, bob = people.machine.client, people.machine.ann.name, people.machine.bob.name
+    slot = client.ask(wire.ListHosts()).slots[3].slot
+    for target in (slot, ""):  # a slot, and all of them until the jobs are there
+        client.ask(wire.Drain(target=target))
+    assert people.eve.api("elastic/api/policy", "PUT", {"name": "fair"}).status_code == 204
+    waiting = {ann: SHARED_JOBS * 2 // 3, bob: SHARED_JOBS // 3}
+    people.anns.run(SHARES.format(waiting[ann]))
+    people.bobs.run(SHARES.format(waiting[bob]))
+    jobs = {job.job: job.owner for job in client.jobs() if job.spec.name == "share"}
+    assert Counter(jobs.values()) == waiting
+    client.ask(wire.Undrain())
+    for job in jobs:
+        client.wait_for_end(job, 600)
+    client.ask(wire.Undrain(target=slot))
+    used, at = Usage(), [inf, 0.0]  # when the first of them started, and when somebody had none left that waited
+    had = [Counter[str](), Counter[str]()]
+    for event in client.events(follow=False):
+        used.take(event)
+        if isinstance(event.data, JobStarted) and event.data.job in jobs and all(waiting.values()):
+            at = [min(at[0], event.at), event.at]
+            had[at[0] < event.at].clear()
+            for row in used.rows(0.0, event.at):
+                had[at[0] < event.at][row.user] += row.slot_s
+            waiting[jobs[event.data.job]] -= 1
+    meanwhile = had[1] - had[0]
+    assert meanwhile[ann] / (meanwhile[ann] + meanwhile[bob]) == pytest.approx(
+        2 / 3, rel=0.05 if SHARED_JOBS >= 200 else 0.2
+    )
 
 
 def test_the_hubs_service_knows_everybody_by_token_and_by_cookie(people: People) -> None:
