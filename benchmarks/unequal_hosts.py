@@ -109,7 +109,7 @@ def trained(hosts: UnequalHosts, folder: Path, names: dict[str, Any], balance: s
         places = {"hosts": hosts.addresses(), "min_slots": HOSTS, "warm": False}
         async with Bench(Torch, folder, CELL, names={**names, "balance": balance}, out=("found",), **places) as bench:
             await bench.launch(*(f"{name}:0" for name in hosts.rates))
-            assert (await bench.ended(300)).outcome == "completed", bench.story()
+            assert (await bench.ended(900)).outcome == "completed", bench.story()
             return {rank: of["found"] for rank, of in bench.results().items()}
 
     with hosts.inside():

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -215,7 +216,7 @@ def shard(
             left out at the end are fewer samples than there are workers.
         balance: `auto`, `ilp`, `lp` or `greedy`: how the moves are planned (`--balance` chooses instead of `auto`);
             `none`: each worker keeps what it has. Default: `data` is the same on all workers.
-        name: Of the holder, another one on each worker; default: its local rank.
+        name: Of the holder, another one on each worker; default: its host's name and its local rank.
         storage: The most samples that this worker can hold; None: no limit.
         pinned: So many of the first samples never leave this worker.
 
@@ -246,7 +247,7 @@ def _local_shard(data: Any, balance: str, name: str | None, storage: int | None,
         raise BadRequest(f"pinned={pinned!r}: it is how many of the {count} samples must stay.")
     if storage is not None and (not isinstance(storage, int) or storage < count):
         raise BadRequest(f"storage={storage!r}: this worker holds {count} samples already; give room for so many.")
-    origin = name or f"worker {os.environ.get('LOCAL_RANK', '0')}"
+    origin = name or f"{socket.gethostname()} worker {os.environ.get('LOCAL_RANK', '0')}"
     return _LocalShard(data, solver, origin=origin, storage=storage, pinned=pinned)
 
 

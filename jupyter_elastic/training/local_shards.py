@@ -44,6 +44,8 @@ GREEDY_OFF = 0.03
 """By what part the greedy plan may be slower than the best one."""
 GAIN = 1.05
 """A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
+MOST_SAID = 16
+"""So many hosts are named when a plan is said."""
 _DIGEST = 16
 SampleId = tuple[str, int]
 """The worker that a sample came from, and its number there."""
@@ -427,8 +429,28 @@ def rebalance(
     shard.plan = plan
     origins = [one.origin for one in declared]
     amounts = {(origins.index(m.sender), origins.index(m.receiver)): m.samples for m in plan.moves}
+    if group.rank() == 0:
+        print(said(plan, origins, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the job's views
     transfer(shard, group, amounts, max(size), wanted)
     return True
+
+
+def said(
+    plan: Plan, names: Sequence[str], held: Sequence[int], speeds: Sequence[float], waited: Sequence[float]
+) -> str:
+    """A plan for a person: what moves and why, and of each host what it holds, its speed and how much it has waited.
+
+    `waited` are shares of the time, 0 to 1; empty when nobody has measured them.
+    """
+    lines = [f"balance: {plan.why}"]
+    for number, (name, samples, speed) in enumerate(zip(names, held, speeds, strict=True)):
+        out = sum(move.samples for move in plan.moves if move.sender == name)
+        into = sum(move.samples for move in plan.moves if move.receiver == name)
+        share = f", waited {waited[number]:.0%} of the time" if waited else ""
+        after = samples - out + into
+        lines.append(f"  {name}: {samples} samples, {after} from now on; {speed:.3g} samples/s{share}")
+    more = len(lines) - 1 - MOST_SAID
+    return "\n".join(lines[: MOST_SAID + 1] + ([f"  and {more} more"] if more > 0 else []))
 
 
 def planned(

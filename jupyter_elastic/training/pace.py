@@ -128,6 +128,11 @@ class Pace:
         """Seconds that a turn takes besides computing: what whoever is last spends in collectives."""
         return min(self.waits, default=0.0)
 
+    @property
+    def waited_shares(self) -> list[float]:
+        """Of each rank the share of the time, 0 to 1, that it spent in collectives; empty before the first look."""
+        return [waits / max(own + waits, 1e-9) for own, waits in zip(self.busy, self.waits, strict=True)]
+
     def sizes(self, total: int) -> list[int] | None:
         """Each rank's samples of a global batch of `total`; None: nothing is known yet, so equal ones."""
         return None if self.speeds is None else batch_sizes(total, self.speeds)

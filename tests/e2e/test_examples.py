@@ -24,6 +24,7 @@ from jupyter_elastic.widgets.job_display import MIME
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FIRST, ELASTIC, KERAS = "01_first_cell.ipynb", "02_elastic_training.ipynb", "03_keras.ipynb"
 COMPARE, POLICY = "04_compare_policies.ipynb", "05_write_a_policy.ipynb"
+UNEQUAL = "06_unequal_hosts.ipynb"
 TOOLS = ["jupyter execute", "papermill"] if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else ["papermill"]
 VIEW = 'class="jelastic-static"'
 PYTHON = [sys.executable, "-m"]
@@ -150,6 +151,24 @@ def test_a_policy_from_a_cell_lets_the_short_jobs_pass(executed: Executed, tool:
     for name, outputs in jobs(notebook).items():
         finished(outputs, endings.pop(name))
     assert not endings
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_samples_move_to_the_faster_of_two_hosts(executed: Executed, tool: str) -> None:
+    notebook = nbformat.read(executed(UNEQUAL, tool), as_version=4)
+    text = printed(notebook)
+    held = re.search(r"held: (\d+), (\d+), (\d+), (\d+)", text)
+    assert held, text
+    first, second, slow, quick = map(int, held.groups())
+    assert (first, second) == (1200, 237)
+    assert slow + quick == 1437
+    assert slow < 1000
+    assert text.count("samples move in") >= 2  # planned beforehand, and in the training
+    assert accuracy(text) >= 93
+    assert figures(notebook) == 1
+    ((_, outputs),) = jobs(notebook).items()
+    html, _ = finished(outputs, "completed in")
+    assert "epoch 8 of 8" in html
 
 
 @pytest.mark.parametrize("name", [FIRST, ELASTIC, KERAS, COMPARE, POLICY])

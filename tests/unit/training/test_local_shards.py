@@ -347,3 +347,14 @@ def test_all_wait_for_the_exact_solver_only_where_it_can_win_more_than_it_costs(
     assert solver(1).without_s == 105.0
     assert planned(declared, [100, 10], [1.0, 1.0], ((0, 1e6), (1e6, 0)), 10, 1, "ilp").solver == "ilp"
     assert solver(1000).total_s == pytest.approx(60_000, rel=0.01)
+
+
+def test_a_plan_is_said_with_each_hosts_share_speed_and_waiting():
+    plan = plan_of([100, 1], [1.0, 3.0], 1e6)
+    text = local_shards.said(plan, [move.sender for move in plan.moves] + ["b"], [100, 1], [1.0, 3.0], [0.0, 0.75])
+    first, one, other = text.splitlines()
+    assert first == f"balance: {plan.why}"
+    assert " 100 samples, 2" in one
+    assert other == "  b: 1 samples, 1 from now on; 3 samples/s, waited 75% of the time"
+    many = local_shards.said(plan, [str(number) for number in range(20)], [1] * 20, [1.0] * 20, [])
+    assert many.splitlines()[-1] == "  and 4 more"

@@ -56,6 +56,7 @@ def test_shares_follow_the_time_that_is_a_workers_own(clock):
     assert paces[0].busy == pytest.approx((0.1, 0.2))
     assert paces[0].waits == pytest.approx((0.1, 0.0))
     assert paces[1].overhead_s == 0.0
+    assert paces[1].waited_shares == pytest.approx([0.5, 0.0])
 
 
 def test_a_turn_in_which_another_process_had_the_processor_counts_for_nothing(clock):
