@@ -8,11 +8,12 @@ leaves behind (a sample that two workers hold, or none), all members settle when
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from jupyter_elastic.training import data
 from jupyter_elastic.training.data import MicroBatch, Numbers
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.membership import collective
-from jupyter_elastic.training.pace import pace
+from jupyter_elastic.training.pace import DRIFT, pace
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 CHUNK = 1 << 20
@@ -44,6 +45,8 @@ GREEDY_OFF = 0.03
 """By what part the greedy plan may be slower than the best one."""
 GAIN = 1.05
 """A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
+WATCHED = 3
+"""After so many rounds a transfer is compared with its plan."""
 MOST_SAID = 16
 """So many hosts are named when a plan is said."""
 _DIGEST = 16
@@ -405,34 +408,54 @@ def rebalance(
     Returns:
         Whether any sample moved; the same on all members.
     """
-    declared = agree(shard, group)
-    held = counts(len(shard), group)
-    if max(n / s for n, s in zip(held, speeds, strict=True)) < GAIN * sum(held) / sum(speeds):
-        return False
-    size = counts(_mean_bytes(shard), group)
-    if shard._links is None or shard._links[0] != pace.generation:
-        shard._links = (pace.generation, measured_bandwidth(group))
+    moved = False
+    while True:
+        declared = agree(shard, group)
+        held = counts(len(shard), group)
+        if max(n / s for n, s in zip(held, speeds, strict=True)) < GAIN * sum(held) / sum(speeds):
+            return moved
+        size = max(counts(_mean_bytes(shard), group))
+        if shard._links is None or shard._links[0] != pace.generation:
+            shard._links = (pace.generation, measured_bandwidth(group))
+        make = functools.partial(
+            planned, declared, held, speeds, shard._links[1], size, epochs, shard.solver, overhead_s
+        )
+        plan = _agreed(group, make)
+        if plan is None or not plan.moves or plan.total_s * GAIN > plan.without_s:
+            return moved
+        shard.plan, moved = plan, True
+        origins = [one.origin for one in declared]
+        amounts = {(origins.index(m.sender), origins.index(m.receiver)): m.samples for m in plan.moves}
+        if group.rank() == 0:
+            print(said(plan, origins, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the views
+        slower = transfer(shard, group, amounts, size, wanted, plan.transfer_s)
+        if slower is None:
+            return True
+        shard._links = (pace.generation, _corrected(shard._links[1], amounts, slower))
+
+
+def _agreed(group: Group, make: Callable[[], Plan]) -> Plan | None:
+    """The plan that rank 0 makes; None, and a warning, when there can be none."""
     mine = _Answer()
     if group.rank() == 0:
         try:
-            links = shard._links[1]
-            mine = _Answer(planned(declared, held, speeds, links, max(size), epochs, shard.solver, overhead_s))
+            mine = _Answer(make())
         except BadRequest as refused:
             mine = _Answer(problem=str(refused))
     answer = msgspec.msgpack.decode(collective(lambda: group.broadcast(msgspec.msgpack.encode(mine))), type=_Answer)
-    plan = answer.plan
-    if plan is None:
-        warnings.warn(f"no samples move: {answer.problem}", stacklevel=2)
-        return False
-    if not plan.moves or plan.total_s * GAIN > plan.without_s:
-        return False
-    shard.plan = plan
-    origins = [one.origin for one in declared]
-    amounts = {(origins.index(m.sender), origins.index(m.receiver)): m.samples for m in plan.moves}
-    if group.rank() == 0:
-        print(said(plan, origins, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the job's views
-    transfer(shard, group, amounts, max(size), wanted)
-    return True
+    if answer.plan is None:
+        warnings.warn(f"no samples move: {answer.problem}", stacklevel=3)
+    return answer.plan
+
+
+def _corrected(
+    links: tuple[tuple[float, ...], ...], used: Collection[tuple[int, int]], slower: float
+) -> tuple[tuple[float, ...], ...]:
+    """The bandwidths when those that were used have turned out to be so many times as slow."""
+    return tuple(
+        tuple(value / slower if (sender, receiver) in used else value for receiver, value in enumerate(row))
+        for sender, row in enumerate(links)
+    )
 
 
 def said(
@@ -482,11 +505,16 @@ def transfer(
     amounts: dict[tuple[int, int], int],
     sample_bytes: float,
     wanted: Callable[[], bool],
-) -> None:
+    expected_s: float = math.inf,
+) -> float | None:
     """Carry out a plan in rounds, in each of which every pair moves the same part of what it has to move.
 
     A round is the most that is on its way: nobody sends before all have taken in what they were sent. Ends early, with
-    every sample at one of the two, when a member knows of a change of the group.
+    every sample at one of the two, when a member knows of a change of the group, or when it takes longer than expected
+    by more than `DRIFT`: then the rest is worth another plan.
+
+    Returns:
+        How many times as long as `expected_s` it takes; None when nothing is left to plan.
     """
     rank = group.rank()
     rounds = max(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values())
@@ -495,36 +523,47 @@ def transfer(
     for (sender, receiver), samples in sorted(amounts.items()):
         if sender == rank:
             outgoing[receiver], free = free[:samples], free[samples:]
+    passed_s = 0.0
     for number in range(max(1, rounds)):
         parts = {
             to: [ids[i] for i in range(*data.share(len(ids), number, max(1, rounds)))] for to, ids in outgoing.items()
         }
         for _try in range(TRIES):
-            damaged, change = _round(shard, group, parts, wanted)
+            damaged, change, took_s = _round(shard, group, parts, wanted)
+            passed_s += took_s
             parts = {to: ids for to, ids in parts.items() if damaged[rank, to]}
             if not damaged.any():
                 break
         else:
             raise EngineError(f"samples arrive damaged from another worker, {TRIES} times in a row; they stay there")
         if change:
-            return
+            return None
+        slower = passed_s * rounds / (number + 1) / max(expected_s, 1e-9)
+        if number + 1 >= WATCHED and passed_s > WATCHED * PROBE_S and slower > 1 + DRIFT and number + 1 < rounds:
+            return slower
+    return None
 
 
 def _round(
     shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wanted: Callable[[], bool]
-) -> tuple[Array, bool]:
-    """Send each member its part, and give up what it has; which parts, by sender and receiver, arrived damaged."""
+) -> tuple[Array, bool, float]:
+    """Send each member its part, and give up what it has.
+
+    Returns:
+        Which parts, by sender and receiver, arrived damaged; whether the group is to change; how many seconds it took.
+    """
     rank, size = group.rank(), group.size()
+    began = pace.clock()
     messages = [shard.pack(parts.get(to, [])) for to in range(size)]
     arrived = collective(lambda: group.exchange(messages))
-    mine = np.zeros((size, size + 1))
+    mine = np.zeros((size, size + 2))
     mine[:, rank] = [not shard.unpack(message) for message in arrived]
-    mine[rank, size] = float(wanted())
+    mine[rank, size:] = float(wanted()), pace.clock() - began
     verdict = collective(lambda: group.total(mine))
     for to, ids in parts.items():
         if not verdict[rank, to]:
             shard.give_up(ids)
-    return verdict[:, :size], bool(verdict[:, size].any())
+    return verdict[:, :size], bool(verdict[:, size].any()), float(verdict[:, size + 1].max())
 
 
 def _mean_bytes(shard: LocalShard) -> int:

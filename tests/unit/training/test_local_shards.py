@@ -21,8 +21,9 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 class Hall:
     """Where the members of a group meet."""
 
-    def __init__(self, size, *, breaks_at=None, taken=False, damage=0):
+    def __init__(self, size, *, breaks_at=None, taken=False, damage=0, link=None):
         self.size, self.breaks_at, self.damage = size, breaks_at, damage
+        self.link = link
         self.taken = taken  # whether it breaks only when the receivers have taken in what was sent
         self.exchanges = 0
         self.barrier = threading.Barrier(size, timeout=30)
@@ -60,6 +61,10 @@ class Member:
         if self._rank == 0:
             self.hall.exchanges += 1
         found = [given[self._rank] for given in self._met(list(parts))]
+        if self.hall.link is not None:
+            if self._rank == 0:
+                self.hall.link.carry(max(len(part) for given in self.hall.given.values() for part in given))
+            self.hall.barrier.wait()
         if self.hall.exchanges == self.hall.breaks_at and not self.hall.taken:
             raise PeerLost("a member died while this round was on its way")
         if self.hall.damage and any(found):
@@ -358,3 +363,37 @@ def test_a_plan_is_said_with_each_hosts_share_speed_and_waiting():
     assert other == "  b: 1 samples, 1 from now on; 3 samples/s, waited 75% of the time"
     many = local_shards.said(plan, [str(number) for number in range(20)], [1] * 20, [1.0] * 20, [])
     assert many.splitlines()[-1] == "  and 4 more"
+
+
+class Link:
+    """Bytes take their time, by a clock of the test's own; after so many exchanges more of it."""
+
+    def __init__(self, rates):
+        self.rates, self.exchanges, self.now = rates, 0, 0.0
+
+    def carry(self, length):
+        self.exchanges += 1
+        self.now += length / next(rate for until, rate in self.rates if self.exchanges <= until)
+
+
+def through(link, monkeypatch, epochs):
+    monkeypatch.setattr(local_shards, "CHUNK", 2000)
+    monkeypatch.setattr(local_shards.pace, "clock", lambda: link.now)
+    shards = made(400, 10)
+    moved = together(shards, lambda shard, group: rebalance(shard, group, (10.0, 10.0), epochs, never), link=link)
+    assert moved == [True, True]
+    assert contents(shards) == everything(400, 10)
+    return shards
+
+
+def test_where_the_link_becomes_too_slow_for_it_the_rest_stays(monkeypatch):
+    shards = through(Link([(15, 1e5), (10_000, 10.0)]), monkeypatch, 2)
+    assert 10 < len(shards[1]) < 150
+    assert shards[0]._links[1][0][1] < 1e4
+    assert shards[0]._links == shards[1]._links
+
+
+def test_where_the_link_halves_the_rest_is_planned_anew_and_moves(monkeypatch):
+    shards = through(Link([(15, 1e5), (10_000, 5e4)]), monkeypatch, 20)
+    assert len(shards[1]) == pytest.approx(205, abs=12)
+    assert shards[0]._links[1][0][1] == pytest.approx(5e4, rel=0.4)
