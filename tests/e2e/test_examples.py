@@ -164,6 +164,7 @@ def test_samples_move_to_the_faster_of_two_hosts(executed: Executed, tool: str) 
     assert slow + quick == 1437
     assert slow < 1000
     assert text.count("samples move in") >= 2  # planned beforehand, and in the training
+    assert "instead of 2.00 s" in text
     assert accuracy(text) >= 93
     assert figures(notebook) == 1
     ((_, outputs),) = jobs(notebook).items()
