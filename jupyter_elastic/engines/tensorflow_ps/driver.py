@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import signal
 import socket
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -271,7 +272,7 @@ class TensorflowPs(WorkersEngine):
                 self._stopped_since.pop(member.name, None)
             elif now - self._stopped_since.setdefault(member.name, now) > END_STOPPED * self._patience_s:
                 member.killed_because = "was stopped by a signal while others waited for it, and was killed"
-                self.workers.kill(member.name)
+                member.process.send(signal.SIGKILL)  # not as one whom we let go: its death is reported
 
     # --- reports: the coordinator's place is no slot
 
