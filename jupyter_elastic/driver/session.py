@@ -101,6 +101,8 @@ class CellOfSession:
         self._new = False
         self._started: set[int] = set()
         self._lost = ""
+        self.group = ""
+        """The group that its workers are to form again."""
         self.began = False
         """A worker has begun to run the cell."""
 
@@ -125,6 +127,7 @@ class CellOfSession:
             if whole:
                 if problem := sessions.differs(known, size, engine, python):
                     raise EngineError(problem)
+                self.group = self.folder.group()
                 return
             if not self._request.respawn:
                 sessions.end_left(self.folder, known)

@@ -38,12 +38,25 @@ class GroupWorker:
     def install(self) -> None:
         """Make this process ready; as it is, there is nothing to do."""
 
+    def stay(self) -> None:
+        """Let the driver free this worker from a collective, so that an interrupt reaches it."""
+        self.channel.on_broken = self.sever
+
+    def end_cell(self, *, failed: bool) -> str:
+        """Free whoever waits for this worker; the group to form again."""
+        if failed:
+            self.sever()
+        return ""
+
+    def rejoin(self, group: str) -> None:
+        """Form the group of the cell before again."""
+
     def next_cell(self, host: Host) -> None:
         """Be of the next cell's job: of no group yet."""
         self.host = host
         self.channel, self.session = host.channel, host.session
         self.has_state = self.lost_a_peer = False
-        host.channel.on_left = host.session.on_left
+        host.channel.on_left, host.channel.on_broken = host.session.on_left, self.sever
 
     def rendezvous(self, point: RendezvousPoint) -> Go | Private:
         """Wait until the driver has the next group; a worker that is not in it ends here."""
@@ -121,6 +134,11 @@ class WorkerGroup:
     def disconnect(self) -> None:
         """Close the connections."""
         raise NotImplementedError
+
+    @property
+    def formed_by_training(self) -> bool:
+        """Whether this worker is in a group that the driver has let it into."""
+        return self._place is not None
 
     @property
     def provisional(self) -> bool:

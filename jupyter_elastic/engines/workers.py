@@ -369,6 +369,7 @@ class WorkersEngine:
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
             session=str(self._session.folder.path) if self._session is not None else "",
+            rejoin=self._session.group if self._session is not None else "",
             env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, size)},
         )
 

@@ -27,7 +27,7 @@ MOST_NAMES = 10_000
 """Of a session's variables so many are told to the notebook."""
 END_S = 5.0
 """How long they may take to end before they are killed."""
-_RECORD, _ENDED, _NAMES = "session.json", "ended.json", "names.json"
+_RECORD, _ENDED, _NAMES, _GROUP = "session.json", "ended.json", "names.json", "group.json"
 
 
 class SessionRequest(Struct, frozen=True, kw_only=True):
@@ -140,6 +140,15 @@ class SessionFolder:
     def names(self) -> frozenset[str]:
         """The variables that rank 0 had after the last cell."""
         return frozenset(read_json(self.path / _NAMES, list[str]) or ())
+
+    def write_group(self, group: str) -> None:
+        """Note the group in which it was when a cell ended."""
+        with contextlib.suppress(OSError):
+            write_json(self.path / _GROUP, group)
+
+    def group(self) -> str:
+        """That group, as the engine's worker half calls it; empty: none."""
+        return read_json(self.path / _GROUP, str) or ""
 
 
 def sessions_dir() -> Path:

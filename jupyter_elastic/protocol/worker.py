@@ -64,6 +64,8 @@ class Start(_Message, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     session: str = ""
     """The folder of the session in which this worker stays when the cell is over; empty: it leaves."""
+    rejoin: str = ""
+    """The group that the session was in at the end of the cell before, as its engine's worker half calls it."""
 
 
 class Go(_Message, frozen=True, kw_only=True):

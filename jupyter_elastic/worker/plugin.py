@@ -52,8 +52,23 @@ class WorkerPlugin(Protocol):
 class StayingPlugin(WorkerPlugin, Protocol):
     """That of an engine whose workers can stay for a session (`WorkersEngine.sessions`)."""
 
+    def stay(self) -> None:
+        """The worker will stay: called once, after `install`."""
+        ...
+
+    def end_cell(self, *, failed: bool) -> str:
+        """A cell is over: free whoever waits for this worker, and leave the groups of the cell's job.
+
+        What it returns on rank 0 is what every rank's `rejoin` gets in the next cell; empty for nothing.
+        """
+        ...
+
     def next_cell(self, host: Host) -> None:
-        """The worker has stayed, and another cell is to run, of another job."""
+        """Another cell is to run, of another job."""
+        ...
+
+    def rejoin(self, group: str) -> None:
+        """Form the group again that the next cell expects to be in; called on every rank, as a part of that cell."""
         ...
 
 

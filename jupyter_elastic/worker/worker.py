@@ -162,8 +162,10 @@ class Worker:
 
         A session's worker stays.
         """
+        failed = True
         try:
             self.execute()
+            failed = False
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
             text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
@@ -178,6 +180,10 @@ class Worker:
         else:
             self._output.follow(self._rank)
             self._channel.send(messages.Done())
+        if self._parking is not None and self._plugin is not None:
+            group = cast("plugin.StayingPlugin", self._plugin).end_cell(failed=failed)
+            if self._order.rank == 0:
+                self._parking.folder.write_group(group)
 
     def execute(self) -> None:
         """Run the cell, and bring out what it gives."""
@@ -194,6 +200,8 @@ class Worker:
         self._channel.listen()
         self._channel.send(messages.Started(stack=_watch.dump))
         with self._interrupts.allowed():
+            if self._order.rejoin and self._plugin is not None:
+                cast("plugin.StayingPlugin", self._plugin).rejoin(self._order.rejoin)
             try:
                 self._execute(payload)
             except SystemExit as ending:
@@ -227,6 +235,8 @@ class Worker:
             self._plugin = plugin.load(self._order.engine, self._order.plugin)(self._host())
             self._session.groups = self._plugin.groups
             self._plugin.install()
+            if self._parking is not None:
+                cast("plugin.StayingPlugin", self._plugin).stay()
         guards.install()
         if self._size > 1:
             lightning.guard()

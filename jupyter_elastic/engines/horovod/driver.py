@@ -24,6 +24,7 @@ class Horovod(GroupEngine):
     """One attempt's elastic Horovod group."""
 
     name: ClassVar[str] = "horovod"
+    sessions: ClassVar[bool] = True
     library: ClassVar[tuple[str, ...]] = ("horovod", "hvd")
     worker: ClassVar[str] = "jupyter_elastic.engines.horovod.worker:HorovodWorker"
 

@@ -41,6 +41,10 @@ class CommitHook:
         self._states: list[Any] = []
         self._ordinals: dict[int, int] = {}
 
+    def next_cell(self) -> None:
+        """The worker is another job's now, and so are its commits."""
+        self._session = self._worker.session
+
     def begin(
         self, rank: int, *, restore: bool, watch: Callable[[], AbstractContextManager[None]] | None = None
     ) -> None:

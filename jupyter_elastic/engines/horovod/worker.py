@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +72,7 @@ class HorovodWorker(GroupWorker):
         self._alone = False
         """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
+        self._leaving = threading.Lock()
         host.channel.on_update = self._notify
 
     def install(self) -> None:
@@ -80,6 +83,42 @@ class HorovodWorker(GroupWorker):
         after_import("horovod.common.elastic", self._patch_elastic)
         after_import("horovod.tensorflow", self._patch_tensorflow)
         keras.install()
+
+    def stay(self) -> None:
+        """Let the driver free this worker from a collective."""
+        self.channel.on_broken = self._shut_down
+
+    def end_cell(self, *, failed: bool) -> str:
+        """Leave the group: its threads would ask each other for work all the time between two cells."""
+        group = ""
+        for name in ("horovod.torch", "horovod.tensorflow"):
+            module: Any = sys.modules.get(name)
+            if module is not None and self._basics is not None and module.mpi_ops._basics is self._basics:
+                group = name if failed or module.is_initialized() else ""
+                self._shut_down()
+                module.shutdown()  # PyTorch's counter of collectives too, by which they find each other, begins anew
+        return group
+
+    def _shut_down(self) -> None:
+        """Leave the group by Horovod's own word, from any thread: whoever waits in a collective is freed by an error.
+
+        Connections that are hung up before would let this wait for ever.
+        """
+        with self._leaving:
+            if self._basics is not None and self._basics.is_initialized():
+                self._basics.shutdown()
+
+    def next_cell(self, host: Host) -> None:
+        """Be of the next cell's job."""
+        super().next_cell(host)
+        self._states.next_cell()
+        host.channel.on_update, host.channel.on_broken = self._notify, self._shut_down
+        if "horovod.tensorflow" in sys.modules:
+            _keep_autograph_in(self.session.folder / "autograph")
+
+    def rejoin(self, group: str) -> None:
+        """Initialise Horovod again by this framework's module: a cell before has, and this one need not."""
+        importlib.import_module(group).init()
 
     @property
     def provisional(self) -> bool:

@@ -18,6 +18,7 @@ class Torch(GroupEngine):
     """One attempt's elastic `torch.distributed` group."""
 
     name: ClassVar[str] = "torch"
+    sessions: ClassVar[bool] = True
     worker: ClassVar[str] = "jupyter_elastic.engines.torch_distributed.worker:TorchWorker"
 
     @classmethod

@@ -6,12 +6,15 @@ group's connections, since neither `abort()` nor `shutdown()` of Gloo interrupts
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from jupyter_elastic.engines.group_worker import GroupWorker
+from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.plugin import Host
@@ -34,12 +37,60 @@ class TorchWorker(GroupWorker):
         super().__init__(host)
         self.groups = self
         self._group: TorchGroup | None = None
+        self._own = ""
+        """The backend of the group that a cell has formed itself."""
+        self._own_is_new = False
+        """The present cell has."""
         host.channel.on_broken = self.sever
 
     def install(self) -> None:
         """Keep groups on this machine."""
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else to ask for GPUs before a fork initialises CUDA
+
+    def stay(self) -> None:
+        """Know the connections of a group that a cell forms itself."""
+        super().stay()
+        after_import("torch.distributed", self._watch_init)
+
+    def _watch_init(self, module: types.ModuleType) -> None:
+        real: Any = module.init_process_group
+
+        @functools.wraps(real)
+        def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+            with self.sockets.opening():
+                real(backend, *args, **kwargs)
+            self._own = backend or ""
+            self._own_is_new = True
+
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+    def end_cell(self, *, failed: bool) -> str:
+        """Leave the group that `training` has formed; one that a cell has formed itself stays unless it is broken.
+
+        After a failure nobody knows how many collectives each member has begun, so such a group is formed again.
+        """
+        super().end_cell(failed=failed)
+        distributed: Any = sys.modules.get("torch.distributed")
+        ours = self._group is not None and self._group.formed_by_training
+        if distributed is None or not distributed.is_initialized():
+            return ""
+        again = ""
+        if ours and self._group is not None:
+            self._group.leave()
+        elif failed:
+            again = "" if self._own_is_new else self._own or "gloo"
+            distributed.destroy_process_group()
+        self._own_is_new = False
+        return again
+
+    def rejoin(self, group: str) -> None:
+        """Form the cells' own group again, with this backend: torchrun's variables name the new job's port."""
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group(group)
+            self._own_is_new = False
 
     def group(self, framework: str | None) -> TorchGroup:
         """The group by PyTorch's tensors; EngineError for another framework's."""

@@ -1,4 +1,4 @@
-"""Jobs by name, help, near misses, variables of the environment: what a person types."""
+"""Jobs by name, help, near misses, variables of the environment, sessions: what a person types."""
 
 from __future__ import annotations
 
@@ -57,3 +57,24 @@ def test_variables_go_by_pattern_and_those_that_stay_are_named(notebook: Noteboo
     assert "secret" not in cell.printed
     assert "WANDB_MODE" in next(line for line in cell.printed.splitlines() if line.startswith("environment:"))
     assert "no variable like NOTHING_*" in notebook.run(HEAD + "--env 'NOTHING_*'\n1").error
+
+
+def test_a_notebooks_session_from_its_first_cell_to_its_end(notebook: Notebook) -> None:
+    assert not notebook.run("data = 'the notebook'").error
+    cell = notebook.run("%%distribute --session work --engine process --gpus 2\nimport os\nx = [rank]\nos.getpid()")
+    assert not cell.error, cell.error
+    pid = cell.result
+    cell = notebook.run("%%distribute --session work --out x\nx.append(data)\ndata = 'the session'\nos.getpid()")
+    assert not cell.error, cell.error
+    assert cell.result == pid
+    assert notebook.run("x").result == "[0, 'the notebook']"
+    cell = notebook.run("%%distribute --session work\ndata")
+    assert "the session's own data" in cell.printed
+    assert cell.result == "'the session'"
+    assert "has 2 workers, not 1" in notebook.run("%%distribute --session work --gpus 1\n1").error
+    listed = str(notebook.run("%elastic sessions").views)
+    assert "work" in listed
+    assert "no slots held" in listed
+    assert "with 2 workers" in str(vars(notebook.run("%elastic end work")))
+    assert "there is no session 'work'" in notebook.run("%elastic end work").error
+    assert "NameError" in notebook.run("%%distribute --session work --engine process\nx.append(1)\nprint(y)").error

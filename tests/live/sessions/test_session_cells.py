@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,42 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.payload import create_job_folder
 from jupyter_elastic.jobfiles.sessions import Member, SessionFolder, SessionRequest, gone
 from jupyter_elastic.kernel import capture
+from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.wire import ExplainJob
 from jupyter_elastic.types import JobEnded, JobSpec
 from tests.support.pool import Pool
 
-EACH = pytest.mark.parametrize("engine", ["process", "torch", "horovod"])
+INIT = {
+    "torch": "import torch\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    "def total(x):\n    t = torch.tensor([float(x)])\n    dist.all_reduce(t)\n    return int(t)\n",
+    "horovod": "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
+    "def total(x):\n    return int(hvd.allreduce(torch.tensor([float(x)]), op=hvd.Sum))\n",
+}
+TRAINING = """
+import torch
+from jupyter_elastic import training
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 1)
+state = training.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), epoch=0)
+@training.run
+def train(state, until):
+    while state.epoch < until:
+        x = torch.full((2, 4), float(rank + state.epoch))
+        state.optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        state.optimizer.step()
+        state.epoch += 1
+        state.commit()
+    return round(float(sum(p.double().sum() for p in model.parameters())), 9)
+"""
+EVERYTHING = pytest.mark.skipif(
+    "JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="JUPYTER_ELASTIC_TEST_EVERYTHING"
+)
+EACH = pytest.mark.parametrize("engine", ["torch", "horovod"])
 
 
 class Session:
@@ -26,6 +55,7 @@ class Session:
 
     def __init__(self, pool: Pool, name: str, engine: str = "process", slots: int = 2, **request: Any) -> None:
         self.pool, self.engine, self.slots = pool, engine, slots
+        self.kernel = processes.this_process()
         self.request = SessionRequest(name=name, **{"outlive": True, **request})
         self.folder = SessionFolder(name, pool.runtime / "sessions")
 
@@ -35,7 +65,8 @@ class Session:
         given = {"filename": "<In[1]>", "session": request, "kept": self.folder.names()}
         out = ("back",) if "back =" in source else ()
         package = capture.package(source, names or {}, out=out, capture=names if request.replaces else None, **given)
-        folder = create_job_folder(package.payload, self.pool.jobs_dir)
+        payload = replace(package.payload, kernel=self.kernel)
+        folder = create_job_folder(payload, self.pool.jobs_dir)
         size = {"min_slots": self.slots, "max_slots": self.slots}
         spec = JobSpec(name="test", python=sys.executable, folder=str(folder), engine=self.engine, preemptible=False,
                        session=request.name, **size)  # fmt: skip
@@ -65,8 +96,7 @@ def session(shared_pool: Pool, request: pytest.FixtureRequest) -> Session:
     return Session(shared_pool, request.node.name.replace("[", "-").replace("]", "")[-30:].strip("_"), engine)
 
 
-@EACH
-def test_variables_and_ranks_stay_and_slots_are_free_between_cells(session: Session, engine: str) -> None:
+def test_variables_and_ranks_stay_and_slots_are_free_between_cells(session: Session) -> None:
     first = session.says("import os\nx = [rank]\nprint(os.getpid())")
     other = session.pool.submit("print('other')", slots=2)
     assert session.pool.ended(other).outcome == "completed"
@@ -77,14 +107,15 @@ def test_variables_and_ranks_stay_and_slots_are_free_between_cells(session: Sess
     session.pool.no_slot_is_leased_twice()
 
 
-@EACH
-def test_an_exception_on_one_rank_leaves_the_others_and_what_was_made(session: Session, engine: str) -> None:
+@EVERYTHING  # with a group it is below
+def test_an_exception_on_one_rank_leaves_the_others_and_what_was_made(session: Session) -> None:
     first = session.says("import os\nx = rank\nprint(os.getpid())")
     _, end = session.run("x += 10\nif rank == 1:\n    1 / 0\nimport time\ntime.sleep(1000)", "failed")
     assert "ZeroDivisionError" in end.reason
     assert session.says("print(os.getpid(), x)") == [f"{first[0]} 10", f"{first[1]} 11"]
 
 
+@EVERYTHING
 def test_an_interrupt_leaves_the_workers_and_their_variables(session: Session) -> None:
     pool = session.pool
     first = session.says("import os\nimport time\nx = rank\nprint(os.getpid())")
@@ -96,6 +127,7 @@ def test_an_interrupt_leaves_the_workers_and_their_variables(session: Session) -
     assert session.says("print(os.getpid(), x)") == [f"{first[0]} 1", f"{first[1]} 2"]
 
 
+@EVERYTHING
 def test_a_cell_waits_for_the_one_before_it_in_its_session(session: Session, tmp_path: Path) -> None:
     pool, gate = session.pool, tmp_path / "gate"
     session.slots = 1
@@ -124,6 +156,7 @@ def test_a_worker_that_dies_takes_the_session_with_it_until_it_is_respawned(sess
     assert session.says("print(x)") == ["5", "5"]
 
 
+@EVERYTHING
 def test_a_worker_that_dies_between_cells_is_missed_by_the_next(session: Session) -> None:
     session.run("x = rank")
     parked = session.members()
@@ -134,6 +167,7 @@ def test_a_worker_that_dies_between_cells_is_missed_by_the_next(session: Session
     session.pool.all_gone([parked[0].known])
 
 
+@EVERYTHING
 def test_what_a_session_has_is_not_changed_by_a_later_cell(session: Session) -> None:
     session.run("x = rank")
     session.slots = 1
@@ -146,6 +180,7 @@ def test_what_a_session_has_is_not_changed_by_a_later_cell(session: Session) -> 
     assert session.says("print(x)") == ["0", "1"]
 
 
+@EVERYTHING
 def test_what_goes_in_replaces_only_when_it_is_asked_for(session: Session) -> None:
     assert session.says("print(x, y)", names={"x": 1, "y": 1}) == ["1 1", "1 1"]
     session.run("x = 'trained'")
@@ -155,6 +190,7 @@ def test_what_goes_in_replaces_only_when_it_is_asked_for(session: Session) -> No
     assert session.pool.job(job).results == {0: {"back": "trained0"}, 1: {"back": "trained1"}}
 
 
+@EVERYTHING
 def test_a_rank_that_ignores_an_interrupt_is_ended_and_said(session: Session) -> None:
     pool = session.pool
     session.run("import signal, time\nx = rank")
@@ -183,6 +219,7 @@ def test_a_driver_that_is_killed_ends_its_cell_once_and_the_state_is_gone(sessio
     assert "has lost its variables" in end.reason
 
 
+@EVERYTHING
 @pytest.mark.parametrize("which", ["agent", "daemon"])
 def test_a_restart_of_the_pools_processes_loses_no_session(session: Session, which: str) -> None:
     pool = session.pool
@@ -197,9 +234,52 @@ def test_a_restart_of_the_pools_processes_loses_no_session(session: Session, whi
     assert session.says("print(x)") == ["1", "2"]
 
 
+@EVERYTHING
 def test_workers_end_when_no_cell_comes(session: Session) -> None:
     session.request = replace(session.request, idle_s=0.3)
     session.run("x = rank")
     session.pool.all_gone([member.known for member in session.members()])
     _, end = session.run("print(x)", "failed")
     assert "no cell came for 0.3 s" in end.reason
+
+
+def test_workers_end_with_their_kernel_and_the_name_means_a_new_session_then(session: Session) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as kernel:
+        session.kernel = processes.identify(kernel.pid)
+        session.request = replace(session.request, outlive=False)
+        session.run("x = rank")
+        known = [member.known for member in session.members()]
+        kernel.kill()
+    session.pool.all_gone(known)
+    session.kernel = processes.this_process()
+    assert session.says("print('x' in globals())") == ["False", "False"]
+    sessions.end_left(session.folder, session.folder.read())
+
+
+@EACH
+def test_the_group_is_there_in_each_cell_and_whole_after_an_exception_and_an_interrupt(
+    session: Session, engine: str
+) -> None:
+    pool = session.pool
+    assert session.says(INIT[engine] + "print(total(rank + 1))") == ["3", "3"]
+    assert session.says("print(total(10))") == ["20", "20"]
+    _, end = session.run("if rank == 1:\n    1 / 0\ntotal(1)", "failed")
+    assert "ZeroDivisionError" in end.reason
+    assert session.says("x = rank\nprint(total(rank))") == ["1", "1"]
+    job = session.submit("x += 1\nprint('on', flush=True)\nif rank == 1:\n    while True: pass\ntotal(1)")
+    for rank in (0, 1):
+        pool.printed(job, "on", rank)
+    pool.cancel(job)
+    assert pool.ended(job).outcome == "cancelled"
+    assert session.says("print(total(x))") == ["3", "3"]
+
+
+@EACH
+def test_a_training_goes_on_from_cell_to_cell(session: Session, engine: str) -> None:
+    session.run(TRAINING)
+    first = session.says("print(train(state, 3))")
+    assert first[0] == first[1]
+    assert session.says("print(train(state, 6), state.epoch)")[0].endswith(" 6")
+    (at_once, same) = session.says(TRAINING + "print(train(state, 6), state.epoch)")
+    assert at_once == same
+    assert session.says("print(train(state, 6), state.epoch)") == [at_once, same]
