@@ -187,7 +187,21 @@ def test_the_page_of_nbconvert_has_every_job_and_every_figure(executed: Executed
     assert page.count(' over time"') == views.count(' over time"')  # bands and curves
 
 
+def test_the_experiment_with_policies(pool: Path, tmp_path: Path) -> None:
+    left = tmp_path / "policies.ipynb"
+    short = [word for name, value in (("SEEDS", 1), ("LIVE_JOBS", 2), ("NAPS", 2)) for word in ("-p", name, str(value))]
+    run("papermill", "-k", "python3", *short, str(EXAMPLES / "experiments" / "policies.ipynb"), str(left))
+    notebook = nbformat.read(left, as_version=4)
+    text = printed(notebook)
+    assert figures(notebook) == 1
+    turnaround = {
+        policy: int(one) for policy, one in re.findall(r"^\| (\w+) \| [\d,]+, ([\d]+) \|", text, re.MULTILINE)
+    }
+    assert turnaround["elastic_fifo"] < turnaround["fifo"]
+    assert len(re.findall(r"^live, \w+: makespan [\d.]+ s, mean turnaround [\d.]+ s$", text, re.MULTILINE)) == 2
+
+
 def test_the_examples_are_kept_without_outputs() -> None:
-    for path in sorted(EXAMPLES.glob("*.ipynb")):
+    for path in sorted(EXAMPLES.rglob("*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
         assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")], path.name

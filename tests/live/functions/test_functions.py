@@ -237,6 +237,7 @@ def test_a_cancelled_job_fails_its_calls_and_the_next_begins_another(pool: Pool,
 
 
 @pytest.mark.skipif("JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="takes minutes")
+@pytest.mark.timeout(3600)
 def test_a_million_submits_take_bounded_memory(
     pool: Pool, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
