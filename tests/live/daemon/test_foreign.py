@@ -55,7 +55,8 @@ def test_who_uses_a_gpu_that_another_has_leased_is_shown_and_told(pool, spec, ot
     assert len(started.slots) == 1
     with process_of(0) as ours, process_of(UID) as theirs:
         gpus.use({0: [ours.pid, theirs.pid, 2**22 + 1], 1: [theirs.pid]})
-        first, second = after_events(lambda slots: bool(slots[0].foreign))
+        first, second, beside = after_events(lambda slots: bool(slots[0].foreign))
+        assert beside.for_servers, "a CPU slot beside the GPUs, of which no process is foreign"
         assert [(one.pid, one.uid, one.user, one.name) for one in first.foreign] == [
             (theirs.pid, UID, f"#{UID}", "sleep")
         ]
@@ -78,6 +79,6 @@ def test_who_uses_a_gpu_that_another_has_leased_is_shown_and_told(pool, spec, ot
         agent.ask(wire.ReportArrived(report=ExitReported(**stamp, outcome="completed")))
         client.ask(wire.SubmitJob(spec=spec, key="two"))
         slots = client.ask(wire.ListHosts()).slots
-        assert [slot.state for slot in slots] == ["out", "out"], "nobody else gets it"
+        assert [slot.state for slot in slots] == ["out", "out", "free"], "nobody else gets it"
     gpus.use()
     after_events(lambda slots: "out" not in {slot.state for slot in slots})
