@@ -229,8 +229,7 @@ def test_their_shares_follow_their_weights_while_both_have_jobs_that_wait(people
     jobs = {job.job: job.owner for job in client.jobs() if job.spec.name == "share"}
     assert Counter(jobs.values()) == waiting
     client.ask(wire.Undrain())
-    for job in jobs:
-        client.wait_for_end(job, 600)
+    until(lambda: not jobs.keys() & {job.job for job in client.jobs()}, "all have ended", people.tell, limit_s=900)
     client.ask(wire.Undrain(target=slot))
     used, at = Usage(), [inf, 0.0]  # when the first of them started, and when somebody had none left that waited
     had = [Counter[str](), Counter[str]()]
