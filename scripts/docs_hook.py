@@ -23,7 +23,13 @@ def on_files(files: Any, config: Any) -> Any:
     """Add what lies outside of `docs/`."""
     for name, page in DOCUMENTS.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text()))
-    others = [*sorted((ROOT / "examples").glob("*.ipynb")), ROOT / "LICENSE", ROOT / "benchmarks" / "results.json"]
+    examples = sorted(
+        path
+        for kind in ("*.ipynb", "*_*.py")
+        for path in (ROOT / "examples").rglob(kind)
+        if path.stem != "jupyterhub_config"
+    )
+    others = [*examples, ROOT / "LICENSE", ROOT / "benchmarks" / "results.json"]
     for path in others:
         files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     return files
