@@ -1,7 +1,7 @@
 """The examples run as people run them, show what they promise, and leave files that look finished.
 
-Each runs by papermill, whose file becomes a page of nbconvert's, and the first by `jupyter execute` too; with
-JUPYTER_ELASTIC_TEST_EVERYTHING all by both.
+Each runs by papermill, whose file becomes a page of nbconvert's, and with JUPYTER_ELASTIC_TEST_EVERYTHING by
+`jupyter execute` too, as test_wheel runs one by default.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def accuracy(text: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "tool"), [(FIRST, "jupyter execute"), *((name, tool) for name in (FIRST, KERAS) for tool in TOOLS)]
-)
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("name", [FIRST, KERAS])
 def test_two_workers_learn_the_digits(executed: Executed, name: str, tool: str) -> None:
     notebook = nbformat.read(executed(name, tool), as_version=4)
     assert accuracy(printed(notebook)) >= 95

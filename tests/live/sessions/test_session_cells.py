@@ -47,7 +47,6 @@ def train(state, until):
 EVERYTHING = pytest.mark.skipif(
     "JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="JUPYTER_ELASTIC_TEST_EVERYTHING"
 )
-EACH = pytest.mark.parametrize("engine", ["torch", "horovod"])
 
 
 class Session:
@@ -256,7 +255,7 @@ def test_workers_end_with_their_kernel_and_the_name_means_a_new_session_then(ses
     sessions.end_left(session.folder, session.folder.read())
 
 
-@EACH
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_the_group_is_there_in_each_cell_and_whole_after_an_exception_and_an_interrupt(
     session: Session, engine: str
 ) -> None:
@@ -274,7 +273,7 @@ def test_the_group_is_there_in_each_cell_and_whole_after_an_exception_and_an_int
     assert session.says("print(total(x))") == ["3", "3"]
 
 
-@EACH
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=EVERYTHING)])
 def test_a_training_goes_on_from_cell_to_cell(session: Session, engine: str) -> None:
     session.run(TRAINING)
     first = session.says("print(train(state, 3))")

@@ -75,8 +75,3 @@ def test_the_first_error_of_the_log_is_shown(tmp_path: Path) -> None:
     said = build._what_went_wrong(log)
     assert "nccl.h: No such file" in said
     assert str(log) in said
-
-
-@pytest.mark.horovod
-def test_horovod_here_works_with_both_frameworks() -> None:
-    assert build.check() == ["torch", "tensorflow"]

@@ -21,7 +21,7 @@ def test_every_check_finds_something_here(pool_dir: Path, capsys: pytest.Capture
             "Keras", "host name", "captures", "warm parents",
         "TensorFlow's parameter servers",
     }  # fmt: skip
-    assert "torch" in findings["Horovod"]["found"]
+    assert "works with torch, tensorflow" in findings["Horovod"]["found"]
     assert "horovod" in findings["engines"]["found"]
     assert findings["default engines"]["found"] == (
         "horovod for training, TensorFlow; torch for torch.distributed; process for other cells"
