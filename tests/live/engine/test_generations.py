@@ -44,6 +44,12 @@ def held(pid: int) -> Held:
     return Held(len(list(Path(f"/proc/{pid}/fd").iterdir())), int(status["Threads"]), memory)
 
 
+def names(pid: int) -> list[str]:
+    """The process's open files, and its threads."""
+    files = (str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir())
+    return sorted(files) + sorted(file.read_text().strip() for file in Path(f"/proc/{pid}/task").glob("*/comm"))
+
+
 def make(engine: type[Engine], folder: Path, before: str = "") -> Bench:
     return Bench(engine, folder, cell(before=SELDOM + before), out=("steps", "weights"))
 
@@ -74,7 +80,11 @@ async def comes_back(bench: Bench, pid: int, before: Held, more: int = 0) -> Non
         now = held(pid)
         return now.descriptors <= before.descriptors + more and now.threads <= before.threads + more
 
-    await bench.until(back)
+    try:
+        await bench.until(back)
+    except AssertionError as problem:
+        problem.add_note(f"{held(pid)} instead of {before}: {names(pid)}")
+        raise
 
 
 @pytest.mark.parametrize("engine", ENGINES)
