@@ -90,6 +90,8 @@ class _Life:
     attempt: int = 0
     generation: int = 0
     slots: tuple[SlotId, ...] = ()
+    servers: int = 0
+    """How many of the slots, at the end, are servers."""
     steps: bool = False
     """Whether it trains, in contrast to standing still."""
     since: float = 0.0
@@ -102,7 +104,11 @@ class _Life:
     """At each size, once they were asked for."""
 
     def speed(self) -> float:
-        return self.task.speed(len(self.slots)) if self.steps else 0.0
+        return self.task.rate(self.workers, self.servers) if self.steps else 0.0
+
+    @property
+    def workers(self) -> int:
+        return len(self.slots) - self.servers
 
     def account(self, now: float) -> None:
         """Count the work done until now."""
@@ -244,7 +250,11 @@ class Simulation:
         life = self._lives[job.job]
         if not life.speeds:
             sizes = [size for size in life.task.allowed() if size <= self.run_.capacity]
-            life.speeds = tuple(Speed(workers=size, samples_per_s=life.task.speed(size)) for size in sizes)
+            servers = range(life.task.min_servers, life.task.max_servers + 1)
+            life.speeds = tuple(
+                Speed(workers=size, servers=count, samples_per_s=life.task.rate(size, count))
+                for size in sizes for count in servers
+            )  # fmt: skip
         life.account(self.now)
         profile = Profile(
             speeds=life.speeds, done=life.done, remaining=life.task.work - life.done, rescale_cost_s=self.costs.rescale
@@ -280,7 +290,7 @@ class Simulation:
 
     def _settle(self, life: _Life, effect: Launch | Rescale, pause: float) -> None:
         life.steps = False
-        life.generation, life.slots = effect.generation, effect.slots
+        life.generation, life.slots, life.servers = effect.generation, effect.slots, effect.servers
         life.version += 1
 
         def settled() -> None:
@@ -321,7 +331,7 @@ class Simulation:
 
     def _progress(self, life: _Life) -> None:
         progress = Progress(
-            samples=life.done, total_samples=life.task.work, samples_per_s=life.speed(), world_size=len(life.slots)
+            samples=life.done, total_samples=life.task.work, samples_per_s=life.speed(), world_size=life.workers
         )
         self._report(ProgressReported, life, life.attempt, progress=progress)
 
@@ -337,7 +347,7 @@ class Simulation:
     def _exit(self, life: _Life, outcome: Any) -> None:
         life.version += 1
         life.steps = False
-        life.slots = ()
+        life.slots, life.servers = (), 0
         if outcome != "preempted":
             del self._lives[life.job]
             self._ended += 1
@@ -382,6 +392,8 @@ def spec(task: Task) -> JobSpec:
         engine="process",
         min_slots=task.min_slots,
         max_slots=task.max_slots,
+        min_servers=task.min_servers,
+        max_servers=task.max_servers,
         sizes=task.sizes,
         priority=task.priority,
         deadline_at=task.deadline,

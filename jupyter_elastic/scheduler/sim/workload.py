@@ -39,12 +39,20 @@ class Task:
     """The owner's guess of the running time at `min_slots`, in seconds."""
     max_time_s: float | None = None
     """The job's time limit, in seconds with slots."""
+    min_servers: int = 0
+    max_servers: int = 0
+    server_speed: Callable[[int, int], float] | None = None
+    """Samples per second on a number of workers and servers: counts instead of `speed` wherever there are servers."""
     reports: bool = True
     """Whether it says how far it is; a silent job leaves the policy guessing."""
 
     def allowed(self) -> tuple[int, ...]:
         """Every size that it can run on."""
         return self.sizes or tuple(range(self.min_slots, self.max_slots + 1))
+
+    def rate(self, workers: int, servers: int) -> float:
+        """Samples per second on so many workers and parameter servers."""
+        return self.server_speed(workers, servers) if servers and self.server_speed else self.speed(workers)
 
     def alone(self, slots: int) -> float:
         """Seconds from start to end on a constant number of slots."""

@@ -50,6 +50,21 @@ def test_a_job_grows_when_another_ends_and_loses_only_the_rescale() -> None:
     assert long.ended == pytest.approx(115 + (1000 - 3 * 100) / 4)
 
 
+def test_servers_take_slots_and_count_for_the_speed() -> None:
+    """Coach goes from one worker and server to what was fastest; while it looks, each size trains at its own speed."""
+    more = {"min_servers": 1, "max_servers": 2, "server_speed": lambda workers, servers: float(workers * servers)}
+    made = simulate([task("a", 0, 10_000, 1, 2, **more)], "coach", 4)
+    starts = [event.data for event in made.events if isinstance(event.data, JobStarted | RescaleRequested)]
+    assert (len(starts[0].slots), starts[0].servers) == (2, 1)
+    assert (len(starts[-1].slots), starts[-1].servers) == (4, 2)
+    (timeline,) = made.run_.timelines
+    assert timeline.ended is not None
+    assert timeline.ended < 10_000 / 4 + 200, "most of it at four times the speed"
+    fixed = {**more, "min_servers": 2}
+    (timeline,) = simulate([task("a", 0, 1_000, 2, 2, **fixed)], "fifo", 4).run_.timelines
+    assert timeline.ended == 10 + 1_000 / 4
+
+
 def test_a_preempted_job_resumes_where_it_was() -> None:
     tasks = [task("low", 0, 1000), task("high", 500, 100, priority=5)]
     low, high = simulate(tasks, "srtf", 1).run_.timelines
