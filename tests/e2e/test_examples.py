@@ -186,11 +186,15 @@ def test_the_page_of_nbconvert_has_every_job_and_every_figure(executed: Executed
     assert page.count(' over time"') == views.count(' over time"')  # bands and curves
 
 
+def shortened(path: str, left: Path, **parameters: int) -> NotebookNode:
+    """An experiment after a run with other values of its parameters."""
+    words = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
+    run("papermill", "-k", "python3", *words, str(EXAMPLES / "experiments" / path), str(left / path))
+    return nbformat.read(left / path, as_version=4)
+
+
 def test_the_experiment_with_policies(pool: Path, tmp_path: Path) -> None:
-    left = tmp_path / "policies.ipynb"
-    short = [word for name, value in (("SEEDS", 1), ("LIVE_JOBS", 2), ("NAPS", 2)) for word in ("-p", name, str(value))]
-    run("papermill", "-k", "python3", *short, str(EXAMPLES / "experiments" / "policies.ipynb"), str(left))
-    notebook = nbformat.read(left, as_version=4)
+    notebook = shortened("policies.ipynb", tmp_path, SEEDS=1, LIVE_JOBS=2, NAPS=2)
     text = printed(notebook)
     assert figures(notebook) == 1
     turnaround = {
@@ -198,6 +202,21 @@ def test_the_experiment_with_policies(pool: Path, tmp_path: Path) -> None:
     }
     assert turnaround["elastic_fifo"] < turnaround["fifo"]
     assert len(re.findall(r"^live, \w+: makespan [\d.]+ s, mean turnaround [\d.]+ s$", text, re.MULTILINE)) == 2
+
+
+def test_the_experiment_with_learned_sizes(tmp_path: Path) -> None:
+    notebook = shortened("coach.ipynb", tmp_path, SEEDS=1, MOST_JOBS=2, MODELS=5)
+    text = printed(notebook)
+    assert figures(notebook) == 2
+    turnaround = {
+        how: int(one.replace(",", ""))
+        for how, one in re.findall(r"^\| (.+) \| [\d,]+ \| ([\d,]+) \|$", text, re.MULTILINE)
+    }
+    assert turnaround["fast, coach"] < turnaround["fast, 2 + 2"] < turnaround["fast, 1 + 1"]
+    assert turnaround["slow, single node"] < turnaround["slow, coach"] <= turnaround["slow, 4 + 2"]
+    off = [float(one) for one in re.findall(r"^\w+ network, \d sizes measured: off by ([\d.]+)%", text, re.MULTILINE)]
+    assert len(off) == 8
+    assert max(off[3], off[7]) < min(off[0], off[4])
 
 
 def test_the_examples_are_kept_without_outputs() -> None:
