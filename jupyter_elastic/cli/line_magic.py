@@ -10,7 +10,12 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display as show
 
 from jupyter_elastic.cli import commands, main
+from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder, listed
 from jupyter_elastic.kernel.magic import ElasticMagics
+from jupyter_elastic.kernel.options import ranks_from
+
+SESSION_WORDS = frozenset({"pull", "push", "session"})
+"""Commands about sessions that need the notebook's names or cells."""
 
 
 def load(shell: Any, cells: ElasticMagics) -> None:
@@ -20,7 +25,15 @@ def load(shell: Any, cells: ElasticMagics) -> None:
         shell.set_hook("complete_command", _complete_elastic, re_key=re.compile(r"%?elastic"))
 
 
-def _complete_elastic(_shell: Any, _event: Any) -> list[str]:
+def _complete_elastic(shell: Any, event: Any) -> list[str]:
+    """Commands, and behind those about sessions their names, then names of variables."""
+    before = event.line[: len(event.line) - len(event.symbol)].split()[1:]
+    if before[:1] == ["pull"] and len(before) > 1:
+        return sorted(SessionFolder(before[1]).names()) if NAME.fullmatch(before[1]) else []
+    if before[:1] == ["push"] and len(before) > 1:
+        return sorted(name for name in shell.user_ns if not name.startswith("_"))
+    if len(before) == 1 and before[0] in {*SESSION_WORDS, "end"}:
+        return [folder.name for folder in listed()]
     return list(commands.listed(commands.names(), notebook=True))
 
 
@@ -38,7 +51,8 @@ class LineMagics(Magics):
 
         %elastic status | pool (who holds what, who waits) | jobs [--all] | logs JOB [--rank N] | cancel JOB |
         explain JOB | attach JOB (its live view) | hosts | policy (the picker, with its what-if) |
-        policy NAME [--opt k=v]
+        policy NAME [--opt k=v] | sessions | session NAME --auto | session --off | pull NAME VARIABLE... |
+        push NAME VARIABLE... | end NAME
         """
         from jupyter_elastic.widgets.job_display import surface
 
@@ -47,8 +61,21 @@ class LineMagics(Magics):
             return self._show_pool(arguments)
         if arguments[:1] == ["attach"] and len(arguments) == 2 and not arguments[1].startswith("-"):
             return self._cells.attach(arguments[1])
+        if arguments[:1] and arguments[0] in SESSION_WORDS:
+            return self._session(arguments[0], line)
         main.notebook(line, self._cells.client)
         return None
+
+    def _session(self, word: str, line: str) -> Any:
+        """A command about a session that needs this notebook."""
+        given = main.parsed(line)
+        if given is None:
+            return None
+        if word == "session":
+            return self._cells.follow(given.name, on=given.auto)
+        ranks = ranks_from(given.ranks) if given.ranks else ()
+        names = [name for given_ in given.names for name in given_.split(",") if name]
+        return (self._cells.pull if word == "pull" else self._cells.push)(given.name, names, ranks)
 
     def _show_pool(self, arguments: list[str]) -> None:
         """The live pool, with the picker open after `policy`; plain text where the page has no widgets."""

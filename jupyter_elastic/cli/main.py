@@ -5,6 +5,7 @@ Finds the command, runs it, turns what goes wrong into a message and an exit cod
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -54,21 +55,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def notebook(line: str, connect: Connect) -> None:
     """Run `%elastic line`; BadRequest for what can't be understood."""
+    if (given := parsed(line or "status")) is not None:
+        given.run(given, connect, Console(highlight=False))
+
+
+def parsed(line: str) -> argparse.Namespace | None:
+    """The arguments of `%elastic line`; None when help was asked for, and is printed. BadRequest for what is wrong."""
     try:
-        _run(shlex.split(line) or ["status"], connect, Console(highlight=False))
+        return _parsed(shlex.split(line))
     except ValueError as problem:
         raise BadRequest(f"%elastic: {problem}") from None
-    except SystemExit:  # --help was printed
-        return
+    except SystemExit:
+        return None
 
 
 def text(arguments: list[str], connect: Connect) -> str:
     """What `%elastic` with these arguments would print, without colours."""
     console = Console(highlight=False, file=io.StringIO(), width=100, force_jupyter=False)
-    _run(arguments, connect, console)
+    given = _parsed(arguments)
+    given.run(given, connect, console)
     return cast("io.StringIO", console.file).getvalue().rstrip()
 
 
-def _run(arguments: list[str], connect: Connect, console: Console) -> None:
-    given = commands.parser("%elastic", notebook=True, first=arguments[0]).parse_args(arguments)
-    given.run(given, connect, console)
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    return commands.parser("%elastic", notebook=True, first=arguments[0]).parse_args(arguments)

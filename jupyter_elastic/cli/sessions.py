@@ -1,10 +1,14 @@
-"""The commands about sessions: list them, end one. They are this user's own, and no daemon is asked."""
+"""The commands about sessions: list them, end one. They are this user's own, and no daemon is asked.
+
+Those that bring values or cells into one belong to a notebook: `%elastic` hands them to the magics.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import time
+from typing import Any
 
 import psutil
 from msgspec import Struct
@@ -14,7 +18,7 @@ from rich.filesize import decimal as human
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
-from jupyter_elastic.types.errors import NotFound
+from jupyter_elastic.types.errors import BadRequest, NotFound
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -93,5 +97,28 @@ def _name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the session's name")
 
 
+def _of_notebook(*_: Any) -> None:
+    """Refuse what the magic `%elastic` has not taken."""
+    raise BadRequest("write it in a cell of a notebook, behind %elastic")
+
+
+def _names(parser: argparse.ArgumentParser) -> None:
+    _name(parser)
+    parser.add_argument("names", nargs="+", metavar="VARIABLE", help="its name")
+    parser.add_argument("--rank", dest="ranks", default="", metavar="N,N", help="these ranks only")
+
+
+def _switch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", default="", help="the session's name")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--auto", action="store_true", help="every following cell runs there, but those that begin with %%"
+    )
+    how.add_argument("--off", action="store_true", help="cells run in the notebook again")
+
+
 SESSIONS = Command("sessions: workers that keep their variables from cell to cell", _sessions)
 END = Command("end a session; its variables are lost", _end, _name)
+PULL = Command("values of a session's variables, by rank, into this notebook", _of_notebook, _names, terminal=False)
+PUSH = Command("this notebook's variables into a session", _of_notebook, _names, terminal=False)
+SESSION = Command("run all following cells in a session", _of_notebook, _switch, terminal=False)

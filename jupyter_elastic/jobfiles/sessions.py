@@ -41,6 +41,12 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Its workers stay when the kernel is gone."""
     replaces: bool = False
     """What the cell brings along replaces what is there; else only what the session lacks is taken."""
+    ranks: tuple[int, ...] = ()
+    """Those that run the cell and take what it brings along; empty: all."""
+
+    def runs_on(self, rank: int) -> bool:
+        """Whether this rank runs the cell."""
+        return not self.ranks or rank in self.ranks
 
 
 class Session(Struct, frozen=True, kw_only=True):

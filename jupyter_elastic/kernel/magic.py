@@ -11,10 +11,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
+from IPython.core.completer import SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from jupyter_elastic.client import Client, services
@@ -23,14 +25,18 @@ from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.jobfiles.environment import environment
 from jupyter_elastic.jobfiles.payload import Payload
-from jupyter_elastic.jobfiles.sessions import SessionFolder
+from jupyter_elastic.jobfiles.sessions import SessionFolder, listed
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
-from jupyter_elastic.kernel.session_options import fitted, session_request
+from jupyter_elastic.kernel.session_options import existing, fitted, session_request
 from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest
 
+QUIET_S = 2.0
+"""So long `%elastic pull` and `push` wait before they say what they wait for."""
+_SESSION = re.compile(r"%%distribute\b.*?\s--session[ =]([\w.-]+)")
 ENDS_S = 1.0
 """So long after an interrupt a kernel's end may be told to it."""
 
@@ -41,7 +47,9 @@ def load(shell: Any) -> ElasticMagics:
     shell.register_magics(magics)
     with contextlib.suppress(Exception):  # an interface of IPython's own; without it there is no completion
         shell.set_hook("complete_command", _complete, re_key=re.compile(r"%%distribute"))
-    shell.input_transformers_cleanup.append(_with_body)
+    with contextlib.suppress(Exception):  # of IPython's completer, which `%config` may have replaced
+        shell.Completer.custom_matchers.append(magics.session_names())
+    shell.input_transformers_cleanup.extend([_with_body, magics.automatic()])
     if "distributed" in shell.magics_manager.magics["cell"]:
         print("note: %%distributed is nbdistributed's, %%distribute is jupyter-elastic's", file=sys.stderr)  # noqa: T201
     threading.Thread(target=_warm, name="jupyter-elastic start", daemon=True).start()
@@ -55,9 +63,14 @@ def _with_body(lines: list[str]) -> list[str]:
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
-    """Options of `%%distribute`, and names of the notebook after --in."""
-    if event.line.split()[-1:] == ["--in"] or event.line.split()[-2:-1] == ["--in"]:
+    """Options of `%%distribute`; names of the notebook after --in, of a session after --out, sessions after theirs."""
+    option = event.line[: len(event.line) - len(event.symbol)].split()[-1]
+    if option == "--in":
         return sorted(name for name in _shell.user_ns if not name.startswith("_"))
+    if option == "--session":
+        return [folder.name for folder in listed()]
+    if option == "--out" and (named := _SESSION.search(event.line)):
+        return sorted(SessionFolder(named[1]).names())
     return long_options()
 
 
@@ -93,14 +106,24 @@ class ElasticMagics(Magics):
         super().__init__(shell)
         self._client: Client | None = None
         self._slots_are = ""
+        self._session = ""
+        """In which all cells run; empty: in none."""
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is options' own, below
         if {"--help", "-h"} & set(line.split()):
             print(distribute_line.__doc__)  # noqa: T201
             return None
+        return self._distribute(line, cell, first_line=2)
+
+    @cell_magic
+    def elastic_session_cell(self, line: str, cell: str) -> Any:
+        """Run this cell in a session: what `%elastic session NAME --auto` puts above each cell."""
+        return self._distribute(f"--session {line}", cell, first_line=1)
+
+    def _distribute(self, line: str, cell: str, *, first_line: int) -> Any:
         options = fitted(parse(line, os.environ))
-        package = self._package(options, cell)
+        package = self._package(options, cell, first_line)
         choice = choose_engine(package.payload, options)
         for note in report(package, options, choice):
             print(note)  # noqa: T201
@@ -139,14 +162,86 @@ class ElasticMagics(Magics):
             self._client = Client()
         return self._client
 
+    # --- sessions
+
+    def pull(self, session: str, names: Sequence[str], ranks: tuple[int, ...] = ()) -> dict[Any, Any]:
+        """Values of a session's variables: rank -> value of one name, name -> rank -> value of several.
+
+        BadRequest when there is no such session or name.
+        """
+        results = self._in_session(session, ranks, capture=(), out=tuple(names)).results
+        found = {name: {rank: values[name] for rank, values in results.items() if name in values} for name in names}
+        for name, values in found.items():
+            if not values:
+                close = get_close_matches(name, existing(session).names(), 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise BadRequest(f"no rank of the session {session!r} has {name!r}{hint}")
+        return found if len(names) > 1 else found[names[0]]
+
+    def push(self, session: str, names: Sequence[str], ranks: tuple[int, ...] = ()) -> None:
+        """Give a session these names of the notebook, in place of what it has of them. BadRequest, PackagingError."""
+        self._in_session(session, ranks, capture=tuple(names))
+
+    def follow(self, session: str, *, on: bool) -> None:
+        """Run all following cells in a session, or none; BadRequest when there is no such session."""
+        if on:
+            existing(session)
+            print(  # noqa: T201
+                f"all cells run in the session {session} now, but those that begin with % or !; `%elastic session "
+                "--off` ends that"
+            )
+        self._session = session if on else ""
+
+    def automatic(self) -> Callable[[list[str]], list[str]]:
+        """The transformer of cells for `follow`."""
+
+        def transformed(lines: list[str]) -> list[str]:
+            text = "".join(lines).strip()
+            if not self._session or not text or text.startswith(("%", "!", "?")) or text.endswith("?"):
+                return lines
+            return lines if _from_the_page(self.shell) else [f"%%elastic_session_cell {self._session}\n", *lines]
+
+        transformed.has_side_effects = True  # type: ignore[attr-defined]  # a cell is whole or not without it
+        return transformed
+
+    def session_names(self) -> Any:
+        """A matcher of IPython's completer: in a cell of a session the variables that rank 0 has."""
+
+        @context_matcher()
+        def matcher(context: Any) -> SimpleMatcherResult:
+            named = _SESSION.match(context.full_text)
+            session, token = named[1] if named else self._session, context.token
+            names = SessionFolder(session).names() if session and token.isidentifier() else ()
+            return {"completions": [SimpleCompletion(name) for name in sorted(names) if name.startswith(token)]}
+
+        return matcher
+
+    def _in_session(self, session: str, ranks: tuple[int, ...], **moved: Any) -> Job:
+        """A cell without text in a session, which brings names there or back; the job when it is through."""
+        existing(session)
+        options = fitted(Options(session=session, ranks=ranks, preemptible=False, **moved))
+        package = self._package(options, "None")
+        client = self.client()
+        job = submit(client, options, package, choose_engine(package.payload, options), f"cell-{_number(self.shell)}")
+        try:
+            try:
+                job.wait(QUIET_S)
+            except TimeoutError:
+                print(job.explain())  # noqa: T201
+                job.wait()
+        except KeyboardInterrupt:
+            raise interrupted(job) from None
+        job.check()
+        return job
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _package(self, options: Options, cell: str) -> capture.Package:
+    def _package(self, options: Options, cell: str, first_line: int = 1) -> capture.Package:
         return capture.package(
             cell,
             self.shell.user_ns,
             filename=f"<In[{_number(self.shell)}]>",
-            first_line=2,
+            first_line=first_line,
             capture=options.capture,
             out=options.out,
             env=options.env,
@@ -229,6 +324,14 @@ def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tup
         if rank != min(results):
             notes.append(f"note: --out {name}: rank {min(results)} has not set it; this is rank {rank}'s")
     return values, notes
+
+
+def _from_the_page(shell: Any) -> bool:
+    """Whether what runs is no cell but a request of the page's own, which leaves no history."""
+    with contextlib.suppress(Exception):
+        content = shell.get_parent()["content"]
+        return bool(content.get("silent")) or not content.get("store_history", True)
+    return False
 
 
 def _cells(shell: Any) -> Mapping[str, int]:

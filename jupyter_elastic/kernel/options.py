@@ -34,7 +34,7 @@ MOST_SIZES = 1_000
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
 _OF_NOTEBOOKS = {
     "capture": None, "out": None, "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
-    "outlive": False, "idle_s": None,
+    "outlive": False, "idle_s": None, "ranks": (),
 }  # fmt: skip
 """Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
@@ -64,6 +64,8 @@ class Options(JobRequest, frozen=True, kw_only=True):
     respawn: bool = False
     outlive: bool = False
     idle_s: float | None = None
+    ranks: tuple[int, ...] = ()
+    """Ranks of the session that run the cell; empty: all."""
     sized: bool = False
     """Whether a size was asked for beside the session."""
 
@@ -96,6 +98,14 @@ def _seconds(text: str) -> float:
     if seconds <= 0:
         raise ArgumentTypeError(f"{text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
     return seconds
+
+
+def ranks_from(text: str) -> tuple[int, ...]:
+    """`2,0` -> (0, 2); BadRequest says what is wrong."""
+    ranks = [rank.strip() for rank in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,5}", rank) for rank in ranks):
+        raise BadRequest(f"--rank {text}: write ranks such as 0 or 0,2")
+    return tuple(sorted({int(rank) for rank in ranks}))
 
 
 def sizes_from(text: str) -> tuple[int, ...]:
@@ -204,6 +214,14 @@ def servers_from(text: str) -> tuple[int, int]:
     metavar="NAME",
     help="Run in the session's workers, which keep their variables from cell to cell; the first cell that names it "
     "makes them. Slots are held only while a cell runs.",
+)
+@argument(
+    "--rank",
+    dest="ranks",
+    type=ranks_from,
+    default=(),
+    metavar="N,N",
+    help="Run the cell on these ranks of the session only; the others keep what they have.",
 )
 @argument("--respawn", action="store_true", help="Make the session's workers anew if they are gone.")
 @argument("--outlive", action="store_true", help="A new session's workers stay when this kernel ends.")
@@ -333,7 +351,8 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
 
 def _check_session(given: argparse.Namespace, low: int, high: int) -> None:
     if not given.session:
-        for option, value in (("--respawn", given.respawn), ("--outlive", given.outlive), ("--idle", given.idle_s)):
+        about = {"--rank": given.ranks, "--respawn": given.respawn, "--outlive": given.outlive, "--idle": given.idle_s}
+        for option, value in about.items():
             if value:
                 raise BadRequest(f"{option} is about a session: name it with --session, or leave {option} out")
     elif low != high or given.sizes:

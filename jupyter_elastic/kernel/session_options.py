@@ -19,8 +19,10 @@ def fitted(options: Options) -> Options:
     folder = SessionFolder(options.session)
     known = folder.read()
     if known is None or folder.over(known):
+        _check_ranks(options, options.max_slots)
         return options
     size = options.max_slots if options.sized else known.size
+    _check_ranks(options, known.size)
     fits = replace(options, min_slots=size, max_slots=size, engine=options.engine or known.engine)
     if folder.ended() is not None:
         if options.respawn:
@@ -29,6 +31,28 @@ def fitted(options: Options) -> Options:
     if problem := sessions.differs(known, size, fits.engine, sys.executable):
         raise BadRequest(f"{problem}. Nothing was queued.")
     return fits
+
+
+def _check_ranks(options: Options, size: int) -> None:
+    if options.ranks and options.ranks[-1] >= size:
+        raise BadRequest(
+            f"--rank {options.ranks[-1]}: the session {options.session!r} has the ranks 0 to {size - 1}. Nothing was "
+            "queued."
+        )
+
+
+def existing(name: str) -> SessionFolder:
+    """The folder of a session that is there; BadRequest when none of this name is, or it is lost."""
+    folder = SessionFolder(name)
+    known = folder.read() if sessions.NAME.fullmatch(name) else None
+    if known is None or folder.over(known):
+        names = ", ".join(one.name for one in sessions.listed()) or "none"
+        raise BadRequest(
+            f"there is no session {name!r}; there are: {names}. Begin one with `%%distribute --session {name} --gpus N`"
+        )
+    if folder.ended() is not None:
+        raise BadRequest(sessions.gone(folder))
+    return folder
 
 
 def session_request(options: Options) -> SessionRequest | None:
@@ -41,4 +65,5 @@ def session_request(options: Options) -> SessionRequest | None:
         idle_s=IDLE_S if options.idle_s is None else options.idle_s,
         outlive=options.outlive,
         replaces=options.capture is not None,
+        ranks=options.ranks,
     )

@@ -202,6 +202,8 @@ class Worker:
         with self._interrupts.allowed():
             if self._order.rejoin and self._plugin is not None:
                 cast("plugin.StayingPlugin", self._plugin).rejoin(self._order.rejoin)
+            if payload.session is not None and not payload.session.runs_on(self._rank):
+                return
             try:
                 self._execute(payload)
             except SystemExit as ending:
@@ -271,7 +273,7 @@ class Worker:
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         names = restore_namespace(payload)
-        for name, value in names.items():
+        for name, value in names.items() if payload.session.runs_on(self._rank) else ():
             if payload.session.replaces or name not in self._namespace:
                 self._namespace[name] = value
         self._namespace["device"] = self._order.device

@@ -185,6 +185,8 @@ def test_a_session_has_a_name_and_a_fixed_size() -> None:
         ("--session work --gpus 1:2", "a fixed number of workers"),
         ("--session work --resumable", "contradict"),
         ("--respawn", "name it with --session"),
+        ("--rank 0", "name it with --session"),
+        ("--session work --rank 0-2", "write ranks such as 0 or 0,2"),
     ):
         with pytest.raises(BadRequest, match=problem):
             parse(line)

@@ -78,3 +78,42 @@ def test_a_notebooks_session_from_its_first_cell_to_its_end(notebook: Notebook) 
     assert "with 2 workers" in str(vars(notebook.run("%elastic end work")))
     assert "there is no session 'work'" in notebook.run("%elastic end work").error
     assert "NameError" in notebook.run("%%distribute --session work --engine process\nx.append(1)\nprint(y)").error
+
+
+def test_words_of_sessions(notebook: Notebook) -> None:
+    assert "there is no session 'word'" in notebook.run("%elastic pull word x").error
+    assert "there is no session 'word'" in notebook.run("%elastic session word --auto").error
+    cell = notebook.run("%%distribute --session word --engine process --gpus 2\nxylo = rank")
+    assert not cell.error, cell.error
+    assert (
+        "--rank 2: the session 'word' has the ranks 0 to 1"
+        in notebook.run("%%distribute --session word --rank 2\n1").error
+    )
+    assert notebook.run("%%distribute --session word --rank 1\nxylo += 10\nonly = 1").error == ""
+    pulled = notebook.run("%elastic pull word xylo")
+    assert pulled.result == "{0: 0, 1: 11}", pulled.error
+    assert notebook.run("%elastic pull word xylo only --rank 1").result == "{'xylo': {1: 11}, 'only': {1: 1}}"
+    assert "no rank of the session 'word' has 'xyl'; did you mean xylo?" in notebook.run("%elastic pull word xyl").error
+    assert not notebook.run("yard = [1]\n%elastic push word yard --rank 0").error
+    assert notebook.run("%%distribute --session word\nxylo, 'yard' in globals()").result == "(0, True)"
+    notebook.run("%config Completer.use_jedi = False")
+    for text, expected in {
+        "%%distribute --session word\nxyl": "xylo",
+        "%elastic pull word xy": "xylo",
+        "%elastic push word yar": "yard",
+        "%%distribute --session wo": "word",
+    }.items():
+        reply = notebook.client.complete(text, reply=True, timeout=60)
+        assert expected in [match.split()[-1] for match in reply["content"]["matches"]], (text, reply["content"])
+
+
+def test_all_cells_of_a_notebook_run_in_a_session_until_that_is_off(notebook: Notebook) -> None:
+    assert not notebook.run("%%distribute --session all --engine process --gpus 2\nimport os\npid = os.getpid()").error
+    assert "all cells run in the session all now" in notebook.run("%elastic session all --auto").printed
+    assert notebook.run("pid == os.getpid(), rank").result == "(True, 0)"
+    failed = notebook.run("xeno = 1\n1 / 0")
+    assert "ZeroDivisionError" in failed.error
+    assert "line 2" in failed.error
+    notebook.finish(notebook.client.execute("mine = 1", store_history=False))  # of the page, not of a person
+    assert not notebook.run("%elastic session --off").error
+    assert notebook.run("mine, 'xeno' in globals()").result == "(1, False)"
