@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from benchmarks.harness import row
 from jupyter_elastic.balance.generate import PARETO
+from jupyter_elastic.driver.engine import Engine
+from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine.bench import Bench
 from tests.support.unequal_hosts import UnequalHosts, impossible
@@ -102,12 +105,14 @@ def instance(seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def trained(hosts: UnequalHosts, folder: Path, names: dict[str, Any], balance: str) -> dict[int, Any]:
+def trained(
+    hosts: UnequalHosts, folder: Path, names: dict[str, Any], balance: str, engine: type[Engine] = Torch
+) -> dict[int, Any]:
     """What each rank found in a training on these hosts."""
 
     async def story() -> dict[int, Any]:
         places = {"hosts": hosts.addresses(), "min_slots": HOSTS, "warm": False}
-        async with Bench(Torch, folder, CELL, names={**names, "balance": balance}, out=("found",), **places) as bench:
+        async with Bench(engine, folder, CELL, names={**names, "balance": balance}, out=("found",), **places) as bench:
             await bench.launch(*(f"{name}:0" for name in hosts.rates))
             assert (await bench.ended(900)).outcome == "completed", bench.story()
             return {rank: of["found"] for rank, of in bench.results().items()}
@@ -128,20 +133,25 @@ def check(found: dict[int, Any], names: dict[str, Any]) -> None:
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
-    """Rows of time, prediction and accuracy."""
+    """Rows of time, prediction and accuracy; the first draw over Horovod's ring too."""
     if problem := impossible():
         raise RuntimeError(f"hosts on this machine need root and network namespaces: {problem}")
+    return [*measured(Torch, range(rounds)), *measured(Horovod, [0], ", Horovod")]
+
+
+def measured(engine: type[Engine], seeds: Iterable[int], suffix: str = "") -> list[dict[str, Any]]:
+    """The rows of one engine, with a suffix to their names."""
     seconds: dict[str, list[float]] = {"none": [], "auto": []}
     accuracy: dict[str, list[float]] = {"none": [], "auto": []}
     predicted: dict[str, list[float]] = {"none": [], "auto": []}
-    for seed in range(rounds):
+    for seed in seeds:
         names = instance(seed)
         rates = {f"h{number}": rate for number, rate in enumerate(names["rates"])}
         held = [len(x) for x, _ in names["parts"]]
         print(f"  {held} samples, {names['speeds']} samples/s, {names['rates']} bytes/s", flush=True)
         with tempfile.TemporaryDirectory() as place, UnequalHosts(Path(place), rates) as hosts:
             for balance in ("none", "auto"):
-                found = trained(hosts, Path(place, balance), names, balance)
+                found = trained(hosts, Path(place, balance), names, balance, engine)
                 check(found, names)
                 seconds[balance].append(max(of["seconds"] for of in found.values()))
                 accuracy[balance].append(found[0]["accuracy"])
@@ -158,8 +168,17 @@ def measure(rounds: int) -> list[dict[str, Any]]:
             )
     goal = "within 15 %"
     return [
-        row("4 unequal hosts, samples moved", "s", seconds["auto"], seconds["none"], "not moved", "ratio <= 0.71"),
-        row("prediction with the transfer", "s", predicted["auto"], seconds["auto"], "measured", goal),
-        row("prediction without it", "s", predicted["none"], seconds["none"], "measured", goal),
-        row("accuracy, samples moved", "share", accuracy["auto"], accuracy["none"], "not moved", "within 0.01"),
+        row(
+            f"4 unequal hosts, samples moved{suffix}",
+            "s",
+            seconds["auto"],
+            seconds["none"],
+            "not moved",
+            "ratio <= 0.71",
+        ),
+        row(f"prediction with the transfer{suffix}", "s", predicted["auto"], seconds["auto"], "measured", goal),
+        row(f"prediction without it{suffix}", "s", predicted["none"], seconds["none"], "measured", goal),
+        row(
+            f"accuracy, samples moved{suffix}", "share", accuracy["auto"], accuracy["none"], "not moved", "within 0.01"
+        ),
     ]

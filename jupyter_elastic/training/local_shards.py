@@ -238,22 +238,31 @@ class LocalShard:
         order = np.argsort(self.trained[numbers] >= 0, kind="stable")
         return [(self.origin, int(number)) for number in numbers[order]] + sorted(self.received)
 
-    def pack(self, ids: Sequence[SampleId]) -> bytes:
-        """These samples as a message that says whether it came through."""
-        if not ids:
-            return b""
-        content = []
+    def pack(self, ids: Sequence[SampleId]) -> tuple[bytes, int]:
+        """The first of these samples, as many as may be in one message, and their number.
+
+        The message says whether it came through.
+        """
+        content: list[bytes] = []
+        total = 0
         for key in ids:
-            content.append(pickle.dumps(self._sample(key), protocol=5))
-            if len(content[-1]) > MOST_BYTES // 2:
+            packed = pickle.dumps(self._sample(key), protocol=5)
+            total += len(packed)
+            if len(packed) > MOST_BYTES // 2:
                 raise BadRequest(
-                    f"Sample {key[1]} of {key[0]} has {len(content[-1]):,} bytes, and a sample that moves may have "
+                    f"Sample {key[1]} of {key[0]} has {len(packed):,} bytes, and a sample that moves may have "
                     f"{MOST_BYTES // 2:,}. Keep them where they are (balance='none', or pinned), or declare paths of "
                     "files that all hosts reach instead of their content."
                 )
-        trained = [self.received[k].trained if k in self.received else int(self.trained[k[1]]) for k in ids]
-        body = msgspec.msgpack.encode(_Chunk(tuple(ids), tuple(trained), tuple(content)))
-        return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body
+            if total > MOST_BYTES // 2:
+                break
+            content.append(packed)
+        if not content:
+            return b"", 0
+        packed_ids = tuple(ids[: len(content)])
+        trained = [self.received[k].trained if k in self.received else int(self.trained[k[1]]) for k in packed_ids]
+        body = msgspec.msgpack.encode(_Chunk(packed_ids, tuple(trained), tuple(content)))
+        return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body, len(content)
 
     def unpack(self, message: bytes) -> bool:
         """Take samples in; False, and none of them, when the message is not what was sent."""
@@ -509,61 +518,71 @@ def transfer(
 ) -> float | None:
     """Carry out a plan in rounds, in each of which every pair moves the same part of what it has to move.
 
-    A round is the most that is on its way: nobody sends before all have taken in what they were sent. Ends early, with
-    every sample at one of the two, when a member knows of a change of the group, or when it takes longer than expected
-    by more than `DRIFT`: then the rest is worth another plan.
+    Where that is more than a message may hold, as with samples of different sizes, there are more rounds. A round is
+    the most that is on its way: nobody sends before all have taken in what they were sent. Ends early, with every
+    sample at one of the two, when a member knows of a change of the group, or when it takes longer than expected by
+    more than `DRIFT`: then the rest is worth another plan.
 
     Returns:
         How many times as long as `expected_s` it takes; None when nothing is left to plan.
     """
     rank = group.rank()
-    rounds = max(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values())
+    rounds = max(1, *(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values()))
     free = shard.movable()
     outgoing: dict[int, list[SampleId]] = {}
     for (sender, receiver), samples in sorted(amounts.items()):
         if sender == rank:
             outgoing[receiver], free = free[:samples], free[samples:]
-    passed_s = 0.0
-    for number in range(max(1, rounds)):
-        parts = {
-            to: [ids[i] for i in range(*data.share(len(ids), number, max(1, rounds)))] for to, ids in outgoing.items()
-        }
-        for _try in range(TRIES):
-            damaged, change, took_s = _round(shard, group, parts, wanted)
-            passed_s += took_s
-            parts = {to: ids for to, ids in parts.items() if damaged[rank, to]}
-            if not damaged.any():
-                break
-        else:
+    sent = dict.fromkeys(outgoing, 0)
+    passed_s, number, failures = 0.0, 0, 0
+    while True:
+        due = {to: data.share(len(ids), min(number, rounds - 1), rounds)[1] for to, ids in outgoing.items()}
+        done = _round(shard, group, {to: ids[sent[to] : due[to]] for to, ids in outgoing.items()}, wanted)
+        passed_s += done.took_s
+        for to, samples in done.sent.items():
+            sent[to] += samples
+        failures = failures + 1 if done.damaged else 0
+        if failures == TRIES:
             raise EngineError(f"samples arrive damaged from another worker, {TRIES} times in a row; they stay there")
-        if change:
+        number += not done.damaged
+        if done.change or (number >= rounds and not done.left and not done.damaged):
             return None
-        slower = passed_s * rounds / (number + 1) / max(expected_s, 1e-9)
-        if number + 1 >= WATCHED and passed_s > WATCHED * PROBE_S and slower > 1 + DRIFT and number + 1 < rounds:
+        slower = passed_s * rounds / max(number, 1) / max(expected_s, 1e-9)
+        if WATCHED <= number < rounds and passed_s > WATCHED * PROBE_S and slower > 1 + DRIFT:
             return slower
-    return None
 
 
-def _round(
-    shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wanted: Callable[[], bool]
-) -> tuple[Array, bool, float]:
-    """Send each member its part, and give up what it has.
+@dataclass
+class _Done:
+    """What has come of a round."""
 
-    Returns:
-        Which parts, by sender and receiver, arrived damaged; whether the group is to change; how many seconds it took.
-    """
+    sent: dict[int, int]
+    """How many samples this worker has given up, by receiver."""
+    damaged: bool
+    """Whether a message arrived damaged, at whichever worker."""
+    left: bool
+    """Whether a message could not hold all that its sender had for it."""
+    change: bool
+    """Whether the group is to change."""
+    took_s: float
+
+
+def _round(shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wanted: Callable[[], bool]) -> _Done:
+    """Send each member its part, or as much of it as a message holds, and give up what has come through."""
     rank, size = group.rank(), group.size()
     began = pace.clock()
-    messages = [shard.pack(parts.get(to, [])) for to in range(size)]
-    arrived = collective(lambda: group.exchange(messages))
-    mine = np.zeros((size, size + 2))
+    packed = [shard.pack(parts.get(to, [])) for to in range(size)]
+    arrived = collective(lambda: group.exchange([message for message, _ in packed]))
+    mine = np.zeros((size, size + 3))
     mine[:, rank] = [not shard.unpack(message) for message in arrived]
-    mine[rank, size:] = float(wanted()), pace.clock() - began
+    left = any(packed[to][1] < len(ids) for to, ids in parts.items())
+    mine[rank, size:] = float(wanted()), pace.clock() - began, float(left)
     verdict = collective(lambda: group.total(mine))
-    for to, ids in parts.items():
-        if not verdict[rank, to]:
-            shard.give_up(ids)
-    return verdict[:, :size], bool(verdict[:, size].any()), float(verdict[:, size + 1].max())
+    sent = {to: packed[to][1] for to in parts if not verdict[rank, to]}
+    for to, samples in sent.items():
+        shard.give_up(parts[to][:samples])
+    changes, took_s, lefts = verdict[:, size], verdict[:, size + 1], verdict[:, size + 2]
+    return _Done(sent, bool(verdict[:, :size].any()), bool(lefts.any()), bool(changes.any()), float(took_s.max()))
 
 
 def _mean_bytes(shard: LocalShard) -> int:

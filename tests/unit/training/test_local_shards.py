@@ -204,6 +204,16 @@ def test_a_sample_larger_than_a_message_is_refused_with_the_way_out(monkeypatch)
         shard.pack(shard.movable())
 
 
+def test_samples_of_very_different_sizes_go_in_as_many_messages_as_they_need(monkeypatch):
+    monkeypatch.setattr(local_shards, "MOST_BYTES", 20_000)
+    content = [np.full(8000 if 10 <= number < 14 else 1, number, dtype=np.uint8) for number in range(40)]
+    shards = [LocalShard(content, "auto", origin="a"), LocalShard(content[:0], "auto", origin="b")]
+    found = together(shards, lambda shard, group: transfer(shard, group, {(0, 1): 38}, 150, never))
+    assert found == [None, None]
+    assert [len(shard) for shard in shards] == [2, 38]
+    assert sorted(int(shard[number][0]) for shard in shards for number in range(len(shard))) == list(range(40))
+
+
 def test_what_is_pinned_stays():
     shards = made(10, 1, pinned=1)
     assert [key[1] for key in shards[0].movable()] == list(range(1, 10))
