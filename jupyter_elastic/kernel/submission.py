@@ -30,6 +30,7 @@ from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.platform import paths, plugins
+from jupyter_elastic.platform.hosts_file import host_name
 from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
@@ -70,6 +71,7 @@ def submit(
             notebook=notebook,
             cell=cell,
             session=options.session,
+            host=host_name() if options.session else "",
             **{asked: getattr(options, asked) for asked in JobRequest.__struct_fields__},
         )
         try:

@@ -5,6 +5,8 @@ The daemon takes names and slots from it, the user's drivers the way there: nobo
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +32,11 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The network of the group's data, such as `10.1.0.0/16`; empty: the one by which the host was reached."""
     python: Annotated[str, Meta(max_length=1000)] = ""
     """The interpreter there; empty: by the same path as here."""
+
+
+def host_name() -> str:
+    """This machine's name as slots carry it; a colon would cut a slot's name in two."""
+    return re.sub(r"[:\s]", "-", socket.gethostname()) or "localhost"
 
 
 def read(state: Path) -> tuple[HostAddress, ...]:

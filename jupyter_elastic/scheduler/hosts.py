@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.platform import host_failures, hosts_file, paths
 from jupyter_elastic.platform.host_failures import HostFailure
+from jupyter_elastic.platform.hosts_file import host_name
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import GpuProcess, Host, Slot, SlotId
@@ -222,11 +222,6 @@ def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
             "`jupyter elastic host add`; in a shared pool each machine has a daemon of its own"
         )
     return hosts
-
-
-def host_name() -> str:
-    """This machine's name as slots carry it; a colon would cut a slot's name in two."""
-    return re.sub(r"[:\s]", "-", socket.gethostname()) or "localhost"
 
 
 def _slots_wanted() -> int:

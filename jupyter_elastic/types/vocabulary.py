@@ -169,6 +169,8 @@ class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     cell: Annotated[str, Meta(max_length=200)] = ""
     session: Annotated[str, Meta(max_length=32)] = ""
     """Its owner's session, of which one cell runs at a time, in the order of their submits; empty: none."""
+    host: Annotated[str, Meta(max_length=200)] = ""
+    """Where its session's workers are: it waits for slots there. Empty, or no host of the pool's: anywhere."""
 
 
 class AgentPlace(Record, frozen=True, kw_only=True):

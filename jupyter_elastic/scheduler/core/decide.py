@@ -132,6 +132,13 @@ def _check_fits(state: State, spec: JobSpec) -> None:
             f"the pool has {count(state.server_total)} for servers; ask for at most {state.server_total} servers "
             f"(you asked for {spec.min_servers})"
         )
+    if host := state.bound_to(spec):
+        there = sum(len(one.slots) for one in state.hosts if one.name == host)
+        if there < least:
+            raise BadRequest(
+                f"a session's workers are all on {host}, which has {count(there)}; ask for at most {there} (you asked "
+                f"for {least})"
+            )
     if least <= state.total:
         return
     if not state.total:

@@ -60,6 +60,8 @@ def until(state: State, job: Job, now: float) -> str:
         or state.before(job)
     ):
         return ""
+    if (host := state.bound_to(job.spec)) and _free_on(state, host) < need:
+        return ""
     wanted = need
     for other in _before(state, job):
         wanted += state.needs(other.spec)
@@ -117,6 +119,9 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     free = sum(1 for _ in state.free())
     draining = "".join(f", {slots} draining from job {other}" for other, slots in _draining(state).items())
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
+    if host := state.bound_to(job.spec):
+        there = count(_free_on(state, host))
+        lines.append(f"It waits for slots on {host}, where its session's workers are: {there} free there.")
     if state.apart and job.spec.min_servers:
         idle = sum(1 for _ in state.free(for_servers=True))
         lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")
@@ -134,6 +139,11 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     reason = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' gave it nothing in its last plan'}.")
     return lines
+
+
+def _free_on(state: State, host: str) -> int:
+    """Free slots there."""
+    return sum(where == host for where, _ in state.free())
 
 
 def _needed(state: State, job: Job) -> str:
@@ -188,6 +198,8 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     asked = str(spec.min_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
     asked = " or ".join(str(size) for size in sorted(spec.sizes) if spec.min_slots <= size <= spec.max_slots) or asked
     lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
+    if host := state.bound_to(job.spec):
+        lines.append(f"Its session's workers are on {host}.")
     if job.changed_at is not None:
         lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
     if job.leaving:

@@ -25,6 +25,10 @@ class Free:
     def __len__(self) -> int:
         return sum(len(slots) for slots in self._slots.values())
 
+    def on(self, host: str) -> int:
+        """How many there are on this host."""
+        return len(self._slots.get(host, ()))
+
     def take(self, count: int, near: Sequence[str] = ()) -> tuple[SlotId, ...]:
         """Give `count` slots to a job that already is on the hosts `near`; fewer only if there aren't as many."""
         taken: list[SlotId] = []

@@ -7,6 +7,7 @@ kept from jobs that come later in the order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -193,6 +194,8 @@ class _Difference:
         self._server_pool = placement.Free(state.free(for_servers=True)) if state.apart else self._pool
         self._free = Size(len(self._pool), len(self._server_pool) if state.apart else 0)
         self._coming = Size(0)
+        self._promised: Counter[str] = Counter()
+        """Slots on hosts for jobs that can start on no other."""
         for job in state.active_jobs():
             self._comes(job, job.draining)
         self._set_aside(Size(kept))
@@ -219,7 +222,15 @@ class _Difference:
         growing.sort(key=lambda job: job.key)
         grants = [(job, size) for job in growing if (size := self._grant(job)) is not None]
         # Those who are somewhere already choose first, then the large ones: they are the hardest to keep on one host.
-        grants.sort(key=lambda grant: (grant[0].phase == "queued", -grant[1].slots, grant[0].key))
+        # Before them those that can start on one host only.
+        grants.sort(
+            key=lambda grant: (
+                grant[0].phase == "queued" and not state.bound_to(grant[0].spec),
+                grant[0].phase != "queued",
+                -grant[1].slots,
+                grant[0].key,
+            )
+        )
         grown: list[AnyEventData] = [
             self._start(job, size) if job.phase == "queued" else self._rescale(job, size) for job, size in grants
         ]
@@ -229,7 +240,11 @@ class _Difference:
         """What the job gets of its command now; None: nothing new. Slots are set aside for what it must wait for."""
         size = self._wanted[job.job]
         need = self._new(job.size, size)
+        host = self._state.bound_to(job.spec) if job.phase == "queued" else ""
+        if host and self._pool.on(host) - self._promised[host] < size.slots:
+            return None
         if _fits(need, self._free):
+            self._promised[host] += size.slots
             self._take(need)
             return size
         if job.phase == "queued":
@@ -283,11 +298,12 @@ class _Difference:
         return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
 
     def _start(self, job: Job, size: Size) -> JobStarted:
+        near = [host] if (host := self._state.bound_to(job.spec)) else []
         if self._state.apart:
-            slots = self._pool.take(size.workers)
+            slots = self._pool.take(size.workers, near)
             slots += self._server_pool.take(size.servers, near=self._state.hosts_of(slots))
         else:
-            slots = self._pool.take(size.slots)
+            slots = self._pool.take(size.slots, near)
         return JobStarted(
             job=job.job,
             attempt=job.attempt + 1,

@@ -280,6 +280,11 @@ class State(Struct, kw_only=True):
             (number for number in sorted(self.in_sessions) if number < job.job and self._together(number, job)), None
         )
 
+    def bound_to(self, spec: JobSpec) -> str:
+        """The one host on which such a job can start; empty when any will do."""
+        host = spec.host
+        return host if len(self.hosts) > 1 and any(one.name == host for one in self.hosts) else ""
+
     def _together(self, number: JobId, job: Job) -> bool:
         other = self.jobs[number]
         return (other.owner, other.spec.session) == (job.owner, job.spec.session)

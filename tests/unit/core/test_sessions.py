@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jupyter_elastic.scheduler.core.explain import explain
-from jupyter_elastic.types import Cancel, JobStarted
+from jupyter_elastic.types import Cancel, ExitReported, JobStarted
+from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 
 
@@ -41,3 +44,31 @@ def test_an_interactive_cell_waits_for_its_session_too() -> None:
     assert pool.core.state.jobs[second].phase == "queued"
     pool.step(Cancel, job=first)
     assert pool.core.state.jobs[second].phase == "starting"
+
+
+def test_a_cell_starts_on_the_host_of_its_sessions_workers_only() -> None:
+    pool = Harness(host("a", 2), host("b", 3))
+    elsewhere = pool.running(2, 2, 2, host="b")
+    cell, other = pool.submit(2, 2, session="work", host="b"), pool.submit(1, 1)
+    started = [data for data in pool.plan({elsewhere: 2, cell: 2, other: 1}) if isinstance(data, JobStarted)]
+    assert [data.job for data in started] == [other]  # one slot of b and two of a were free
+    text = explain(pool.core.state, pool.job(cell), pool.now)
+    assert "It waits for slots on b, where its session's workers are: 0 slots free there." in text
+    pool.step(Cancel, job=elsewhere)
+    pool.step(ExitReported, job=elsewhere, attempt=1, outcome="cancelled")
+    (start,) = (data for data in pool.plan({cell: 2, other: 1}) if isinstance(data, JobStarted))
+    assert {slot[0] for slot in start.slots} == {"b"}
+    assert "Its session's workers are on b." in explain(pool.core.state, pool.job(cell), pool.now)
+
+
+def test_who_can_start_on_one_host_only_chooses_before_others_take_it() -> None:
+    pool = Harness(host("a", 2), host("b", 2))
+    first, cell = pool.submit(2, 2), pool.submit(2, 2, session="work", host="a")
+    lost = pool.submit(1, 1, session="play", host="gone")
+    with pytest.raises(BadRequest, match="all on a, which has 2 slots"):
+        pool.submit(3, 3, session="large", host="a")
+    started = {data.job: data.slots for data in pool.plan({first: 2, cell: 2}) if isinstance(data, JobStarted)}
+    assert {job: slots[0][0] for job, slots in started.items()} == {first: "b", cell: "a"}
+    pool.step(Cancel, job=first)
+    pool.step(ExitReported, job=first, attempt=1, outcome="cancelled")
+    assert [data.job for data in pool.plan({cell: 2, lost: 1}) if isinstance(data, JobStarted)] == [lost]
