@@ -91,6 +91,8 @@ class TrainingContext:
     """Why this worker has to leave its group."""
     change: bool | None = None
     """Whether the group agreed in this step to regroup; None: nobody asked yet."""
+    workload: str = ""
+    """The training function, whatever its constants: by it speeds are remembered."""
     epochs: int | None = None
     """How many epochs `state.epochs` was asked for."""
     warm: bool = False

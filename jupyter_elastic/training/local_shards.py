@@ -8,10 +8,12 @@ leaves behind (a sample that two workers hold, or none), all members settle when
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 import pickle
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,15 +22,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from jupyter_elastic.balance import memory
 from jupyter_elastic.balance.instance import Host, Instance
 from jupyter_elastic.balance.plan import Plan
 from jupyter_elastic.balance.solvers import solve
+from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.training import data
+from jupyter_elastic.training.context import context
 from jupyter_elastic.training.data import MicroBatch, Numbers
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.pace import DRIFT, pace
-from jupyter_elastic.types.errors import BadRequest, EngineError
+from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 
 CHUNK = 1 << 20
 """Bytes that a worker sends another in one round, about."""
@@ -49,6 +54,8 @@ WATCHED = 3
 """After so many rounds a transfer is compared with its plan."""
 MOST_SAID = 16
 """So many hosts are named when a plan is said."""
+MEASURED = "measured.json"
+"""The file of the user's state folder in which speeds and bandwidths are remembered."""
 _DIGEST = 16
 SampleId = tuple[str, int]
 """The worker that a sample came from, and its number there."""
@@ -124,6 +131,8 @@ class LocalShard:
         self._links: tuple[int, tuple[tuple[float, ...], ...]] | None = None
         """The generation whose links were measured, and their bandwidth."""
         self._company: Any = None
+        self.members: list[str] = []
+        """The names of all holders in the present group, by rank."""
 
     def _fingerprint(self) -> str:
         """Tells this data from other data under the same name."""
@@ -306,6 +315,7 @@ def agree(shard: LocalShard, group: Group | None) -> list[Declaration]:
     found = gathered(group, msgspec.msgpack.encode(shard.declare()))
     declared = [msgspec.msgpack.decode(one, type=Declaration) for one in found]
     shard.settle(group.rank(), declared)
+    shard.members = [one.origin.rpartition(".")[0] for one in declared]
     return declared
 
 
@@ -396,6 +406,55 @@ def _floats(group: Group, mine: float) -> list[float]:
     return [float(value) for value in collective(lambda: group.total(values))]
 
 
+class _Remembered(msgspec.Struct, frozen=True):
+    """What rank 0 knows of the members from earlier trainings."""
+
+    speeds: tuple[float, ...] | None = None
+    links: tuple[tuple[float, ...], ...] | None = None
+
+
+def recalled(shard: LocalShard, group: Group) -> tuple[float, ...] | None:
+    """The members' speeds in samples/s as rank 0 remembers them; None unless all are known. Its links count too."""
+    mine = _Remembered()
+    if group.rank() == 0:
+        kept, now = _memory(), time.time()
+        speeds = memory.speeds_of(kept, context.workload, shard.members, now)
+        mine = _Remembered(speeds, memory.bandwidth_of(kept, shard.members, now))
+    answer = collective(lambda: group.broadcast(msgspec.msgpack.encode(mine)))
+    found = msgspec.msgpack.decode(answer, type=_Remembered)
+    if found.links is not None:
+        shard._links = (pace.generation, found.links)
+    return found.speeds
+
+
+def remember(
+    shard: LocalShard,
+    group: Group,
+    *,
+    speeds: tuple[float, ...] | None = None,
+    links: tuple[tuple[float, ...], ...] | None = None,
+) -> None:
+    """Keep what was measured for later trainings; rank 0 does, in its user's state folder.
+
+    Two trainings that do so at the same time may lose a figure, which is then measured again.
+    """
+    if group.rank() != 0:
+        return
+    kept, now = _memory(), time.time()
+    if speeds is not None:
+        kept = memory.with_speeds(kept, context.workload, shard.members, speeds, now)
+    if links is not None:
+        kept = memory.with_links(kept, shard.members, links, now)
+    with contextlib.suppress(OSError, ElasticError):  # as on a full disk: they are measured again
+        private_files.write_json(paths.state_dir() / MEASURED, kept)
+
+
+def _memory() -> memory.Memory:
+    with contextlib.suppress(ElasticError):
+        return private_files.read_json(paths.state_dir() / MEASURED, memory.Memory) or memory.Memory()
+    return memory.Memory()
+
+
 def rebalance(
     shard: LocalShard,
     group: Group,
@@ -426,6 +485,7 @@ def rebalance(
         size = max(counts(_mean_bytes(shard), group))
         if shard._links is None or shard._links[0] != pace.generation:
             shard._links = (pace.generation, measured_bandwidth(group))
+            remember(shard, group, links=shard._links[1])
         make = functools.partial(
             planned, declared, held, speeds, shard._links[1], size, epochs, shard.solver, overhead_s
         )
@@ -437,10 +497,12 @@ def rebalance(
         amounts = {(origins.index(m.sender), origins.index(m.receiver)): m.samples for m in plan.moves}
         if group.rank() == 0:
             print(said(plan, origins, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the views
-        slower = transfer(shard, group, amounts, size, wanted, plan.transfer_s)
-        if slower is None:
+        slower, ended = transfer(shard, group, amounts, size, wanted, plan.transfer_s)
+        if not 1 / (1 + DRIFT) <= slower <= 1 + DRIFT:
+            shard._links = (pace.generation, _corrected(shard._links[1], amounts, slower))
+            remember(shard, group, links=shard._links[1])
+        if ended:
             return True
-        shard._links = (pace.generation, _corrected(shard._links[1], amounts, slower))
 
 
 def _agreed(group: Group, make: Callable[[], Plan]) -> Plan | None:
@@ -515,7 +577,7 @@ def transfer(
     sample_bytes: float,
     wanted: Callable[[], bool],
     expected_s: float = math.inf,
-) -> float | None:
+) -> tuple[float, bool]:
     """Carry out a plan in rounds, in each of which every pair moves the same part of what it has to move.
 
     Where that is more than a message may hold, as with samples of different sizes, there are more rounds. A round is
@@ -524,7 +586,8 @@ def transfer(
     more than `DRIFT`: then the rest is worth another plan.
 
     Returns:
-        How many times as long as `expected_s` it takes; None when nothing is left to plan.
+        How many times as long as `expected_s` it takes, 1 where that can't be told; and whether nothing is left to
+        plan.
     """
     rank = group.rank()
     rounds = max(1, *(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values()))
@@ -545,11 +608,12 @@ def transfer(
         if failures == TRIES:
             raise EngineError(f"samples arrive damaged from another worker, {TRIES} times in a row; they stay there")
         number += not done.damaged
+        watched = number >= min(WATCHED, rounds) and passed_s > WATCHED * PROBE_S and expected_s > 0
+        slower = passed_s * max(rounds, number) / number / expected_s if watched else 1.0
         if done.change or (number >= rounds and not done.left and not done.damaged):
-            return None
-        slower = passed_s * rounds / max(number, 1) / max(expected_s, 1e-9)
-        if WATCHED <= number < rounds and passed_s > WATCHED * PROBE_S and slower > 1 + DRIFT:
-            return slower
+            return slower, True
+        if number < rounds and slower > 1 + DRIFT:
+            return slower, False
 
 
 @dataclass

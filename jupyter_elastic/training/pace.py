@@ -31,6 +31,8 @@ class Pace:
         self.clock = clock
         self.speeds: tuple[float, ...] | None = None
         """Samples/s of each rank when the shares were planned; None before that."""
+        self.asked = self.recalled = False
+        """Whether the memory was asked for the speeds of this group, and whether they are those."""
         self.generation = 0
         """Counts the groups."""
         self.busy: tuple[float, ...] = ()
@@ -42,6 +44,7 @@ class Pace:
     def new_group(self) -> None:
         """Another group has other members and other speeds."""
         self.speeds, self.busy, self.waits = None, (), ()
+        self.asked = self.recalled = False
         self.generation += 1
         self.turns = 0
         self._forget()
@@ -52,6 +55,11 @@ class Pace:
         self._since: float | None = None
         self._mark: float | None = None
         self._waited_s = 0.0
+
+    def recall(self, speeds: tuple[float, ...] | None) -> bool:
+        """Plan by the speeds that an earlier training measured, if there are any, until they turn out to be others."""
+        self.asked, self.recalled, self.speeds = True, speeds is not None, speeds
+        return self.recalled
 
     # --- this worker's own time
 
@@ -118,9 +126,10 @@ class Pace:
         if not speeds.all():  # somebody has measured nothing yet
             return False
         self.busy, self.waits = tuple(map(float, busy)), tuple(map(float, waits))
-        if self.turns > PROBES[-1] and self.speeds is not None and not drifted(self.speeds, speeds):
+        settled = self.recalled or self.turns > PROBES[-1]
+        if settled and self.speeds is not None and not drifted(self.speeds, speeds):
             return False
-        self.speeds = tuple(map(float, speeds))
+        self.speeds, self.recalled = tuple(map(float, speeds)), False
         return True
 
     @property

@@ -664,12 +664,16 @@ def iterate_local(
 def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
     """Whether samples have moved before this turn, because the speeds of the workers are known or are others now.
 
+    They are known before the first turn where an earlier training has measured them.
+
     `steps` are those of an epoch.
     """
     group = context.group
     if shard.solver == "none" or group is None or context.warming_up or group.size() == 1:
         return False
-    if not _told(group):
+    if _told(group):
+        local_shards.remember(shard, group, speeds=pace.speeds)
+    elif pace.asked or pace.turns or not pace.recall(local_shards.recalled(shard, group)):
         pace.begin()
         return False
     assert pace.speeds is not None

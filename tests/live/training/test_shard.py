@@ -75,14 +75,14 @@ def everything(*workers):
 
 @pytest.mark.parametrize("engine", [Horovod, *([Torch] if EVERYTHING else [])])
 def test_samples_move_and_each_is_trained_once_an_epoch(engine, warm_workers, tmp_path):
-    async def story():
-        names = {"HELD": HELD, "EPOCHS": 4}
-        async with Bench(engine, tmp_path / "job", CELL, names=names, out=("moved", "weights")) as bench:
+    async def story(folder):
+        names, env = {"HELD": HELD, "EPOCHS": 4}, {"JUPYTER_ELASTIC_DIR": str(tmp_path / "pool")}
+        async with Bench(engine, tmp_path / folder, CELL, names=names, env=env, out=("moved", "weights")) as bench:
             await bench.launch("h:0", "h:1")
-            assert (await bench.ended(120)).outcome == "completed", bench.story()
+            assert (await bench.ended(240)).outcome == "completed", bench.story()
             return bench
 
-    bench = asyncio.run(story())
+    bench = asyncio.run(story("job"))
     for epoch, found in trained(bench).items():
         assert set(found) == everything(0, 1), epoch
         assert set(found.values()) == {1}, epoch
@@ -94,6 +94,9 @@ def test_samples_move_and_each_is_trained_once_an_epoch(engine, warm_workers, tm
     assert abs(held[0] - held[1]) <= 2, "equally fast workers train equally many"
     assert results[0]["moved"][0] + results[1]["moved"][0] == results[0]["moved"][1] + results[1]["moved"][1] > 0
     assert results[0]["weights"] == results[1]["weights"]
+    again = [step for step in asyncio.run(story("another")).steps() if step["step"] == 1]
+    assert {bench.steps()[0]["held"], bench.steps()[1]["held"]} == set(HELD.values())
+    assert [step["held"] for step in again] == held, "speeds and links are known: samples move before the first step"
 
 
 FAULTY = (
@@ -226,7 +229,8 @@ def test_faults_in_mid_transfer_lose_and_double_nothing(engine, faults, warm_wor
 
     async def story():
         names = {"parts": parts, "faults": faults, "workers": workers, "several_hosts": False}
-        async with Bench(engine, tmp_path / "job", FAULTY, names=names, out=("held",)) as bench:
+        env = {"JUPYTER_ELASTIC_DIR": str(tmp_path / "pool")}  # where nothing is remembered of the hosts
+        async with Bench(engine, tmp_path / "job", FAULTY, names=names, out=("held",), env=env) as bench:
             await bench.launch("h:0", "h:1")
             if CHANGE in faults:
                 await bench.until((bench.folder / CHANGE).exists)
@@ -292,7 +296,8 @@ def test_sample_that_is_too_large_to_move_ends_the_training_in_words(engine, war
     async def story():
         names = {"parts": unlike_samples(120, 8), "faults": (), "workers": 2, "several_hosts": False}
         small = FAULTY.replace("local_shards.CHUNK = 4000", "local_shards.CHUNK = local_shards.MOST_BYTES = 4000")
-        async with Bench(engine, tmp_path / "job", small, names=names) as bench:
+        env = {"JUPYTER_ELASTIC_DIR": str(tmp_path / "pool")}
+        async with Bench(engine, tmp_path / "job", small, names=names, env=env) as bench:
             await bench.launch("h:0", "h:1")
             return await bench.ended(240), bench.story()
 

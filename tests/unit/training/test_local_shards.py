@@ -18,6 +18,11 @@ from jupyter_elastic.types import BALANCE
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path / "pool"))
+
+
 class Hall:
     """Where the members of a group meet."""
 
@@ -209,7 +214,7 @@ def test_samples_of_very_different_sizes_go_in_as_many_messages_as_they_need(mon
     content = [np.full(8000 if 10 <= number < 14 else 1, number, dtype=np.uint8) for number in range(40)]
     shards = [LocalShard(content, "auto", origin="a"), LocalShard(content[:0], "auto", origin="b")]
     found = together(shards, lambda shard, group: transfer(shard, group, {(0, 1): 38}, 150, never))
-    assert found == [None, None]
+    assert found == [(1.0, True), (1.0, True)]
     assert [len(shard) for shard in shards] == [2, 38]
     assert sorted(int(shard[number][0]) for shard in shards for number in range(len(shard))) == list(range(40))
 
@@ -257,6 +262,55 @@ def test_unequal_hosts_measure_their_links_plan_and_move():
     assert shards[0].plan.total_s < shards[0].plan.without_s / 2
     again = together(shards, lambda shard, group: rebalance(shard, group, (50.0, 100.0, 100.0), 20, never))
     assert again == [False, False, False]
+
+
+def test_what_a_training_has_measured_the_next_one_knows(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path))
+    measured = []
+
+    def measure(group):
+        measured.append(group.rank())
+        return ((0.0, 2e6), (3e6, 0.0))
+
+    monkeypatch.setattr(local_shards, "measured_bandwidth", measure)
+
+    def first(shard, group):
+        agree(shard, group)
+        local_shards.remember(shard, group, speeds=(50.0, 100.0))
+        return rebalance(shard, group, (50.0, 100.0), 20, never)
+
+    assert together(made(300, 20), first) == [True, True]
+    assert sorted(measured) == [0, 1]
+
+    def second(shard, group):
+        agree(shard, group)
+        speeds = local_shards.recalled(shard, group)
+        return speeds, rebalance(shard, group, speeds, 20, never), shard._links[1]
+
+    # other data on the same hosts, in another order of ranks
+    shards = [LocalShard(np.arange(size), "greedy", origin=f"host{who}") for size, who in ((20, 1), (300, 0))]
+    assert together(shards, second) == [((100.0, 50.0), True, ((0.0, 3e6), (2e6, 0.0)))] * 2
+    assert len(measured) == 2
+    assert (tmp_path / local_shards.MEASURED).stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(local_shards.context, "workload", "another")
+    assert together(made(300, 20), lambda *of: (agree(*of), local_shards.recalled(*of))[1]) == [None, None]
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"speeds": 7}'])
+def test_a_memory_that_can_not_be_read_or_written_is_none(damage, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path))
+    (tmp_path / local_shards.MEASURED).write_text(damage)
+
+    def work(shard, group):
+        agree(shard, group)
+        before = local_shards.recalled(shard, group)
+        local_shards.remember(shard, group, speeds=(1.0, 2.0))
+        return before, local_shards.recalled(shard, group)
+
+    assert together(made(3, 3), work) == [(None, (1.0, 2.0))] * 2
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path / "file"))
+    assert together(made(3, 3), work) == [(None, None)] * 2
 
 
 def test_two_workers_of_one_name_are_refused():

@@ -11,6 +11,7 @@ from jupyter_elastic.training import data
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import SingleProcess
 from jupyter_elastic.training.pace import EVERY, PROBES, Pace
+from jupyter_elastic.training.run import workload
 from jupyter_elastic.training.state import State
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
@@ -109,6 +110,34 @@ def test_a_collective_beside_the_computation_ends_with_its_last_bucket(clock):
     one.end(10)
     one.learn(one.figures(0, 1))
     assert one.busy == pytest.approx((0.3,))
+
+
+@pytest.mark.parametrize(("own_s", "another"), [(0.12, False), (0.08, False), (0.15, True), (0.05, True)])
+def test_speeds_that_are_remembered_count_until_they_have_drifted(clock, own_s, another):
+    one = Pace(clock)
+    assert one.recall(None) is False
+    assert one.recall((100.0,)) is True
+    for _ in range(PROBES[0]):
+        turn(one, clock, 10, own_s)
+    assert one.due
+    assert one.learn(one.figures(0, 1)) is another
+    assert one.speeds == (pytest.approx(10 / own_s if another else 100.0),)
+    one.new_group()
+    assert not one.asked
+
+
+def test_a_workload_is_known_by_what_its_function_does():
+    def short(state):
+        return [x * 2 for x in range(10)]
+
+    def longer(state):
+        return [x * 2 for x in range(999)]
+
+    def other(state):
+        return [x + 2 for x in range(10)]
+
+    first, second, third = (workload(one.__code__).hexdigest() for one in (short, longer, other))
+    assert first == second != third
 
 
 def test_one_that_has_measured_nothing_leaves_the_plan_as_it_is():

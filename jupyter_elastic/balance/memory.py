@@ -1,0 +1,87 @@
+"""What trainings have measured of hosts and links, for the plans of those that follow (pure).
+
+A speed is one of a host in a workload, for another model takes another time a sample; a link is the same for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+KEPT_S = 30 * 24 * 3600.0
+"""Seconds after which a figure is no longer believed."""
+MOST = 10_000
+"""Speeds that are remembered, and links: the newest."""
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """Something that was measured."""
+
+    value: float
+    """Samples/s, or bytes/s."""
+    at: float
+    """When, in seconds since 1970."""
+
+
+class Speed(Figure, frozen=True):
+    """Of a host in a workload."""
+
+    workload: str
+    host: str
+
+
+class Bandwidth(Figure, frozen=True):
+    """Of a link in one direction."""
+
+    sender: str
+    receiver: str
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """All that is remembered."""
+
+    speeds: tuple[Speed, ...] = ()
+    links: tuple[Bandwidth, ...] = ()
+
+
+def speeds_of(memory: Memory, workload: str, hosts: Sequence[str], now: float) -> tuple[float, ...] | None:
+    """The speed of each of these hosts in samples/s; None unless all are known."""
+    known = {one.host: one.value for one in memory.speeds if one.workload == workload and _believed(one, now)}
+    found = tuple(known.get(host, 0.0) for host in hosts)
+    return found if all(found) else None
+
+
+def bandwidth_of(memory: Memory, hosts: Sequence[str], now: float) -> tuple[tuple[float, ...], ...] | None:
+    """Bytes/s from each of these hosts (row) to each other (column); None unless all links are known."""
+    known = {(one.sender, one.receiver): one.value for one in memory.links if _believed(one, now)}
+    if not known.keys() >= {(a, b) for a in hosts for b in hosts if a != b}:
+        return None
+    return tuple(tuple(0.0 if a == b else known[a, b] for b in hosts) for a in hosts)
+
+
+def with_speeds(memory: Memory, workload: str, hosts: Sequence[str], speeds: Sequence[float], now: float) -> Memory:
+    """The memory after these speeds were measured."""
+    new = [Speed(v, now, workload, host) for host, v in zip(hosts, speeds, strict=True) if 0 < v < math.inf]
+    replaced = {(one.workload, one.host) for one in new}
+    kept = [one for one in memory.speeds if (one.workload, one.host) not in replaced]
+    return msgspec.structs.replace(memory, speeds=(*kept, *new)[-MOST:])
+
+
+def with_links(memory: Memory, hosts: Sequence[str], bandwidth: Sequence[Sequence[float]], now: float) -> Memory:
+    """The memory after these bandwidths were measured, from the host of the row to that of the column."""
+    new = [
+        Bandwidth(value, now, sender, receiver)
+        for sender, row in zip(hosts, bandwidth, strict=True)
+        for receiver, value in zip(hosts, row, strict=True)
+        if sender != receiver and 0 <= value < math.inf
+    ]
+    replaced = {(one.sender, one.receiver) for one in new}
+    kept = [one for one in memory.links if (one.sender, one.receiver) not in replaced]
+    return msgspec.structs.replace(memory, links=(*kept, *new)[-MOST:])
+
+
+def _believed(figure: Figure, now: float) -> bool:
+    """Not too old, and not of a time to come, as after the clock was set back; a file may say anything."""
+    return 0 <= now - figure.at <= KEPT_S and 0 <= figure.value < math.inf
