@@ -398,6 +398,11 @@ class Membership:
         worker = self._workers.get(name)
         return worker is not None and not worker.out and not self.ended
 
+    def stands(self, name: str) -> bool:
+        """Whether this worker has joined the present round and has not come back to the rendezvous."""
+        worker = self._workers.get(name)
+        return worker is not None and worker.round == self.round and worker.place == Place.JOINED
+
     # what follows
 
     def _regroups_itself(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ from jupyter_elastic.types.errors import EngineError
 
 QUIET_S = 3.0
 """When a group over several hosts says nothing for so long it is tried whether these reach each other."""
+HELD_S = 1.0
+"""So long may a survivor of a broken group stay in one collective whose connections are closed."""
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class GroupEngine(WorkersEngine):
         self._heard = 0.0
         """When a member of the group last said something, by `time.monotonic()`."""
         self._trying = asyncio.Lock()
+        self._broken_round = 0
+        """The round in which a member died last."""
 
     async def rendezvous(self, go: membership.Go) -> Any:
         """What the members need to find each other, for msgpack to encode as `Go.rendezvous`; called for each group.
@@ -135,7 +140,27 @@ class GroupEngine(WorkersEngine):
         """Take a worker's message."""
         if not isinstance(message, messages.StackReport):  # which it is asked for because it says nothing
             self._heard = time.monotonic()
+        elif self._broken_round == self._group.round and message.held and message.still_s >= HELD_S:
+            self._end_held(member)
         super().received(member, message)
+
+    def _end_held(self, member: Member) -> None:
+        """End a survivor that does not leave a collective of a broken group: another takes its place.
+
+        Gloo forgets who waits for a message of which the head has arrived and the rest will not: that wait has no end.
+        """
+        regroups = self.machine.elastic and self._session is None
+        if regroups and self.machine.stands(member.name) and member.process is not None:
+            member.killed_because = "hung in a collective that another worker's death had broken, and was killed"
+            log.warning("rank %d %s", member.rank, member.killed_because)
+            member.process.send(signal.SIGKILL)
+
+    async def _look_for_held(self, round_: int) -> None:
+        while self._group.round == round_ and not self._stopping:
+            await asyncio.sleep(HELD_S)
+            for name in self._group.members:
+                if self.machine.stands(name):
+                    self.send(name, messages.SendStack())
 
     async def _places(self, go: membership.Go, local: Any) -> dict[str, msgspec.Raw]:
         """What each member is told; without those whose host is lost meanwhile, which says so itself."""
@@ -176,6 +201,9 @@ class GroupEngine(WorkersEngine):
         self._calm = False
         if member.name in self._group.members and self.machine.needs(member.name):
             self._break_group()
+            if self._broken_round != self._group.round:
+                self._broken_round = self._group.round
+                self._spawn_task(self._look_for_held(self._group.round))
         super().left(member, code)
 
     def _settled(self, round_: int, generation: int, slots: tuple[str, ...], *, complete: bool) -> None:

@@ -31,6 +31,11 @@ class GroupSockets:
         finally:
             self._own = _open_sockets() - self._before
 
+    @property
+    def forming(self) -> bool:
+        """Whether the group is not yet there."""
+        return self._own is None
+
     def hang_up(self) -> None:
         """Shut the group's connections down, from any thread, while the group forms too.
 

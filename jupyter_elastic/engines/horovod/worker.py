@@ -73,7 +73,7 @@ class HorovodWorker(GroupWorker):
         """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
         self._leaving = threading.Lock()
-        host.channel.on_update = self._notify
+        host.channel.on_update, host.channel.on_broken = self._notify, self._free
 
     def install(self) -> None:
         """Patch what is loaded, and what will be."""
@@ -98,6 +98,14 @@ class HorovodWorker(GroupWorker):
                 self._shut_down()
                 module.shutdown()  # PyTorch's counter of collectives too, by which they find each other, begins anew
         return group
+
+    def _free(self) -> None:
+        """Free whoever waits for a host that is silent: Gloo would wait for its time-out.
+
+        A join that breaks ends by itself, and Gloo aborts the process where a connection is closed in it.
+        """
+        if not self.sockets.forming:
+            self.sever()
 
     def _shut_down(self) -> None:
         """Leave the group by Horovod's own word, from any thread: whoever waits in a collective is freed by an error.

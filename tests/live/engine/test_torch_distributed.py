@@ -99,6 +99,31 @@ async def test_each_of_four_dies_and_none_waits_for_who_waits(folder: Path) -> N
         await complete(bench)
 
 
+HANG = """
+import os, pathlib
+once = pathlib.Path(FOLDER, "held")
+in_torch = {"os": os}
+exec(compile("def wait(): os.read(os.pipe()[0], 1)", "/site-packages/torch/distributed/held.py", "exec"), in_torch)
+
+def hang(state):
+    if training.rank() == 2 and state.step == 5 and not once.exists():
+        once.touch()
+        in_torch["wait"]()
+"""
+
+
+@asynchronous
+async def test_a_survivor_that_no_closed_connection_frees_is_replaced(folder: Path) -> None:
+    """Gloo forgets who waits for a message of which the head has arrived and the rest will not."""
+    async with make(folder, before=HANG, step="hang(state)") as bench:
+        await bench.launch("h:0", "h:1", "h:2")
+        await bench.until((folder / "held").exists)
+        bench.kill(1)
+        await bench.until(lambda: any("hung in a collective" in death.cause for death in bench.of("DeathReported")))
+        await bench.step_at(3, time.time())
+        await complete(bench)
+
+
 POINTS = {
     "before the store": "group.GroupStore.__init__",
     "in the store": "group.GroupStore.set",
