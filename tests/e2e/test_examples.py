@@ -20,11 +20,12 @@ from nbformat import NotebookNode
 
 from jupyter_elastic.types import ENDED
 from jupyter_elastic.widgets.job_display import MIME
+from tests.support.pool import Pool
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FIRST, ELASTIC, KERAS = "01_first_cell.ipynb", "02_elastic_training.ipynb", "03_keras.ipynb"
 COMPARE, POLICY = "04_compare_policies.ipynb", "05_write_a_policy.ipynb"
-UNEQUAL = "06_unequal_hosts.ipynb"
+UNEQUAL, SERVERS = "06_unequal_hosts.ipynb", "08_parameter_servers.ipynb"
 TOOLS = ["jupyter execute", "papermill"] if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else ["papermill"]
 VIEW = 'class="jelastic-static"'
 PYTHON = [sys.executable, "-m"]
@@ -171,6 +172,27 @@ def test_samples_move_to_the_faster_of_two_hosts(executed: Executed, tool: str) 
     assert "epoch 8 of 8" in html
 
 
+@pytest.mark.skipif("JUPYTER_ELASTIC_TEST_EVERYTHING" not in os.environ, reason="takes a minute")
+def test_a_training_with_a_parameter_server_gets_a_second_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path / "pool"))
+    monkeypatch.setenv("JUPYTER_ELASTIC_SLOTS", "3")
+    try:
+        run("papermill", "-k", "python3", str(EXAMPLES / SERVERS), str(tmp_path / SERVERS))
+    finally:
+        Pool(tmp_path / "pool").stop()
+    notebook = nbformat.read(tmp_path / SERVERS, as_version=4)
+    text = printed(notebook)
+    assert re.search(r" slots: 2 .*\n.* slots: 3 ", text), text
+    assert accuracy(text) >= 90
+    found = re.search(r"(\d+) of 10 epochs with two workers", text)
+    assert found, text
+    assert int(found[1]) > 0
+    html, _ = finished(jobs(notebook)["digits"], "completed in")
+    assert "2 → 3: slots are free to grow into" in html
+
+
 @pytest.mark.parametrize("name", [FIRST, ELASTIC, KERAS, COMPARE, POLICY])
 def test_the_page_of_nbconvert_has_every_job_and_every_figure(executed: Executed, tmp_path: Path, name: str) -> None:
     left = executed(name, "papermill")
@@ -217,6 +239,22 @@ def test_the_experiment_with_learned_sizes(tmp_path: Path) -> None:
     off = [float(one) for one in re.findall(r"^\w+ network, \d sizes measured: off by ([\d.]+)%", text, re.MULTILINE)]
     assert len(off) == 8
     assert max(off[3], off[7]) < min(off[0], off[4])
+
+
+def test_the_experiment_with_static_and_dynamic_sizes(tmp_path: Path) -> None:
+    notebook = shortened("dynamic_allocation.ipynb", tmp_path, SEEDS=1, LIVE_SEEDS=0)
+    text = printed(notebook)
+    assert figures(notebook) == 2
+    (low,) = re.findall(r"^\| 0\.2 \| (.*) \|$", text, re.MULTILINE)
+    one, two, dynamic = (
+        [float(value.strip("%")) for value in cell.split(", ")]
+        for cell in low.replace(",", "").replace(" | ", "|").replace(" ", ", ").split("|")
+    )
+    assert dynamic[0] > max(one[0], two[0])
+    assert all(value < min(others) for value, *others in zip(dynamic[1:], one[1:], two[1:], strict=True))
+    earlier = re.search(r"where doubling gives 1.5 or more, by ([\d.]+)% to", text)
+    assert earlier, text
+    assert float(earlier[1]) >= 15
 
 
 def test_the_examples_are_kept_without_outputs() -> None:

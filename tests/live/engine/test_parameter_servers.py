@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_elastic.engines.tensorflow_ps.driver import TensorflowPs
 from jupyter_elastic.forkserver import workers
@@ -343,6 +345,37 @@ async def test_the_accuracy_is_that_of_a_static_run(folder: Path) -> None:
                     assert len({tuple(step["shape"]) for step in bench.steps()}) == 2, bench.steps()
     sys.stderr.write(f"\naccuracy static {found[False]}, resized {found[True]}\n")
     assert abs(sum(found[True]) - sum(found[False])) / 3 < 0.01
+
+
+@minutes
+@asynchronous
+async def test_with_a_lease_the_kernel_ends_every_role_with_its_driver(folder: Path, tmp_path: Path) -> None:
+    """Also those that a signal has stopped: nothing of theirs runs when the kernel closes the driver's FIFO."""
+    fifo = tmp_path / "driver.fifo"
+    holds = (
+        "import sys; from jupyter_elastic.platform.enforced_end import make_fifo, Path; make_fifo(Path(sys.argv[1]))"
+    )
+    driver = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", f"{holds}; print(flush=True); input()", str(fifo),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert driver.stdout is not None
+    await driver.stdout.readline()
+    async with ClusterBench(folder) as bench:
+        bench.engine.context = replace(bench.engine.context, fifo=str(fifo))
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        roles = [member.process for member in bench.engine.members.values()]
+        assert len(roles) == 3
+        for process in roles:
+            process.send(signal.SIGSTOP)
+        await bench.until(lambda: all(process.stopped() for process in roles))
+        ends = [os.pidfd_open(process.pid) for process in roles]
+        driver.kill()
+        for end in ends:  # the engine has no turn meanwhile, so it is not the one who ends them
+            assert select.select([end], [], [], LONG_S)[0]
+            os.close(end)
+        await driver.wait()
 
 
 @minutes

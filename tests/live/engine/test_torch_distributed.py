@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -315,3 +316,80 @@ def test_a_pytorch_that_is_too_old_is_refused_in_words(monkeypatch: pytest.Monke
     host: Any = SimpleNamespace(channel=SimpleNamespace(), session=SimpleNamespace(on_left=None))
     with pytest.raises(EngineError, match=r"PyTorch 2.7 or later, and this is 2.6.1\+cpu"):
         TorchWorker(host).group("torch")
+
+
+GROWS = """
+import torch
+from jupyter_elastic import training
+
+torch.manual_seed(SEED)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = training.State(model=model, optimizer=optimizer, sized=-1, batch=32, before=32, changed=0)
+began = []
+
+@training.run
+def train(state):
+    for state.epoch in state.epochs(20):
+        while state.epoch == 4 and training.size() < 4:
+            note(event="alone")
+            time.sleep(0.05)
+            state.commit()
+        if state.epoch == 4 and not began:
+            began.append(time.monotonic())
+        if state.sized != state.epoch:
+            batch = 32 * training.size() if HOW != "constant" else 32
+            if batch != state.batch:
+                state.before, state.batch, state.changed = state.batch, batch, state.step
+            state.sized = state.epoch
+        for x, y in training.batches((x_train, y_train), batch_size=state.batch, seed=SEED):
+            rate = 0.1
+            if HOW == "scaled":
+                rate = training.scaled_rate(0.1, batch=state.batch, base_batch=32, warmup_steps=20,
+                                            steps=state.step - state.changed, previous_batch=state.before)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        state.commit()
+
+train(state)
+seconds = time.monotonic() - began[0]
+with torch.no_grad():
+    answers = model(torch.from_numpy(x_test))
+    loss = float(torch.nn.functional.cross_entropy(answers, torch.from_numpy(y_test)))
+    accuracy = float((answers.argmax(1).numpy() == y_test).mean())
+steps = state.step
+"""
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="minutes; set JUPYTER_ELASTIC_TEST_EVERYTHING")
+@asynchronous
+async def test_a_batch_that_grows_with_the_workers_loses_less_with_a_scaled_rate(tmp_path: Path) -> None:
+    """The digits, one worker and then four: the batch stays, grows, or grows with the learning rate."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    split = train_test_split((digits.data / 16).astype("float32"), digits.target, test_size=0.2, random_state=0)
+    names = dict(zip(("x_train", "x_test", "y_train", "y_test"), split, strict=True))
+    found: dict[str, list[Any]] = {}
+    for how in ("constant", "grows", "scaled"):
+        for seed in range(3):
+            out = ("loss", "accuracy", "steps", "seconds")
+            folder = tmp_path / f"{how}-{seed}"
+            async with Bench(Torch, folder, NOTE + GROWS, names={**names, "HOW": how, "SEED": seed}, out=out) as bench:
+                await bench.launch("h:0")
+                await bench.until(lambda bench=bench: [step for step in bench.steps() if step.get("event")])
+                await bench.rescale("h:0", "h:1", "h:2", "h:3")
+                ended = await bench.ended(240)
+                assert ended.outcome == "completed", bench.story()
+                found.setdefault(how, []).append(bench.results()[0])
+    means = {how: {key: sum(one[key] for one in some) / len(some) for key in some[0]} for how, some in found.items()}
+    sys.stderr.write(f"\n{means}\n")
+    assert means["scaled"]["steps"] < 0.6 * means["constant"]["steps"]
+    loss = {how: mean["loss"] for how, mean in means.items()}
+    assert loss["scaled"] - loss["constant"] < 0.5 * (loss["grows"] - loss["constant"])
+    assert means["scaled"]["accuracy"] >= means["constant"]["accuracy"] - 0.03
