@@ -240,6 +240,7 @@ class Driver:
             shared=self._lease is not None,
             most_workers=self.launch.spec.most_workers,
             hosts=self._hosts(),
+            find_hosts=self._hosts,
         )
 
     def _hosts(self) -> tuple[HostAddress, ...]:

@@ -42,6 +42,8 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     """Whether workers may be forked from a warm parent."""
     hosts: tuple[HostAddress, ...] = ()
     """How other hosts are reached; every slot of another name is on this one."""
+    find_hosts: Callable[[], tuple[HostAddress, ...]] = tuple
+    """`hosts` as they are now: some may have been added since. BadRequest when that can't be read."""
 
 
 class Finding(Struct, frozen=True):

@@ -221,7 +221,7 @@ class GroupEngine(WorkersEngine):
                 member.waiting_since = at
                 if self._forming and member.name in self._group.members:  # it gave up a join that the others are in
                     self._break_group()
-                spans = self.context.hosts and member.was_member and member.name in self._group.members
+                spans = self.hosts.others and member.was_member and member.name in self._group.members
                 if spans and self._calm and not self._stopping:
                     self._spawn_task(self._ready_once_tried(member, message))
                 else:

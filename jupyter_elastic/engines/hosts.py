@@ -8,8 +8,10 @@ import logging
 import socket
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.hands import Hand
@@ -69,6 +71,18 @@ class Hosts:
         self._checked: weakref.WeakSet[RemoteHand] = weakref.WeakSet()
         """Hands whose hosts the others have reached."""
         self._closed = False
+
+    @property
+    def others(self) -> bool:
+        """Whether there are other hosts than this one."""
+        return bool(self._addresses)
+
+    def add(self, addresses: Iterable[HostAddress], versions: Callable[[], Mapping[str, str]]) -> None:
+        """Know these hosts too; those that are known stay as they are. `versions` are those of `Setting`."""
+        new = {address.name: address for address in addresses if address.name not in self._addresses}
+        if new and not self._setting.versions:
+            self._setting = structs.replace(self._setting, versions=versions())
+        self._addresses |= new
 
     def remote(self, slot: SlotId) -> RemoteHand | None:
         """The hand of a slot on another host, open or not; None for a slot on this one."""

@@ -50,7 +50,7 @@ from jupyter_elastic.types import (
     RunningReported,
     SlotId,
 )
-from jupyter_elastic.types.errors import ElasticError, EngineError, ProtocolError
+from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError, ProtocolError
 from jupyter_elastic.worker import environment
 
 Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
@@ -224,6 +224,7 @@ class WorkersEngine:
         self._devices.update(devices)
         self._vacant = {slot: death for slot, death in self._vacant.items() if slot in slots}
         if not self._stopping:
+            self._meet_hosts()
             if lost := (*self.hosts.lost(slots), *self._apart(slots)):
                 self._do(self.machine.lost(lost))
             self._do(self.machine.want(generation, slots))
@@ -345,7 +346,7 @@ class WorkersEngine:
 
     def _local_size(self, slot: SlotId, slots: Iterable[SlotId]) -> int:
         """How many of these slots are on the slot's host; 0: there is one host."""
-        return sum(host_of(other) == host_of(slot) for other in slots) if self.context.hosts else 0
+        return sum(host_of(other) == host_of(slot) for other in slots) if self.hosts.others else 0
 
     def _order(self, member: Member, size: int) -> messages.Start:
         devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._on_host(member.slot)}
@@ -703,7 +704,7 @@ class WorkersEngine:
         by_themselves = self._cell.tf_cluster or (self._cell.torch_distributed and not self._cell.elastic)
         if self.spans_hosts and not by_themselves:
             return ()
-        return tuple(slot for slot in slots if host_of(slot) != host_of(slots[0]) and self.context.hosts)
+        return tuple(slot for slot in slots if host_of(slot) != host_of(slots[0]) and self.hosts.others)
 
     def _open_session(self, payload: Payload, slots: tuple[SlotId, ...]) -> str:
         """Find or make the session of the cell; what is wrong, empty when nothing is."""
@@ -724,6 +725,16 @@ class WorkersEngine:
     def _free_waiting(self) -> None:
         """Let nobody wait for a member that is interrupted."""
 
+    def _meet_hosts(self) -> None:
+        """Know the hosts that were added since the attempt began, before a worker starts there."""
+        try:
+            self.hosts.add(self.context.find_hosts(), self._versions)
+        except BadRequest as problem:
+            log.warning("hosts that were added meanwhile are not known: %s", problem)
+
+    def _versions(self) -> dict[str, str]:
+        return installed(self._cell.frameworks, self.library[:1])
+
     def _make_hosts(self, payload: Payload) -> Hosts:
         setting = Setting(
             folder=self.context.folder,
@@ -732,7 +743,7 @@ class WorkersEngine:
             frameworks=self._cell.frameworks,
             warm=self.context.warm,
             workdir=payload.workdir,
-            versions=installed(self._cell.frameworks, self.library[:1]) if self.context.hosts else {},
+            versions=self._versions() if self.context.hosts else {},
         )
         return Hosts(self.context.hosts, setting, self._launcher, self, self._spawn_task)
 
