@@ -2,7 +2,8 @@
 
 Peers: ipyparallel's `%%px` on two running engines (warm), and `torchrun` with a script that imports torch (cold). Both
 live in `.venv-peers`. Ours: `%%distribute --engine process`, whose workers are forked from the warm pool; the line is
-counted when it reaches the kernel's client in whatever message. Cold is the first cell of a new kernel in a new pool,
+counted when it reaches the kernel's client in whatever message. Between the two a cell of a session, whose workers
+are there already. Cold is the first cell of a new kernel in a new pool,
 with `import torch` as torchrun's script has it: once at the moment at which `%load_ext` is through (Run All), and once
 when a person has had the time to write it. Also submit to first training step on Horovod.
 """
@@ -31,6 +32,7 @@ PEERS = Path(__file__).resolve().parents[1] / ".venv-peers" / "bin"
 PX_PYTHON = str(PEERS / "python")
 OURS = "%%distribute --gpus 2 --engine process\nprint(f'RANK{rank}-MARK', flush=True)"
 COLD = "%%distribute --gpus 2 --engine process\nimport torch\nprint(f'RANK{rank}-MARK', flush=True)"
+SESSION = "%%distribute --session bench --gpus 2 --engine process\nprint(f'RANK{rank}-MARK', flush=True)"
 WRITING_S = 20.0
 """How long a person takes to write a first cell."""
 PAUSE_S = 0.3
@@ -130,16 +132,23 @@ def measure(rounds: int) -> list[dict[str, Any]]:
             time.sleep(WRITING_S)  # `%load_ext` has the framework imported meanwhile, which takes both processors
             for _ in range(3):
                 until_idle(ours, OURS, marks)
+                until_idle(ours, SESSION, marks)
                 until_idle(peer, PX, marks)
             warm: list[float] = []
+            stayed: list[float] = []
             px: list[float] = []
             for _ in range(max(rounds, 5) * 4):
                 time.sleep(PAUSE_S)
                 warm.append(until_idle(ours, OURS, marks))
                 time.sleep(PAUSE_S)
+                stayed.append(until_idle(ours, SESSION, marks))
+                time.sleep(PAUSE_S)
                 px.append(until_idle(peer, PX, marks))
             until_idle(peer, "c.stop_cluster_sync()")
-        rows = [row("cell to both ranks' lines, warm", "s", warm, px, "ipyparallel %%px", "ratio <= 2")]
+        rows = [
+            row("cell to both ranks' lines, warm", "s", warm, px, "ipyparallel %%px", "ratio <= 2"),
+            row("cell of a session to both ranks' lines, warm", "s", stayed, px, "ipyparallel %%px", "ratio <= 0.5"),
+        ]
         with Pool(Path(folder, "pool"), slots=2) as pool:
             first_steps, torchrun_steps = [], []
             pool.ended(pool.submit(STEP, slots=2, engine="horovod"))

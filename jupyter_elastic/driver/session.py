@@ -145,6 +145,7 @@ class CellOfSession:
                 made_at=time.time(),
                 kernel=None if self._request.outlive else kernel,
                 idle_s=self._request.idle_s,
+                least_free=self._request.least_free,
             )
         )
 

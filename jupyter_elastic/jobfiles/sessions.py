@@ -23,6 +23,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """What a session may be called: it is a part of the path of a socket, which is short."""
 IDLE_S = 3600.0
 """So long the workers stay when no cell comes, unless somebody asks for another time."""
+LEAST_FREE = 0.05
+"""While a smaller share of the machine's memory is to be had, sessions that are idle end."""
 MOST_NAMES = 10_000
 """Of a session's variables so many are told to the notebook."""
 END_S = 5.0
@@ -41,6 +43,7 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Its workers stay when the kernel is gone."""
     replaces: bool = False
     """What the cell brings along replaces what is there; else only what the session lacks is taken."""
+    least_free: float = LEAST_FREE
     ranks: tuple[int, ...] = ()
     """Those that run the cell and take what it brings along; empty: all."""
 
@@ -62,6 +65,8 @@ class Session(Struct, frozen=True, kw_only=True):
     kernel: tuple[int, float] | None = None
     """The process that it ends with, by pid and start time; None: with none."""
     idle_s: float = IDLE_S
+    least_free: float = LEAST_FREE
+    """It may end, the longest idle first, while less than this share of the machine's memory is to be had."""
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -167,6 +172,19 @@ def listed(runtime: Path | None = None) -> list[SessionFolder]:
     root = sessions_dir() if runtime is None else runtime / "sessions"
     found = sorted(root.iterdir()) if root.is_dir() else []
     return [SessionFolder(path.name, root) for path in found if NAME.fullmatch(path.name)]
+
+
+def idle_longest(found: list[SessionFolder], free: float) -> str:
+    """The name of the session that is idle longest, of those that end while this share of memory is free; or empty."""
+    idle: dict[str, float] = {}
+    for folder in found:
+        session = folder.read()
+        if session is None or session.least_free <= free or folder.ended() is not None:
+            continue
+        since = [member.idle_since for member in folder.members(session)]
+        if since and all(since):
+            idle[folder.name] = max(since)
+    return min(idle, key=idle.__getitem__, default="")
 
 
 def gone(folder: SessionFolder) -> str:

@@ -16,11 +16,16 @@ from pathlib import Path
 from types import FrameType
 
 import msgspec
+import psutil
 
-from jupyter_elastic.jobfiles.sessions import Member, SessionFolder
+from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types.errors import NotAllowed
+
+LOOK_S = 5.0
+"""How often a parked worker looks whether memory is short, or another rank has ended."""
 
 
 class Parking:
@@ -51,14 +56,30 @@ class Parking:
             if kernel is not None:
                 poll.register(kernel, select.POLLIN)
             while (left_s := until - time.monotonic()) > 0:
-                ready = {descriptor for descriptor, _ in poll.poll(left_s * 1000 + 1)}
+                ready = {descriptor for descriptor, _ in poll.poll(min(left_s, LOOK_S) * 1000 + 1)}
                 if self._listener.fileno() in ready:
                     if (connected := self._accept()) is not None:
                         self.folder.write_member(self._rank, self._me)
                         return connected
                 elif ready:
                     return "its notebook's kernel has ended"
+                elif (ended := self.folder.ended()) is not None:
+                    return ended.why
+                elif why := self._memory_is_short(session):
+                    return why
         return f"no cell came for {session.idle_s:g} s"
+
+    def _memory_is_short(self, session: Session) -> str:
+        """Why this session is the one to end now; empty while it may stay."""
+        memory = psutil.virtual_memory()
+        free = memory.available / memory.total
+        if free >= session.least_free:
+            return ""
+        others = [SessionFolder(path.name, path.parent) for path in self.folder.path.parent.iterdir()]
+        if sessions.idle_longest(others, free) != self.folder.name:
+            return ""
+        left = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB"
+        return f"the machine was short of memory ({left} were to be had), and of all sessions it was idle longest"
 
     def _accept(self) -> socket.socket | None:
         connected, _ = self._listener.accept()

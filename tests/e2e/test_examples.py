@@ -25,7 +25,7 @@ from tests.support.pool import Pool
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FIRST, ELASTIC, KERAS = "01_first_cell.ipynb", "02_elastic_training.ipynb", "03_keras.ipynb"
 COMPARE, POLICY = "04_compare_policies.ipynb", "05_write_a_policy.ipynb"
-UNEQUAL, SERVERS = "06_unequal_hosts.ipynb", "08_parameter_servers.ipynb"
+UNEQUAL, SESSION, SERVERS = "06_unequal_hosts.ipynb", "07_session.ipynb", "08_parameter_servers.ipynb"
 TOOLS = ["jupyter execute", "papermill"] if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else ["papermill"]
 VIEW = 'class="jelastic-static"'
 PYTHON = [sys.executable, "-m"]
@@ -191,6 +191,21 @@ def test_a_training_with_a_parameter_server_gets_a_second_worker(
     assert int(found[1]) > 0
     html, _ = finished(jobs(notebook)["digits"], "completed in")
     assert "2 → 3: slots are free to grow into" in html
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_session_trains_on_after_another_job_had_both_slots(executed: Executed, tool: str) -> None:
+    notebook = nbformat.read(executed(SESSION, tool), as_version=4)
+    text = printed(notebook)
+    views = {name: finished(outputs, "completed in")[1] for name, outputs in jobs(notebook).items()}
+    assert list(views) == ["load", "make", "train", "other", "look", "train-on", "evaluate"]
+    assert "both ranks have the same weights: True" in text
+    assert "trained for 4 epochs" in text
+    assert "trained for 10 epochs" in text
+    assert accuracy(text) >= 93
+    assert len(re.findall(r"loss by epoch, over two cells: (.*)", text)[0].split(", ")) == 10
+    assert "no slots held" in text
+    assert "with 2 workers" in text
 
 
 @pytest.mark.parametrize("name", [FIRST, ELASTIC, KERAS, COMPARE, POLICY])

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
@@ -95,6 +96,7 @@ def session(shared_pool: Pool, request: pytest.FixtureRequest) -> Session:
     return Session(shared_pool, request.node.name.replace("[", "-").replace("]", "")[-30:].strip("_"), engine)
 
 
+@EVERYTHING  # the example 07_session shows it
 def test_variables_and_ranks_stay_and_slots_are_free_between_cells(session: Session) -> None:
     first = session.says("import os\nx = [rank]\nprint(os.getpid())")
     other = session.pool.submit("print('other')", slots=2)
@@ -253,6 +255,69 @@ def test_workers_end_with_their_kernel_and_the_name_means_a_new_session_then(ses
     session.kernel = processes.this_process()
     assert session.says("print('x' in globals())") == ["False", "False"]
     sessions.end_left(session.folder, session.folder.read())
+
+
+@EVERYTHING
+def test_what_a_cell_has_opened_started_and_edited_is_there_in_the_next(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "edited.py").write_text("value = 1\n")
+    session.run(
+        f"import os, sys, threading\nos.chdir({str(tmp_path)!r})\nsys.path.insert(0, '')\nimport edited\n"
+        "file = open(f'file{rank}', 'w')\ngo, done = threading.Event(), threading.Event()\n"
+        "def later():\n    go.wait(), file.write('later'), file.close(), done.set()\n"
+        "threading.Thread(target=later, daemon=True).start()"
+    )
+    (tmp_path / "edited.py").write_text("value = 'edited'\n")
+    source = "import importlib, wave\ngo.set()\ndone.wait()\nprint(edited.value, importlib.reload(edited).value, "
+    assert session.says(source + "os.getcwd())") == [f"1 edited {tmp_path}"] * 2
+    assert [(tmp_path / f"file{rank}").read_text() for rank in (0, 1)] == ["later", "later"]
+
+
+@EVERYTHING
+def test_two_kernels_that_name_one_session_have_the_same(session: Session) -> None:
+    session.request = replace(session.request, outlive=False)
+    session.run("x = rank")
+    with subprocess.Popen(["sleep", "1000"]) as another:
+        session.kernel = processes.identify(another.pid)
+        assert session.says("x += 1\nprint(x)") == ["1", "2"]
+        another.kill()
+    session.kernel = processes.this_process()
+    assert session.says("print(x)") == ["1", "2"]  # it ends with the kernel that made it
+    sessions.end_left(session.folder, session.folder.read())
+
+
+@EVERYTHING
+def test_when_memory_is_short_the_session_that_is_idle_longest_ends_and_says_so(session: Session) -> None:
+    session.run("x = rank")
+    short = Session(session.pool, "short", least_free=1.0)
+    short.run("x = rank")
+    session.pool.all_gone([member.known for member in short.members()])  # of those that mind, it is idle longest
+    _, end = short.run("print(x)", "failed")
+    assert "the machine was short of memory" in end.reason
+    assert session.says("print(x)") == ["0", "1"]
+
+
+@EVERYTHING
+@pytest.mark.timeout(1800)
+def test_a_thousand_cells_leave_nothing(session: Session) -> None:
+    session.run("import os, resource\nx = 0")
+
+    def seen() -> list[tuple[int, int]]:
+        """(KiB, descriptors) of workers, daemon and agent."""
+        there = [member.pid for member in session.members()]
+        pool = session.pool
+        found = [psutil.Process(pid) for pid in (*there, pool.daemon.pid, pool.agent.pid)]
+        return [(process.memory_info().rss // 1024, process.num_fds()) for process in found]
+
+    for _ in range(50):
+        session.run("x += 1")
+    before = seen()
+    for _ in range(950):
+        session.run("x += 1")
+    after = seen()
+    assert session.says("print(x)") == ["1000", "1000"]
+    assert [files for _, files in after] == [files for _, files in before], (before, after)
+    for (memory, _), (then, _) in zip(after[:2], before[:2], strict=True):
+        assert memory < then + 4096, (before, after)
 
 
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
