@@ -110,7 +110,15 @@ $(DONE)/sshd: $(DONE)/package | chromium
 	  for p in *.deb; do dpkg -x "$$p" ..; done; } || echo "There are no packages of Debian's here: tests by SSH are skipped."
 	@touch $@
 
-$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy $(DONE)/sshd | chromium
+# The cluster whose allocations the tests' other machines are: 4 MB, unpacked in a second.
+$(DONE)/slurm: $(DONE)/sshd
+	@rm -rf $(VENV)/slurm && mkdir -p $(VENV)/slurm/packages
+	@{ cd $(VENV)/slurm/packages && apt-get download -q slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge \
+	  libmunge2 libhwloc15 liblua5.1-0 >/dev/null && for p in *.deb; do dpkg -x "$$p" ..; done; } || \
+	  echo "There are no packages of Debian's here: tests with Slurm are skipped."
+	@touch $@
+
+$(DONE)/tools: $(DONE)/horovod $(DONE)/older-ipykernel $(DONE)/proxy $(DONE)/sshd $(DONE)/slurm | chromium
 	@touch $@
 
 chromium:

@@ -18,6 +18,7 @@ from jupyter_elastic.types.errors import BadRequest
 from jupyter_elastic.types.texts import visible
 
 MAINTENANCE_GRACE_S = 300.0
+_SLOTS = "all slots of a host, or one; `slurm:[NUMBER]` for `add` and `remove`: all nodes of an allocation of Slurm's"
 
 
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -30,7 +31,7 @@ def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None
         if given.action == "list":
             _list(given, hosts.listed(client), console)
         else:
-            console.print(escape(visible(hosts.change(given, client))))
+            console.print(escape(visible(hosts.change(given, client), lines=True)))
         return
     if given.action == "drain":
         client.ask(wire.Drain(target=given.slots, reason=given.reason, grace_s=given.grace))
@@ -48,7 +49,11 @@ def _list(given: argparse.Namespace, hosts: list[Any], console: Console) -> None
     rows = table("HOST", "REACHED BY", "NETWORK", "SLOTS", "NOTE")
     for host in hosts:
         slots = ", ".join(f"{number} {state}" for state, number in host.slots.items()) or "not seen yet"
-        rows.add_row(*(escape(visible(text)) for text in (host.name, host.reach, host.network, slots, host.out)))
+        note = host.out
+        if host.until is not None and time.time() < host.until:
+            ends = f"ends {time.strftime('%m-%d %H:%M', time.localtime(host.until))}"
+            note = f"{note}; {ends}" if note else ends
+        rows.add_row(*(escape(visible(text)) for text in (host.name, host.reach, host.network, slots, note)))
     console.print(rows)
 
 
@@ -84,7 +89,7 @@ def drained(drain: Drain) -> str:
 
 def _host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("drain", "undrain", "add", "remove", "list"))
-    parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help="all slots of a host, or one")
+    parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help=_SLOTS)
     parser.add_argument("reach", nargs="?", metavar="ssh://[USER@]HOST[:PORT]", help="after `add`: how it is reached")
     parser.add_argument("--slots", dest="number", type=int, metavar="N", help="of `add`: as many as GPUs, or cores")
     parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")

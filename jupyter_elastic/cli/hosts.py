@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -14,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from jupyter_elastic.cli import allocation
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver import reach, ways
@@ -43,6 +46,8 @@ class ListedHost(Struct, frozen=True, kw_only=True):
     """Why some are."""
     failures: int
     """In a row, until now."""
+    until: float | None = None
+    """When it goes, in seconds since the epoch."""
 
 
 def change(given: argparse.Namespace, client: Client) -> str:
@@ -56,21 +61,63 @@ def change(given: argparse.Namespace, client: Client) -> str:
         )
     hosts = {host.name: host for host in hosts_file.read(state)}
     name = given.slots
-    if given.action == "remove":
+    changed = [name]
+    if name.startswith(allocation.SCHEME):
+        what = _change_nodes(given, hosts)
+        changed = [host.name for host in hosts.values() if host.reach.startswith(allocation.SCHEME)]
+    elif given.action == "remove":
         if hosts.pop(name, None) is None:
             raise BadRequest(f"there is no host {name}; the pool's others are {', '.join(hosts) or 'none'}")
         what = f"{name} is no host of the pool any more"
     else:
-        host = _described(given)
+        host = _described(given, name, given.reach)
         if name not in hosts and any(slot.slot.startswith(f"{name}:") for slot in _slots(client)):
             raise BadRequest(f"{name} is this machine; call the other one differently")
         hello = asyncio.run(_visited(host))
-        slots = host.slots if given.number is not None else max(1, len(hello.gpus) or hello.cores)
-        hosts[name] = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else ())
-        what = f"{name}: {slots} slots, {len(hello.gpus)} GPUs, Python {hello.python}{_clock(hello)}"
+        hosts[name], what = _taken(host, hello, given)
     hosts_file.write(state, tuple(hosts.values()))
-    host_failures.forget(paths.runtime_dir(), name)
+    for name in changed:
+        host_failures.forget(paths.runtime_dir(), name)
     return what
+
+
+def _taken(host: HostAddress, hello: Hello, given: argparse.Namespace) -> tuple[HostAddress, str]:
+    """The host with as many slots as it is to have, and what is said of it."""
+    slots = host.slots if given.number is not None else max(1, len(hello.gpus) or hello.cores)
+    taken = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else ())
+    return taken, f"{host.name}: {slots} slots, {len(hello.gpus)} GPUs, Python {hello.python}{_clock(hello)}"
+
+
+def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> str:
+    """Add the nodes of an allocation to `hosts`, those that answer, or take them out; what was done."""
+    if given.reach:
+        raise BadRequest(f"{given.slots} stands for all nodes of an allocation: leave {given.reach} out")
+    every = given.action == "remove" and given.slots == allocation.SCHEME
+    number = "" if every else allocation.number_of(given.slots, os.environ)
+    prefix = allocation.SCHEME + (f"//{number}/" if number else "")
+    old = [hosts.pop(name).name for name in list(hosts) if hosts[name].reach.startswith(prefix)]
+    if given.action == "remove":
+        return f"{', '.join(old)}: out of the pool" if old else "no host of the pool is a node of it"
+    until, nodes = allocation.read(number)
+    name = socket.gethostname()
+    others = [node for node in nodes if node not in {name, name.partition(".")[0], os.environ.get("SLURMD_NODENAME")}]
+    if not others:
+        raise BadRequest(f"allocation {number} has no node beside this machine: ask Slurm for more (--nodes=2)")
+    if taken := [node for node in others if node in hosts and not hosts[node].reach.startswith(allocation.SCHEME)]:
+        raise BadRequest(
+            f"{taken[0]} is a host of the pool already, by {hosts[taken[0]].reach}: host remove {taken[0]}"
+        )
+    described = [_described(given, node, f"{prefix}{node}", until) for node in others]
+    said = []
+    for host, answer in zip(described, asyncio.run(_visited_all(described)), strict=True):
+        if isinstance(answer, EngineError):
+            said.append(str(answer))
+        else:
+            hosts[host.name], what = _taken(host, answer, given)
+            said.append(what)
+    if not any(host.name in hosts for host in described):
+        raise BadRequest("\n".join(said))
+    return "\n".join(said)
 
 
 def listed(client: Client) -> list[ListedHost]:
@@ -92,6 +139,7 @@ def listed(client: Client) -> list[ListedHost]:
                 slots=dict(Counter(slot.state for slot in its)),
                 out="; ".join(notes),
                 failures=failures[name].failures if name in failures else 0,
+                until=None if other is None else other.until,
             )
         )
     return found
@@ -161,6 +209,20 @@ async def _visited(host: HostAddress) -> Hello:
         await visitor.close_and_wait()
 
 
+async def _visited_all(hosts: Iterable[HostAddress]) -> list[Hello | EngineError]:
+    """Of each who answers there, or why nobody does."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(host: HostAddress) -> Hello | EngineError:
+        async with gate:
+            try:
+                return await _visited(host)
+            except EngineError as problem:
+                return problem
+
+    return await asyncio.gather(*map(one, hosts))
+
+
 def _hand(host: HostAddress) -> RemoteHand:
     return RemoteHand(host, Setting.to_visit(sys.executable), lambda _: None)
 
@@ -174,15 +236,15 @@ def _clock(hello: Hello) -> str:
     return f"; its clock is {ahead_s:+.0f} s from here" if abs(ahead_s) > CLOCK_S else ""
 
 
-def _described(given: argparse.Namespace) -> HostAddress:
-    if not given.reach:
-        raise BadRequest(f"say how {given.slots} is reached: host add {given.slots} ssh://{given.slots}")
-    told = {"name": given.slots, "reach": given.reach, "network": given.network, "python": given.python}
+def _described(given: argparse.Namespace, name: str, way: str, until: float | None = None) -> HostAddress:
+    if not way:
+        raise BadRequest(f"say how {name} is reached: host add {name} ssh://{name}")
+    told = {"name": name, "reach": way, "network": given.network, "python": given.python, "until": until}
     if given.number is not None:
         told["slots"] = given.number
     try:
         host = msgspec.convert(told, HostAddress)
     except msgspec.ValidationError as problem:
-        raise BadRequest(f"host {given.slots}: {problem}") from problem
+        raise BadRequest(f"host {name}: {problem}") from problem
     reach.check(host)
     return host

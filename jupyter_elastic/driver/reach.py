@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,11 +20,20 @@ _SSH = (
     "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
     "-o", "ControlMaster=auto", "-o", "ControlPersist=600",
 )  # fmt: skip
+_SRUN = (
+    "srun", "--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--mpi=none",
+    "--cpu-bind=none", "--chdir=/",
+)  # fmt: skip
+"""A step beside all others of the allocation, with its whole memory there; buffered it would give lines, and late."""
+_STEP = ("SLURM_", "SRUN_")
+_SLURM = re.compile(r"slurm://([0-9]{1,15})/([A-Za-z0-9][A-Za-z0-9._-]{0,199})")
 
 
 def check(host: HostAddress) -> None:
     """BadRequest, with what to do, when the host can't be reached like that whatever happens."""
-    if host.reach != "exec:":
+    if host.reach.startswith("slurm:"):
+        _node(host)
+    elif host.reach != "exec:":
         _destination(host)
     if host.network:
         _network(host)
@@ -36,6 +47,9 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
     argv = [host.python or python or sys.executable, *_MODULE]
     if host.reach == "exec:":
         return argv
+    if host.reach.startswith("slurm:"):
+        allocation, node = _node(host)
+        return [*_SRUN, f"--jobid={allocation}", f"--nodelist={node}", *argv]
     destination, port = _destination(host)
     return [
         *_SSH,
@@ -46,6 +60,25 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
         destination,
         shlex.join(argv),
     ]
+
+
+def environment(host: HostAddress, ours: Mapping[str, str]) -> dict[str, str]:
+    """The command's environment, out of ours; what Slurm told this process of its own step is no option of srun's."""
+    if not host.reach.startswith("slurm:"):
+        return dict(ours)
+    return {name: value for name, value in ours.items() if name == "SLURM_CONF" or not name.startswith(_STEP)}
+
+
+def advice(host: HostAddress, said: str) -> str:
+    """What to do when `said` is what came from the command instead of a hand; empty where that says enough."""
+    if not host.reach.startswith("slurm:"):
+        return ""
+    allocation, node = _node(host)
+    if "has expired" in said or "Invalid job id" in said:
+        return f" (the allocation {allocation} has ended: jupyter elastic host remove slurm:{allocation})"
+    if "node configuration is not available" in said or "nodelist" in said:
+        return f" ({node} is no node of the allocation {allocation}: jupyter elastic host add slurm:{allocation})"
+    return ""
 
 
 def data_address(host: HostAddress, hello: Hello) -> str:
@@ -72,6 +105,14 @@ def _network(host: HostAddress) -> ipaddress.IPv4Network:
         return ipaddress.IPv4Network(host.network)
     except ValueError as problem:
         raise BadRequest(f"host {host.name}: the network {host.network!r} is none of IPv4: {problem}") from problem
+
+
+def _node(host: HostAddress) -> tuple[str, str]:
+    """The allocation and the node of a `slurm://` URL."""
+    found = _SLURM.fullmatch(host.reach)
+    if found is None:
+        raise BadRequest(f"host {host.name} can't be reached by {host.reach!r}: expected slurm://ALLOCATION/NODE")
+    return found[1], found[2]
 
 
 def _destination(host: HostAddress) -> tuple[str, int | None]:

@@ -12,6 +12,7 @@ import contextlib
 import importlib.metadata
 import itertools
 import logging
+import os
 import platform
 import secrets
 import signal
@@ -25,7 +26,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.driver.reach import command, data_address
+from jupyter_elastic.driver.reach import advice, command, data_address, environment
 from jupyter_elastic.forkserver.client import START_S, started
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import NAMES, PAYLOAD
@@ -323,6 +324,7 @@ class RemoteHand:
                 stderr=asyncio.subprocess.PIPE,
                 limit=MAX_BEFORE,
                 start_new_session=True,
+                env=environment(self.host, os.environ),
             )
         except OSError as problem:
             raise EngineError(f"host {self.name}: {argv[0]} can't be started: {problem.strerror}") from problem
@@ -386,7 +388,8 @@ class RemoteHand:
             printed = await reader.read(KEPT_BYTES)
         text = printed[-KEPT_BYTES:].decode(errors="replace").strip()
         what = f" (what came was: {text!r})" if text else ""
-        raise EngineError(f"no hand answers on host {self.name}{what}{self._last_words()}")
+        words = self._last_words()
+        raise EngineError(f"no hand answers on host {self.name}{what}{words}{advice(self.host, words)}")
 
     def _last_words(self) -> str:
         return f": {' / '.join(self._said)}" if self._said else ""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
-import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
@@ -47,7 +45,7 @@ class ThisHost:
     name = THIS
 
     def __init__(self, other: str) -> None:
-        self.address = toward(other)
+        self.address = reachability.toward(other)
 
     async def listen(self) -> tuple[int, bytes]:
         """See `Place`."""
@@ -103,12 +101,3 @@ def left_out(hosts: Sequence[str], found: Collection[Cut]) -> dict[str, Cut]:
         worst = max(many, key=lambda host: (many[host], hosts.index(host) if host in hosts else -1))
         out[worst] = next(cut for cut in left if worst in {cut.source, cut.target})
     return out
-
-
-def toward(address: str) -> str:
-    """This host's own address on the way there."""
-    if ipaddress.ip_address(address).is_loopback:
-        return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect((address, 9))  # sends nothing: says by which interface it would
-        return str(asked.getsockname()[0])

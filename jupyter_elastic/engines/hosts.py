@@ -17,7 +17,7 @@ from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.hands import Hand
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
 from jupyter_elastic.engines.rendezvous import LOOPBACK
-from jupyter_elastic.platform import host_failures, paths
+from jupyter_elastic.platform import host_failures, paths, reachability
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
@@ -208,7 +208,7 @@ class Hosts:
     def local_address(self) -> str:
         """By which workers on other hosts reach those on this one."""
         hand = next((hand for hand in self._hands.values() if hand.address), None)
-        return LOOPBACK if hand is None else ways.toward(hand.address)
+        return LOOPBACK if hand is None else reachability.toward(hand.address)
 
     async def _check_ways(self, new: RemoteHand) -> None:
         """EngineError, with both addresses, unless the new host and each other one reach each other."""

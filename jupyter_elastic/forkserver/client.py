@@ -118,19 +118,23 @@ def has_group(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class ForkServerAddress:
-    """Which forkserver: of drivers or of workers (`kind`), for this interpreter and environment, with these imports."""
+    """Which forkserver: of drivers or of workers (`kind`), for this interpreter and environment, with these imports.
+
+    One that is `only_for` somebody is used by nobody else.
+    """
 
     kind: str
     python: str
     environment: Mapping[str, str]
     imports: tuple[str, ...] = ()
+    only_for: str = ""
 
     @property
     def path(self) -> Path:
         """Its socket; the lock and the log lie beside it."""
         environment = with_package(self.environment)
         counted = sorted(item for item in environment.items() if item[0].startswith(_READ_BY_FRAMEWORKS))
-        text = json.dumps([self.python, our_source(), counted, sorted(self.imports)])
+        text = json.dumps([self.python, our_source(), counted, sorted(self.imports), self.only_for])
         return paths.runtime_dir() / f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.sock"
 
     def start(self, kept_for: processes.ProcessId | None = None) -> subprocess.Popen[bytes]:

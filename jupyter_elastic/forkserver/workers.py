@@ -30,17 +30,20 @@ FRAMEWORKS = ("tensorflow", "torch")
 log = logging.getLogger(__name__)
 
 
-def address(python: str, environment: Mapping[str, str], frameworks: tuple[str, ...]) -> ForkServerAddress:
+def address(
+    python: str, environment: Mapping[str, str], frameworks: tuple[str, ...], only_for: str = ""
+) -> ForkServerAddress:
     """The forkserver of workers for this interpreter, environment and set of frameworks."""
     imports = tuple(name for name in FRAMEWORKS if name in frameworks)
     environment = {**environment, "OPENBLAS_NUM_THREADS": "1"}  # no thread before the first fork
-    return ForkServerAddress(parents.WORKERS, python, environment, imports)
+    return ForkServerAddress(parents.WORKERS, python, environment, imports, only_for)
 
 
 class WorkerLauncher:
     """Starts workers for one attempt. The forkserver that they come from is kept for the process `kept_for`, a kernel.
 
-    With `warm=False`, or where the user wants no warm parents, each is started as a process of its own.
+    With `warm=False`, or where the user wants no warm parents, each is started as a process of its own. With `only_for`
+    nobody else's workers come from the same forkserver.
     """
 
     def __init__(
@@ -51,9 +54,10 @@ class WorkerLauncher:
         *,
         warm: bool,
         kept_for: processes.ProcessId | None = None,
+        only_for: str = "",
     ) -> None:
         self._python = python
-        self.forkserver = address(python, {**os.environ, **environment}, frameworks)
+        self.forkserver = address(python, {**os.environ, **environment}, frameworks, only_for)
         self._warm = warm and parents.wanted()
         self._kept_for = kept_for
         self._client: ForkServerClient | None = None

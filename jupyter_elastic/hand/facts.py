@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from jupyter_elastic.platform.reachability import toward
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.hand import FRAMEWORKS, Hello
 
@@ -28,10 +29,10 @@ def hello() -> Hello:
         host=socket.gethostname(),
         pid=os.getpid(),
         at=time.time(),
-        cores=len(os.sched_getaffinity(0)),
-        gpus=_gpus(),
+        cores=_cores(),
+        gpus=_allocated(_gpus()),
         addresses=addresses(),
-        came_by=next(iter(os.environ.get("SSH_CONNECTION", "").split()[2:3]), ""),
+        came_by=_came_by(),
     )
 
 
@@ -54,11 +55,42 @@ def addresses() -> tuple[str, ...]:
     )
 
 
+def step() -> str:
+    """The step of Slurm's that this process is, as `ALLOCATION.STEP`; empty: it is none."""
+    numbers = (os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_STEP_ID", ""))
+    return ".".join(numbers) if all(numbers) else ""
+
+
 def forget_session() -> None:
     """Take out of the environment what is about the way that led here, and nothing for workers."""
     for name in list(os.environ):
         if name in _HOST_BOUND or name.startswith(("SSH_", "SLURM_")):
             del os.environ[name]
+
+
+def _came_by() -> str:
+    """This host's address by which a connection of ssh's came, or by which it reaches whoever ran `srun`."""
+    if words := os.environ.get("SSH_CONNECTION", "").split():
+        return next(iter(words[2:3]), "")
+    with contextlib.suppress(ValueError, OSError):
+        address = toward(os.environ.get("SLURM_LAUNCH_NODE_IPADDR", ""))
+        return "" if address.startswith("127.") else address
+    return ""
+
+
+def _cores() -> int:
+    """Those that we may use, and not more than an allocation has, which need not bind its steps."""
+    ours, allocated = len(os.sched_getaffinity(0)), os.environ.get("SLURM_CPUS_ON_NODE", "")
+    return min(ours, max(1, int(allocated))) if step() and allocated.isdecimal() else ours
+
+
+def _allocated(gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of this host's GPUs that Slurm gives this step, which need not hide the others."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not step() or given is None:
+        return gpus
+    numbers = [int(word) for word in given.split(",") if word.isdecimal()]
+    return tuple(gpus[number] for number in numbers if number < len(gpus))
 
 
 def _gpus() -> tuple[str, ...]:

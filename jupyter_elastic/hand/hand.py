@@ -24,10 +24,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jupyter_elastic.forkserver import workers
+from jupyter_elastic.forkserver import parents, workers
 from jupyter_elastic.forkserver.client import ForkedProcess
 from jupyter_elastic.forkserver.workers import WorkerLauncher
-from jupyter_elastic.hand.facts import forget_session, hello
+from jupyter_elastic.hand.facts import forget_session, hello, step
 from jupyter_elastic.hand.output import OutputReader
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import paths, reachability
@@ -62,6 +62,8 @@ class Hand:
         self._timer = KillTimer()
         self._fence_s = FIRST_S
         self._launcher: WorkerLauncher | None = None
+        self._step = ""
+        """Of Slurm's: whatever it has started ends with it, so that nobody else may use its forkserver."""
         self._workers: dict[int, ForkedProcess] = {}
         self._streams: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
@@ -80,7 +82,7 @@ class Hand:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
         workers.adopt()
-        about = hello()
+        about, self._step = hello(), step()
         forget_session()
         self._timer.set(time.monotonic() + FIRST_S)
         reader = asyncio.StreamReader()
@@ -115,6 +117,9 @@ class Hand:
                     await process.gone()
                     await process.clear()
         self._commits.drop_from_memory()
+        if self._step and self._launcher is not None:
+            mine = self._launcher.forkserver.path
+            parents.send_away([one for one in parents.found(paths.runtime_dir()) if one.socket == mine])
 
     # --- the driver
 
@@ -179,7 +184,7 @@ class Hand:
             self._say(messages.Refused(f"the notebook's folder {begin.workdir} does not exist there"))
             return
         self._launcher = WorkerLauncher(
-            begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm
+            begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm, only_for=self._step
         )
         self._say(messages.Begun())
 

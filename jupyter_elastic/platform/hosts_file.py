@@ -24,7 +24,7 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
     reach: Annotated[str, Meta(max_length=300)]
-    """`ssh://[user@]host[:port]`, or `exec:` for a process on this machine."""
+    """`ssh://[user@]host[:port]`, `slurm://ALLOCATION/NODE`, or `exec:` for a process on this machine."""
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 1
     devices: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     """UUIDs of the GPUs that its slots are; empty: the slots are CPU cores."""
@@ -32,6 +32,8 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The network of the group's data, such as `10.1.0.0/16`; empty: the one by which the host was reached."""
     python: Annotated[str, Meta(max_length=1000)] = ""
     """The interpreter there; empty: by the same path as here."""
+    until: float | None = None
+    """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
 
 
 def host_name() -> str:

@@ -1,11 +1,13 @@
-"""Whether a TCP connection from one host to another can be made: one listens for a token, the other brings it."""
+"""Whether one host reaches another: one listens for a token, the other brings it. And by which address it would."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import os
+import socket
 
 DIAL_S = 2.0
 """How long a connection may take."""
@@ -46,3 +48,12 @@ async def dial(address: str, port: int, token: bytes) -> str:
         return "no answer in time"
     except OSError as problem:
         return os.strerror(problem.errno) if problem.errno else str(problem)
+
+
+def toward(address: str) -> str:
+    """This host's own address on the way there. ValueError for what is no address, OSError without a way."""
+    if ipaddress.ip_address(address).is_loopback:
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        asked.connect((address, 9))  # sends nothing: says by which interface it would
+        return str(asked.getsockname()[0])

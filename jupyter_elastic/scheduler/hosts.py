@@ -205,6 +205,8 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
         again = time.strftime("%H:%M:%S", time.localtime(failure.again_at))
         times = f" {failure.failures} times in a row" if failure.failures > 1 else ""
         out = f"failed{times}, and is tried again at {again}: {failure.why}"
+    if host.until is not None and time.time() >= host.until:
+        out = f"its allocation ended at {time.strftime('%m-%d %H:%M:%S', time.localtime(host.until))}"
     devices = host.devices or ("",) * host.slots
     slots = tuple(Slot(index=index, device=device) for index, device in enumerate(devices))
     found = Host(name=host.name, kind="gpu" if host.devices else "cpu", slots=slots)

@@ -1,4 +1,4 @@
-"""Machines made of network namespaces: this one and others on a switch, an sshd of Debian's on each of the others.
+"""Machines made of network namespaces: this one and others on a switch, each of the others with a server of Debian's.
 
 A test runs a script by `run`, in namespaces of its own (mounts, processes, network), so that nothing of it is left
 whatever happens; in the script `Machines` makes the others. Each has a network, `/dev/shm`, runtime folder and home of
@@ -24,14 +24,14 @@ HOME = Path("/run/home")
 
 
 @functools.cache
-def why_not() -> str:
-    """What is missing here for such machines; empty: nothing."""
+def why_not(server: Path = SSHD, stage: str = "sshd") -> str:
+    """What is missing here for such machines; empty: nothing. `stage` of the Makefile unpacks the server."""
     if os.getuid() != 0:
         return "only root can make networks"
     if missing := [tool for tool in ("ip", "ssh", "ssh-keygen", "unshare") if shutil.which(tool) is None]:
         return f"there is no {', '.join(missing)} here"
-    if not SSHD.exists():
-        return "there is no sshd here; make .venv/.done/sshd"
+    if not server.exists():
+        return f"there is no {server.name} here; make .venv/.done/{stage}"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         link = ("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
         made = subprocess.run([*NAMESPACES, *link], capture_output=True, check=False)
@@ -71,8 +71,15 @@ def _own_runtime() -> None:
     command("mount", "-t", "tmpfs", "-o", "mode=700", "none", folder)
 
 
+def libraries(unpacked: Path) -> Path:
+    """Where the libraries of unpacked packages of Debian's are."""
+    return unpacked / "usr" / "lib" / "x86_64-linux-gnu"
+
+
 class Machines:
     """So many others, called h1, h2, ..., each with an sshd that this one knows and may log in to."""
+
+    libraries = str(libraries(SSHD.parents[2]))
 
     def __init__(self, count: int) -> None:
         command("mount", "-t", "tmpfs", "-o", "mode=755", "none", "/run")
@@ -155,19 +162,19 @@ class Machines:
         command("ip", "netns", "add", f"h{number}")
         self._connect(number)
         command("ip", "-n", f"h{number}", "link", "set", "lo", "up")
+        mounts = "mount -t tmpfs -o mode=1777 none /dev/shm; mount -t tmpfs -o mode=700 none /tmp/jupyter-elastic-0; "
+        inside = ("ip", "netns", "exec", f"h{number}", "unshare", "--mount", "--uts", "--propagation", "private")
+        subprocess.run(
+            [*inside, "sh", "-ec", f"hostname h{number}; {mounts} exec {self._server(number)}"],
+            check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr,
+            env={**os.environ, "LD_LIBRARY_PATH": self.libraries},
+        )  # fmt: skip
+
+    def _server(self, number: int) -> str:
+        """The command that a machine begins with, which goes into the background."""
         config = Path(f"/run/sshd-{number}.conf")
         config.write_text(
             f"ListenAddress {address(number)}\nHostKey {self.keys / 'host'}\nPidFile none\nUsePAM no\n"
             f"PasswordAuthentication no\nStrictModes no\nSetEnv JUPYTER_ELASTIC_DIR=/run/pool-{number}\n"
         )
-        libraries = SSHD.parents[1] / "lib" / "x86_64-linux-gnu"
-        mounts = (
-            "mount -t tmpfs -o mode=1777 none /dev/shm; mount -t tmpfs -o mode=700 none /tmp/jupyter-elastic-0; "
-            f"exec {SSHD} -f {config}"
-        )
-        inside = ("ip", "netns", "exec", f"h{number}", "unshare", "--mount", "--uts", "--propagation", "private")
-        subprocess.run(
-            [*inside, "sh", "-ec", f"hostname h{number}; {mounts}"],
-            check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr,
-            env={**os.environ, "LD_LIBRARY_PATH": str(libraries)},
-        )  # fmt: skip
+        return f"{SSHD} -f {config}"

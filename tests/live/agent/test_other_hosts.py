@@ -19,6 +19,7 @@ from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import JobRunning
 from tests.live.engine.bench import TORCH, needs
 from tests.live.engine.test_torch_distributed import cell
+from tests.support import slurm
 from tests.support.pool import Pool
 
 pytest.importorskip("torch")
@@ -76,6 +77,7 @@ def check_complete(pool: Pool, job: int, folder: Path, ranks: set[int]) -> None:
     assert len({(result["steps"], result["weights"]) for result in results.values()}) == 1
 
 
+@pytest.mark.skipif(not EVERYTHING and not slurm.why_not(), reason="test_slurm shows it between machines")
 @pytest.mark.parametrize(("engine", "source"), ENGINES)
 def test_job_grows_over_three_hosts_leaves_one_that_is_drained_and_ends(
     pool: Pool, tmp_path: Path, engine: str, source: str

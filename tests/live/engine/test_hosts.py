@@ -17,6 +17,7 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.hosts_file import HostAddress
 from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
 from tests.live.engine.test_torch_distributed import cell
+from tests.support import slurm
 
 EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
 HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
@@ -72,6 +73,7 @@ async def test_job_grows_over_three_hosts_shrinks_and_ends(folder: Path, engine:
         assert not left(folder, "newcomer.*")
 
 
+@pytest.mark.skipif(not EVERYTHING and not slurm.why_not(), reason="test_ssh and test_slurm show it between machines")
 @asynchronous
 async def test_worker_or_hand_on_another_host_is_killed(folder: Path) -> None:
     async with make(folder) as bench:

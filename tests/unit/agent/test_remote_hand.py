@@ -15,6 +15,8 @@ import pytest
 
 from jupyter_elastic.driver import reach
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, _Output, check
+from jupyter_elastic.forkserver.workers import address
+from jupyter_elastic.hand import facts
 from jupyter_elastic.hand.facts import hello
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import PAYLOAD
@@ -51,6 +53,57 @@ def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> 
 def test_a_way_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(BadRequest, match=re.escape("ssh://[user@]host[:port]")):
         reach.check(host(url))
+
+
+def test_srun_gets_the_node_and_no_option_of_a_step_around() -> None:
+    node = host("slurm://4711/lab-2", python="/opt/env/bin/python")
+    reach.check(node)
+    argv = reach.command(node, "/p", Path("/run/x"))
+    assert argv[0] == "srun"
+    assert argv[-6:] == [
+        "--jobid=4711", "--nodelist=lab-2", "/opt/env/bin/python", "-P", "-m", "jupyter_elastic.hand"
+    ]  # fmt: skip
+    assert {"--unbuffered", "--overlap", "--mem=0"} <= set(argv)
+    ours = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/c",
+        "SLURM_JOB_ID": "1",
+        "SLURM_MEM_PER_CPU": "9",
+        "SRUN_CPUS_PER_TASK": "2",
+    }
+    assert reach.environment(node, ours) == {"PATH": "/bin", "SLURM_CONF": "/c"}
+    assert reach.environment(host(), ours) == ours
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["slurm:", "slurm:4711", "slurm://lab2", "slurm://4711", "slurm://4711/", "slurm://4711/-x", "slurm://4711/a,b",
+     "slurm://4711/a[1-2]", "slurm://4711/a b", "slurm://-1/a", "slurm://4711/a/b", "slurm://4711/a\n"],
+)  # fmt: skip
+def test_a_node_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest, match="expected slurm://ALLOCATION/NODE"):
+        reach.check(host(url))
+
+
+def test_a_step_has_what_slurm_gave_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_gpus", lambda: ("GPU-0", "GPU-1", "GPU-2"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,7")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
+    for name in ("SSH_CONNECTION", "SLURM_JOB_ID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert facts.step() == ""
+    assert hello().gpus == ("GPU-0", "GPU-1", "GPU-2")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_STEP_ID", "3")
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.1.1")
+    seen = hello()
+    assert (facts.step(), seen.gpus, seen.cores, seen.came_by) == ("4711.3", ("GPU-1", "GPU-2"), 1, "")
+
+
+def test_forkserver_of_a_step_is_nobody_elses() -> None:
+    one, same, other = (address("/p", {}, ("torch",), step).path for step in ("4711.3", "4711.3", "4711.4"))
+    assert one == same
+    assert len({one, other, address("/p", {}, ("torch",)).path}) == 3
 
 
 def test_the_data_address_is_in_the_network_or_where_the_command_came_in() -> None:
