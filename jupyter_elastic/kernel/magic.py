@@ -64,7 +64,7 @@ def _with_body(lines: list[str]) -> list[str]:
 
 def _complete(_shell: Any, event: Any) -> list[str]:
     """Options of `%%distribute`; names of the notebook after --in, of a session after --out, sessions after theirs."""
-    option = event.line[: len(event.line) - len(event.symbol)].split()[-1]
+    option = next(reversed(event.line[: len(event.line) - len(event.symbol)].split()), "")
     if option == "--in":
         return sorted(name for name in _shell.user_ns if not name.startswith("_"))
     if option == "--session":

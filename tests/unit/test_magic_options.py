@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jupyter_elastic.kernel.magic import _complete
 from jupyter_elastic.kernel.options import Options, distribute_line, parse, policy_line
 from jupyter_elastic.types.errors import BadRequest
 
@@ -190,3 +192,16 @@ def test_a_session_has_a_name_and_a_fixed_size() -> None:
     ):
         with pytest.raises(BadRequest, match=problem):
             parse(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "symbol", "expected"),
+    [
+        ("%%distribute", "%%distribute", "--gpus"),
+        ("%%distribute --se", "--se", "--session"),
+        ("%%distribute --in da", "da", "data"),
+        ("%%distribute --gpus 2 --in ", "", "data"),
+    ],
+)
+def test_what_the_line_can_be_completed_by(line: str, symbol: str, expected: str) -> None:
+    assert expected in _complete(SimpleNamespace(user_ns={"data": 1}), SimpleNamespace(line=line, symbol=symbol))
