@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import math
 import pickle
+import secrets
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -22,12 +24,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from jupyter_elastic.balance import memory
+from jupyter_elastic.balance import memory, table
 from jupyter_elastic.balance.instance import Host, Instance
 from jupyter_elastic.balance.plan import Plan
 from jupyter_elastic.balance.solvers import solve
 from jupyter_elastic.platform import paths, private_files
-from jupyter_elastic.training import data
+from jupyter_elastic.training import data, session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.data import MicroBatch, Numbers
 from jupyter_elastic.training.group import Array, Group
@@ -52,6 +54,8 @@ GAIN = 1.05
 """A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
 WATCHED = 3
 """After so many rounds a transfer is compared with its plan."""
+SHOWN_S = 2.0
+"""How often the table of hosts is renewed while nothing moves, in seconds."""
 MOST_SAID = 16
 """So many hosts are named when a plan is said."""
 MEASURED = "measured.json"
@@ -133,6 +137,12 @@ class LocalShard:
         self._company: Any = None
         self.members: list[str] = []
         """The names of all holders in the present group, by rank."""
+        self.held: list[int] = []
+        """How many samples each of them holds."""
+        self._before: dict[str, int] = {}
+        """How many each held when it was first seen."""
+        self._shown_at = -math.inf
+        self._shown = secrets.token_hex(8)
 
     def _fingerprint(self) -> str:
         """Tells this data from other data under the same name."""
@@ -140,6 +150,26 @@ class LocalShard:
         for number in range(0, self.count, max(1, self.count // 8)):
             known.update(pickle.dumps(self._sample(("", number)), protocol=5))
         return known.hexdigest()
+
+    def show(self, group: Group, words: str | None = None) -> None:
+        """Show what each host holds and how it works, as one display that is renewed; rank 0 does.
+
+        With `words`, what was decided; without, no more often than `SHOWN_S`.
+        """
+        now = time.monotonic()
+        if session.current is None or group.rank() != 0 or len(self.held) != len(self.members):
+            return
+        if words is None and now < self._shown_at + SHOWN_S:
+            return
+        if words is None and self.plan is not None:
+            words = self.plan.why
+        speeds, waits = pace.speeds or (), pace.waited_shares
+        rows = [
+            table.Row(name, self._before.setdefault(name, held), held, speed, waiting)
+            for name, held, speed, waiting in itertools.zip_longest(self.members, self.held, speeds, waits)
+        ]
+        session.current.show(table.bundle(rows, words or ""), self._shown, again=self._shown_at > -math.inf)
+        self._shown_at = now
 
     def __len__(self) -> int:
         return int(self.here.sum()) + len(self.received)
@@ -479,7 +509,8 @@ def rebalance(
     moved = False
     while True:
         declared = agree(shard, group)
-        held = counts(len(shard), group)
+        held = shard.held = counts(len(shard), group)
+        shard.show(group, shard.plan.why if shard.plan else "")
         if max(n / s for n, s in zip(held, speeds, strict=True)) < GAIN * sum(held) / sum(speeds):
             return moved
         size = max(counts(_mean_bytes(shard), group))
@@ -502,6 +533,8 @@ def rebalance(
             shard._links = (pace.generation, _corrected(shard._links[1], amounts, slower))
             remember(shard, group, links=shard._links[1])
         if ended:
+            shard.held = counts(len(shard), group)
+            shard.show(group, plan.why)
             return True
 
 

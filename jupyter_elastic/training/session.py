@@ -24,6 +24,10 @@ class Session(Protocol):
         """Tell how far the training is; whoever calls limits how often."""
         ...
 
+    def show(self, bundle: dict[str, str], name: str, *, again: bool) -> None:
+        """Show a MIME bundle as a display of this worker's rank. `again`: in the place of the one with that name."""
+        ...
+
     def save(self, *commit: bytes | memoryview, durable: bool = False) -> None:
         """Keep a commit (opaque, in pieces) so that it outlives this process; by rank 0 only. `durable`: on disk."""
         ...

@@ -631,7 +631,7 @@ def iterate_local(
         while moved:
             moved = False
             ids = shard.waiting(seed, shuffle=shuffle)
-            held = local_shards.counts(len(shard), group)
+            held = shard.held = local_shards.counts(len(shard), group)
             table = local_shards.shares(local_shards.counts(len(ids), group), batch_size)
             if group is not None and group.size() > 1:
                 shard.share_company(rank, group, held)
@@ -671,7 +671,11 @@ def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
     group = context.group
     if shard.solver == "none" or group is None or context.warming_up or group.size() == 1:
         return False
-    if _told(group):
+    due = pace.due
+    told = _told(group)
+    if due:
+        shard.show(group)
+    if told:
         local_shards.remember(shard, group, speeds=pace.speeds)
     elif pace.asked or pace.turns or not pace.recall(local_shards.recalled(shard, group)):
         pace.begin()

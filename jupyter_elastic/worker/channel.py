@@ -25,6 +25,7 @@ from jupyter_elastic.training.group import Groups
 from jupyter_elastic.types import Progress
 from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker.collective_count import CollectiveCount
+from jupyter_elastic.worker.display_recorder import show_bundle
 
 ORPHANED = 77
 """Exit code of a worker whose driver is gone."""
@@ -205,6 +206,10 @@ class WorkerSession:
     def change_wanted(self) -> bool:
         """Whether this worker is waited for at the rendezvous."""
         return self._channel.update_requested.is_set()
+
+    def show(self, bundle: dict[str, str], name: str, *, again: bool) -> None:
+        """Show a display, or renew it."""
+        show_bundle("update_display_data" if again else "display_data", dict(bundle), name=name)
 
     def collective(self, step: int) -> None:
         """The group is to begin something together: the driver learns when a member has left before."""

@@ -34,6 +34,9 @@ class MemorySession:
     def change_wanted(self):
         return self.change
 
+    def show(self, bundle, name, *, again):
+        self.shown = [*getattr(self, "shown", []), (bundle, name, again)]
+
     def collective(self, step):
         pass
 
