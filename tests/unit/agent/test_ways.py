@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.ways import THIS, Cut, left_out
-from jupyter_elastic.platform import host_failures, hosts_file, reachability
+from jupyter_elastic.platform import host_failures, hosts_file, paths, reachability
 from jupyter_elastic.platform.host_failures import FIRST_S, MOST_S
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.scheduler.hosts import Cpu, all_hosts
@@ -77,8 +77,6 @@ def test_a_host_that_fails_again_is_kept_out_longer() -> None:
 
 
 def test_slots_of_a_host_that_fails_are_out_for_a_while(pool_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jupyter_elastic.platform import paths
-
     state, runtime = paths.state_dir(), paths.runtime_dir()
     hosts_file.write(state, (HostAddress(name="lab.b", reach="exec:", slots=2),))
     before = host_failures.version(state, runtime)
@@ -94,3 +92,12 @@ def test_slots_of_a_host_that_fails_are_out_for_a_while(pool_dir: Path, monkeypa
     host_failures.note(runtime, "lab.b", "no route", 2000.0)
     host_failures.forget(runtime, "lab.b")
     assert not host_failures.read(runtime)
+
+
+def test_slots_of_an_allocation_are_out_from_its_end_on(pool_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = paths.state_dir()
+    hosts_file.write(state, (HostAddress(name="lab1", reach="slurm://4711/lab1", until=2000.0),))
+    for now, out in ((1999.0, ""), (2000.0, "its allocation ended at ")):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        (slot,) = all_hosts(Cpu(1), frozenset(), state)[1].slots
+        assert slot.out[:24] == out
