@@ -28,6 +28,7 @@ from jupyter_elastic.training import local_shards
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.pace import pace
 
+os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
 local_shards.CHUNK = 2000                                   # several rounds
 clock = [0.0]                                               # speeds are what the cell says, however busy the machine is
 pace.clock = lambda: clock[0]
@@ -77,8 +78,8 @@ def everything(*workers):
 @pytest.mark.parametrize("engine", [Horovod, *([Torch] if EVERYTHING else [])])
 def test_samples_move_and_each_is_trained_once_an_epoch(engine, warm_workers, tmp_path):
     async def story(folder):
-        names, env = {"HELD": HELD, "EPOCHS": 4}, {"JUPYTER_ELASTIC_DIR": str(tmp_path / "pool")}
-        async with Bench(engine, tmp_path / folder, CELL, names=names, env=env, out=("moved", "weights")) as bench:
+        names = {"HELD": HELD, "EPOCHS": 4, "POOL": str(tmp_path / "pool")}
+        async with Bench(engine, tmp_path / folder, CELL, names=names, out=("moved", "weights")) as bench:
             await bench.launch("h:0", "h:1")
             assert (await bench.ended(240)).outcome == "completed", bench.story()
             return bench
@@ -120,6 +121,7 @@ from jupyter_elastic.training import local_shards
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.pace import pace
 
+os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
 local_shards.CHUNK = 4000
 clock = [0.0]
 if not several_hosts:
@@ -240,8 +242,8 @@ def test_faults_in_mid_transfer_lose_and_double_nothing(engine, faults, warm_wor
 
     async def story():
         names = {"parts": parts, "faults": faults, "workers": workers, "several_hosts": False}
-        env = {"JUPYTER_ELASTIC_DIR": str(tmp_path / "pool")}  # where nothing is remembered of the hosts
-        async with Bench(engine, tmp_path / "job", FAULTY, names=names, out=("held",), env=env) as bench:
+        names["POOL"] = str(tmp_path / "pool")
+        async with Bench(engine, tmp_path / "job", FAULTY, names=names, out=("held",)) as bench:
             await bench.launch("h:0", "h:1")
             if CHANGE in faults:
                 await bench.until((bench.folder / CHANGE).exists)
@@ -275,6 +277,7 @@ def test_link_that_is_halved_or_cut_in_mid_transfer_loses_nothing(engine, cut, t
 
     async def story(hosts):
         names = {"parts": parts, "faults": ("the link changes",), "workers": 3, "several_hosts": True}
+        names["POOL"] = str(tmp_path / "pool")
         more = {"hosts": hosts.addresses(), "min_slots": 2, "warm": False}
         async with Bench(engine, tmp_path / "job", FAULTY, names=names, out=("held",), **more) as bench:
             await bench.launch("h0:0", "h1:0", "h2:0")
@@ -307,8 +310,8 @@ def test_sample_that_is_too_large_to_move_ends_the_training_in_words(engine, war
     async def story():
         names = {"parts": unlike_samples(120, 8), "faults": (), "workers": 2, "several_hosts": False}
         small = FAULTY.replace("local_shards.CHUNK = 4000", "local_shards.CHUNK = local_shards.MOST_BYTES = 4000")
-        env = {"JUPYTER_ELASTIC_DIR": str(tmp_path / "pool")}
-        async with Bench(engine, tmp_path / "job", small, names=names, env=env) as bench:
+        names["POOL"] = str(tmp_path / "pool")
+        async with Bench(engine, tmp_path / "job", small, names=names) as bench:
             await bench.launch("h:0", "h:1")
             return await bench.ended(240), bench.story()
 
