@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -40,9 +40,11 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.texts import also_used_by
 
-MAX_POINTS = 240
+MAX_POINTS = 360
 """Of a metric's curve; when it is full every second point goes."""
 MAX_METRICS = 24
+SPEED = "samples/s"
+"""The curve of the throughput."""
 MAX_SIZES = 500
 _WINDOW = 40
 """Progress reports over which the speed is judged."""
@@ -68,6 +70,10 @@ class Series(Struct, frozen=True, kw_only=True):
     name: str
     points: list[tuple[float, float]]
     last: str
+    times: list[float] = []
+    """Of each point, seconds since the job was submitted."""
+    epochs: list[float] = []
+    """Of each point; empty unless each was reported with one."""
 
 
 class JobScreen(Struct, frozen=True, kw_only=True):
@@ -229,7 +235,7 @@ class JobModel:
             epochs=progress.epochs,
             step=progress.step,
             samples_per_s=progress.samples_per_s,
-            metrics=[curve.series(name) for name, curve in self._curves.items()],
+            metrics=[curve.series(name, self.submitted_at) for name, curve in self._curves.items()],
             use=self.use if self.slots and self.use is not None and now - self.use.at < FRESH_S else None,
             attempt=self.attempt,
             preemptions=self.preemptions,
@@ -284,9 +290,11 @@ class JobModel:
             self._speed.append((at, done))
         x = progress.step if progress.step is not None else progress.epoch
         broken = dict.fromkeys(progress.not_finite, math.nan)
-        for name, value in (progress.metrics | broken).items():
+        speed = {} if progress.samples_per_s is None else {SPEED: progress.samples_per_s}
+        for name, value in (progress.metrics | broken | speed).items():
             if name in self._curves or len(self._curves) < MAX_METRICS:
-                self._curves.setdefault(name, _Curve()).add(float(self._reports if x is None else x), value)
+                point = _Point(float(self._reports if x is None else x), value, at, progress.epoch)
+                self._curves.setdefault(name, _Curve()).add(point)
 
     def _eta(self, now: float) -> float | None:
         progress = self.progress or Progress()
@@ -337,35 +345,50 @@ class JobModel:
                 return "off", f"cancelled after {took}; its slots are free again", self.reason
 
 
+class _Point(NamedTuple):
+    x: float
+    y: float
+    at: float
+    epoch: float | None
+
+
 class _Curve:
     """A metric over steps, thinned out evenly when it grows."""
 
     def __init__(self) -> None:
-        self.points: list[tuple[float, float]] = []
+        self.points: list[_Point] = []
         self.last = ""
         self._stride = 1
         self._seen = 0
-        self._newest = (0.0, 0.0)
+        self._newest = _Point(0.0, 0.0, 0.0, None)
 
-    def add(self, x: float, y: float) -> None:
-        self.last = f"{y:.4g}"
-        if math.isnan(y):
+    def add(self, point: _Point) -> None:
+        self.last = f"{point.y:.4g}"
+        if math.isnan(point.y):
             return
-        if self.points and x < self.points[-1][0]:  # rolled back: the curve goes on from the commit
-            self.points = [point for point in self.points if point[0] < x]
+        if self.points and point.x < self.points[-1].x:  # rolled back: the curve goes on from the commit
+            self.points = [old for old in self.points if old.x < point.x]
         if self._seen % self._stride == 0 or not self.points:
-            self.points.append((x, y))
+            self.points.append(point)
         self._seen += 1
         if len(self.points) > MAX_POINTS:
             self.points = self.points[::2]
             self._stride *= 2
-        self._newest = (x, y)
+        self._newest = point
 
-    def series(self, name: str) -> Series:
+    def series(self, name: str, begin: float) -> Series:
+        """The curve; its times are counted from `begin`."""
         points = list(self.points)
         if points and points[-1] != self._newest:
             points.append(self._newest)
-        return Series(name=name, points=points, last=self.last)
+        epochs = [point.epoch for point in points if point.epoch is not None]
+        return Series(
+            name=name,
+            points=[(point.x, point.y) for point in points],
+            last=self.last,
+            times=[round(point.at - begin, 1) for point in points],
+            epochs=epochs if len(epochs) == len(points) else [],
+        )
 
 
 def human_time(seconds: float) -> str:

@@ -33,6 +33,7 @@ from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
+from jupyter_elastic.widgets.patches import patch
 from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
 
 STATUS = {
@@ -335,13 +336,18 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
 
     pool: tuple[int, int] | None = None
     jobs: list[int] = []
+    ranks: dict[str, int] = {}
+    """By job, the rank whose lines are in sight; only they are sent. A job that is not named: those of all ranks."""
+    patches: bool = False
+    """Whether the page puts a screen together from what has changed (`widgets/patches.py`)."""
 
 
 class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
     """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
 
     The page says what it looks at: `{"pool": [offset, limit], "jobs": [7]}`. It is sent `{"pool": PoolScreen,
-    "down_since": ...}` and `{"job": JobPage}`.
+    "down_since": ...}` and `{"job": JobPage}`; with `"patches": true` what makes these of the last one under the same
+    key: `{"key": "job 7", "patch": ...}`.
     """
 
     task: asyncio.Task[None] | None = None
@@ -356,6 +362,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         """Begin to send."""
         self.look = _Look()
         self.sent: dict[str, bytes] = {}
+        self.known: dict[str, Any] = {}
         self.task = asyncio.get_running_loop().create_task(self.push())
 
     def on_message(self, message: str | bytes) -> None:
@@ -365,10 +372,14 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         except msgspec.DecodeError as problem:
             self.close(1003, f"not a look: {problem}"[:120])
             return
-        if len(look.jobs) > 50 or (look.pool and not (look.pool[0] >= 0 and 0 < look.pool[1] <= MAX_WINDOW)):
+        if (
+            len(look.jobs) > 50
+            or len(look.ranks) > 50
+            or (look.pool and not (look.pool[0] >= 0 and 0 < look.pool[1] <= MAX_WINDOW))
+        ):
             self.close(1003, f"at most 50 jobs and a window of {MAX_WINDOW}")
             return
-        self.look, self.sent = look, {}
+        self.look, self.sent, self.known = look, {}, {}
         self.follower.changed()
 
     def on_close(self) -> None:
@@ -392,7 +403,9 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
             await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": down_since})
         for job in self.look.jobs:
             try:
-                page = await asyncio.to_thread(page_now, await follower.job(job), follower.notice)
+                page = await asyncio.to_thread(
+                    page_now, await follower.job(job), follower.notice, rank=self.look.ranks.get(str(job))
+                )
             except ElasticError as problem:
                 # A pool that does not answer yet says nothing about whose job this is.
                 kind = "missing" if isinstance(problem, NotFound) else "waiting"
@@ -404,6 +417,9 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         """Send a message unless its marker is that of the last one under this key."""
         if self.sent.get(key) != marker:
             self.sent[key] = marker
+            if self.look.patches:
+                before, self.known[key] = self.known.get(key), msgspec.to_builtins(message)
+                message = {"key": key, "patch": patch(before, self.known[key])}
             await self.write_message(msgspec.json.encode(message).decode())
 
 

@@ -38,6 +38,8 @@ class JobWidget(CommandWidget):
         # Tools without widgets show the static view beside this.
         super().__init__(layout=_shared_layout(), plain="", **traits)
         self._job, self._on_background = job, on_background
+        self.asleep = False
+        """Whether its page has said that nobody sees it."""
 
     async def execute(self, command: Command) -> None:
         """What the server does by REST, and letting the cell that waits go on."""
@@ -45,6 +47,8 @@ class JobWidget(CommandWidget):
         match command.type:
             case "background":
                 self._on_background()
+            case "sleep" | "wake":
+                self.asleep = command.type == "sleep"
             case "cancel":
                 await ask(wire.CancelJob(job=self._job, reason="cancelled in the notebook"))
             case "resize":

@@ -26,6 +26,8 @@ STATIC_S = 1.0
 KEPT_S = 60.0
 """What a page keeps below a live view is renewed so often while the job goes on, and soon after it has begun."""
 BEGUN_S = 3.0
+ASLEEP_S = 10.0
+"""A widget that nobody sees is fed so often."""
 WAIT_TICK_S = 0.25
 """So often the cell that waits looks for what rank 0 displays, and whether to go on."""
 LAST_S = 10.0
@@ -60,7 +62,7 @@ class JobDisplay:
         self._waits = waits
         self._output: Output = {}
         self._handle: Any = None
-        self._drawn_at = 0.0
+        self._drawn_at = self._pushed_at = 0.0
         self._drawn_phase = ""
         self._printed = ""
         if self.surface == "widget":
@@ -135,7 +137,8 @@ class JobDisplay:
     def _draw(self, output: Output | None) -> None:
         """Called on the updater's thread. Who waits for the job draws what the page keeps, else it is drawn here."""
         self._output = output or self._output
-        if self.surface == "widget":
+        if self.surface == "widget" and self._seen:
+            self._pushed_at = time.monotonic()
             self._widget.page = msgspec.json.encode(self.page(self._output)).decode()
         if self._handle is not None and not self._waits and (self.followed.model.ended or self._stale):
             self._draw_static()
@@ -147,6 +150,13 @@ class JobDisplay:
         self._draw_static()
         if self.ended.is_set():
             self._shell.events.unregister("post_run_cell", self._after_cell)
+
+    @property
+    def _seen(self) -> bool:
+        """Whether to feed the widget: one that sleeps is fed slowly, for the page of a second browser."""
+        if not self._widget.asleep or self.followed.model.ended:
+            return True
+        return time.monotonic() - self._pushed_at >= ASLEEP_S
 
     @property
     def _stale(self) -> bool:

@@ -116,7 +116,7 @@ class RankOutput:
             if not isinstance(line, _Displayed) or line.end > after
         ]
         unfinished = [(stream, _shown(text)) for stream, text in self._open.items() if _shown(text)]
-        return [*lines, *unfinished][-limit:]
+        return [*lines, *unfinished][-limit:] if limit else []
 
     @property
     def relayed(self) -> int:
@@ -185,12 +185,19 @@ class Outputs:
         changed = [rank for rank in self.ranks.values() if rank.poll()]
         return bool(changed)
 
-    def snapshot(self, *, first: int = 200, others: int = 60) -> Output:
-        """Rank (as text) -> last lines as [stream, text]: `first` of the lowest rank, `others` of each other."""
+    def snapshot(self, *, first: int = 200, others: int = 60, only: int | None = None) -> Output:
+        """Rank (as text) -> last lines as [stream, text]: `first` of the lowest rank, `others` of each other.
+
+        `only`: the rank that is in sight, if there is such a one, else the lowest; of the others there are no lines.
+        """
         ranks, left, found = sorted(self.ranks), MAX_DRAWN, {}
+        if only is not None and ranks:
+            main, others = only if only in self.ranks else ranks[0], 0
+        else:
+            main = ranks[0] if ranks else 0
         for rank in ranks:
             output = self.ranks[rank]
-            lines = output.lines(first if rank == ranks[0] else others, after=output.relayed if rank == 0 else 0)
+            lines = output.lines(first if rank == main else others, after=output.relayed if rank == 0 else 0)
             drawn = []
             for line in reversed(lines):
                 if len(line) == 3 and len(line[2]) > left:

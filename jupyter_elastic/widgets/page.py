@@ -47,10 +47,10 @@ def job_page(job: FollowedJob, notice: str, *, outputs: Output | None = None, fa
     )
 
 
-def page_now(job: FollowedJob, notice: str) -> JobPage:
-    """The page, with what the ranks have printed by now."""
+def page_now(job: FollowedJob, notice: str, *, rank: int | None = None) -> JobPage:
+    """The page, with what the ranks have printed by now; where a `rank` is given, with that one's lines alone."""
     job.read_files()
-    return job_page(job, notice)
+    return job_page(job, notice, outputs=job.outputs.snapshot(only=rank))
 
 
 def kept_page(job: FollowedJob) -> KeptPage:

@@ -58,6 +58,7 @@ def aged(page: Page, seconds: float) -> None:
     def pass_on(socket: WebSocketRoute) -> None:
         server = socket.connect_to_server()
         server.on_message(lambda message: socket.send(older(message)))
+        socket.on_message(lambda look: server.send(str(look).replace('"patches":true', '"patches":false')))
 
     page.route_web_socket(re.compile("elastic/api/screens"), pass_on)
 

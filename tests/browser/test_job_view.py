@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from jupyter_elastic import training
 print('rank', rank, 'begins', file=sys.stderr, flush=True)
 for step in range({steps}):
     print('rank', rank, 'step', step, flush=True)
-    training.report(loss=1.0 / (step + 1), step=step, samples=step + 1, total_samples={steps})
+    losses = dict(loss=1.0 / (step + 1), val_loss=2.0 / (step + 1))
+    training.report(**losses, step=step, samples=step + 1, total_samples={steps})
     time.sleep(0.2)
     {then}
 """
@@ -48,7 +50,19 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -
     page.keyboard.press("ArrowRight")
     expect(view.get_by_role("tab", name="rank 1")).to_be_focused()
     expect(view.get_by_role("tabpanel", name="rank 1")).to_contain_text("rank 1 step 1")
-    expect(view.locator(".je-curve")).to_contain_text("loss")
+    plot = view.locator(".je-curve")  # one for both
+    expect(plot).to_contain_text("val_loss")
+    view.get_by_label("log scale").check()
+    view.get_by_role("combobox", name="over").select_option("time")
+    plot.locator(".u-over").hover()
+    expect(plot.locator(".u-legend")).to_contain_text(re.compile(r"time[\d.]+loss0\.\d+val_loss[\d.]+"))
+    with page.expect_download() as saved:
+        view.get_by_role("button", name="Save as CSV").click()
+    rows = saved.value.path().read_text().splitlines()
+    assert rows[0] == "metric,step,seconds,epoch,value"
+    found = [row.split(",") for row in rows[1:]]
+    assert {row[0] for row in found} == {'"loss"', '"val_loss"'}
+    assert all(0 < float(row[4]) <= 2 for row in found)  # means of the two ranks, which are not always at one step
     expect(view.get_by_role("list", name="in use now")).to_contain_text("2 workers")
     book.pictures("job-running")
     (tmp_path / "40").touch()

@@ -56,6 +56,29 @@ def test_a_job_s_page_comes_with_what_it_prints(server: Lab, pool: Pool) -> None
         until(connection, lambda m: "job" in m and m["job"]["screen"]["phase"] == "cancelled")
 
 
+def test_a_page_that_puts_screens_together_is_sent_changes_of_the_rank_in_sight(server: Lab, pool: Pool) -> None:
+    job = pool.submit(
+        "import time\nfor step in range(10_000):\n    print(step, flush=True)\n    time.sleep(0.05)\n", slots=2
+    )
+    with socket(server, "screens") as connection:
+
+        def lines_of(rank: int) -> dict[str, Any]:
+            connection.send(json.dumps({"jobs": [job], "ranks": {str(job): rank}, "patches": True}))
+            first = until(connection, lambda m: "v" in m["patch"] and m["patch"]["v"].get("job", {}).get("outputs"))
+            assert first["key"] == f"job {job}"
+            change = until(connection, lambda m: "outputs" in m["patch"].get("k", {}).get("job", {}).get("k", {}))
+            outputs: dict[str, Any] = change["patch"]["k"]["job"]["k"]["outputs"]["k"]
+            return outputs
+
+        pool.until(lambda: "3\n" in pool.output(job, 1), "rank 1 prints")
+        for rank in (0, 1):
+            outputs = lines_of(rank)
+            assert list(outputs) == [str(rank)]
+            _, keep, new = outputs[str(rank)]["l"]
+            assert keep > 0
+            assert ["stdout", str(int(new[-1][1]))] == new[-1]
+
+
 def test_events_resume_without_gap(server: Lab, pool: Pool) -> None:
     job = pool.submit("print('once')")
     assert pool.ended(job).outcome == "completed"

@@ -5,6 +5,9 @@ import { Comm, type Model } from './comm';
 import { findHome, Refused, Server } from './server';
 import { JobView, type JobPage } from './view/JobView';
 
+/** Out of sight for so long it sleeps: a view that comes and goes while the page is set up does not. */
+const DOZE_MS = 2000;
+
 function start({ model, el }: { model: Model; el: HTMLElement }) {
   const home = findHome();
   let server = home && new Server(home);
@@ -16,7 +19,22 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     [server, problem] = [null, unfit];
     draw();
   });
+  // Where the page has another view of the job this one is not in sight, and the kernel need not feed it as often.
+  let awake = true;
+  let dozing: ReturnType<typeof setTimeout> | undefined;
+  const tell = (now: boolean) => {
+    if (now === awake) return;
+    awake = now;
+    comm.ask({ type: awake ? 'wake' : 'sleep' }).catch(() => undefined);
+    draw();
+  };
+  const looked = new ResizeObserver(() => {
+    clearTimeout(dozing);
+    if (el.getClientRects().length) tell(true);
+    else dozing = setTimeout(tell, DOZE_MS, false);
+  });
   const draw = () => {
+    if (!awake) return;
     const text = model.get('page') as string;
     if (!text) return;
     const page: JobPage = JSON.parse(text);
@@ -42,7 +60,10 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   model.on('change:page', draw);
   model.on('change:waits', draw);
   draw();
+  looked.observe(el);
   return () => {
+    clearTimeout(dozing);
+    looked.disconnect();
     model.off('change:page', draw);
     model.off('change:waits', draw);
     comm.close();

@@ -112,6 +112,9 @@ export interface Series {
   name: string;
   points: [number, number][];
   last: string;
+  /** Of each point; notebooks that were saved by an earlier version have neither. */
+  times?: number[];
+  epochs?: number[];
 }
 
 export interface GpuUsage {

@@ -1,5 +1,6 @@
 // The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
 import type { Forecast, PickerActions, Policies } from './actions';
+import { patched, type Patch } from './patches';
 import type { PoolScreen } from './screens';
 import { older, VERSION } from './version';
 import type { JobPage } from './view/JobView';
@@ -108,6 +109,8 @@ export interface Kept {
 export interface Look {
   pool?: [number, number];
   jobs?: number[];
+  /** By job, the rank whose lines are in sight: those of the others are not sent. */
+  ranks?: Record<number, number>;
 }
 
 export interface Screens {
@@ -121,12 +124,13 @@ export interface Screens {
   down?: (since: number | null, unfit: string) => void;
 }
 
-/** A socket that sends whole screens. It connects again for as long as the page lives; nothing has to be replayed. */
+/** A socket that sends screens, each as what has changed of the one before. It connects again for as long as the page lives, and then begins with whole ones. */
 export class Feed {
   private socket: WebSocket | null = null;
   private closed = false;
   private wait = 500;
   private since: number | null = null;
+  private known = new Map<string, unknown>();
 
   constructor(
     private home: Home,
@@ -138,7 +142,11 @@ export class Feed {
 
   show(look: Look): void {
     this.look = look;
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(look));
+    if (this.socket?.readyState === WebSocket.OPEN) this.ask();
+  }
+
+  private ask(): void {
+    this.socket?.send(JSON.stringify({ ...this.look, patches: true }));
   }
 
   close(): void {
@@ -158,10 +166,14 @@ export class Feed {
       this.wait = 500;
       this.since = null;
       this.screens.down?.(null, '');
-      socket.send(JSON.stringify(this.look));
+      this.ask();
     };
     socket.onmessage = event => {
-      const message = JSON.parse(event.data);
+      let message = JSON.parse(event.data);
+      if (message.patch) {
+        const { key, patch } = message as { key: string; patch: Patch };
+        this.known.set(key, (message = patched(this.known.get(key), patch)));
+      }
       if (message.pool) this.screens.pool?.(message.pool, message.offset, message.down_since);
       else if (message.job) this.screens.job?.(message.job);
       else if (message.missing) this.screens.missing?.(message.missing, message.message);

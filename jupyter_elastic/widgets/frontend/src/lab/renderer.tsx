@@ -5,7 +5,7 @@ import { render } from 'preact';
 import { clock } from '../format';
 import { Feed, findHome, Server, type Kept } from '../server';
 import { askInLab } from './dialog';
-import { ENDED, JobView, type JobActions, type JobPage } from '../view/JobView';
+import { ENDED, JobView, type JobActions, type JobPage, type Outputs } from '../view/JobView';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
 
@@ -47,6 +47,8 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private keptAt = 0;
   /** Whether the page is the server's, and not the file's. */
   private fresh = false;
+  /** The last lines of each rank that were seen: the server sends those of the rank in sight. */
+  private seen: Outputs = {};
 
   constructor() {
     super();
@@ -66,6 +68,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       this.job = saved.job;
       this.ours = true;
       this.released = false;
+      this.seen = {};
       this.feed?.close();
       this.feed = this.home && this.listen(this.home, saved.job);
     }
@@ -82,11 +85,11 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private listen(home: NonNullable<ReturnType<typeof findHome>>, job: number): Feed {
     return new Feed(
       home,
-      { jobs: [job] },
+      { jobs: [job], ranks: { [job]: 0 } },
       {
         job: page => {
           if (!same(this.saved, page)) return this.stay('');
-          this.page = page;
+          this.page = this.withSeen(page);
           this.fresh = true;
           void this.askWhatToKeep(page);
           this.notice = '';
@@ -110,6 +113,12 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     );
   }
 
+  private withSeen(page: JobPage): JobPage {
+    for (const [rank, lines] of Object.entries(page.outputs)) if (lines.length) this.seen[rank] = lines;
+    const ranks = Object.keys(page.outputs);
+    return { ...page, outputs: Object.fromEntries(ranks.map(rank => [rank, this.seen[rank] ?? []])) };
+  }
+
   private async askWhatToKeep(page: JobPage): Promise<void> {
     const phase = this.kept?.page.screen.phase;
     if (phase === page.screen.phase && (ENDED.includes(phase) || Date.now() - this.keptAt < KEPT_MS)) return;
@@ -123,7 +132,8 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     if (!this.kept || !this.model || !this.saved || !this.fresh || !this.ours) return;
     const known = this.saved.page?.screen;
     if (known && (ENDED.includes(known.phase) || known.now >= this.kept.page.screen.now)) return;
-    this.saved = { ...this.saved, page: { ...(this.page ?? this.kept.page), notice: '' } };
+    const { outputs } = this.kept.page;
+    this.saved = { ...this.saved, page: { ...(this.page ?? this.kept.page), outputs: { ...outputs, ...this.seen }, notice: '' } };
     this.model.setData({ data: { ...this.model.data, ...this.kept.forms, [MIME]: this.saved as never } });
   }
 
@@ -158,7 +168,8 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           resize: (least, most) => server.resize(this.job, least, most),
           background: this.saved?.waits && !this.released ? background : undefined,
           script: () => server.script(this.job).then(text => navigator.clipboard.writeText(text)),
-          link: rank => server.output(this.job, rank)
+          link: rank => server.output(this.job, rank),
+          look: rank => this.feed?.show({ jobs: [this.job], ranks: { [this.job]: rank } })
         }
       : {};
     render(<JobView page={page} actions={actions} ask={askInLab} />, this.node);

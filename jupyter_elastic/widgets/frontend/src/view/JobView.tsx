@@ -4,7 +4,7 @@ import type { Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
-import { Band, changeOfSize, Curve } from './plots';
+import { Band, changeOfSize, Plots } from './plots';
 
 export interface JobActions {
   /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
@@ -15,6 +15,8 @@ export interface JobActions {
   script?: () => Promise<unknown>;
   /** Where the whole output of a rank can be opened; null where there is no server to ask. */
   link?: (rank: number) => string | null;
+  /** This rank's lines are in sight now. */
+  look?: (rank: number) => void;
 }
 
 /** A line of a rank, [stream, text], or what it displays: ['image', plain, address], ['html', plain, markup]. */
@@ -128,10 +130,26 @@ function Shown({ line: [stream, plain, content] }: { line: Line }) {
   );
 }
 
+/** How many of the lines before are gone, where the rest of them are the first now; the last one may have grown. */
+function gone(before: Line[], now: Line[]): number {
+  const same = (a: Line, b: Line) => a[0] === b[0] && a[1] === b[1];
+  for (let drop = 0; drop < before.length; drop++) {
+    const common = Math.min(before.length - drop, now.length) - 1;
+    let run = 0;
+    while (run < common && same(before[drop + run], now[run])) run++;
+    if (run >= common) return drop;
+  }
+  return before.length;
+}
+
 function Output(props: { rank: string; lines: Line[]; link?: string | null }) {
   const { lines, link } = props;
   const box = useRef<HTMLPreElement>(null);
   const follows = useRef(true);
+  // By their own numbers, so that what is selected stays selected when lines above it go.
+  const known = useRef({ lines, first: 0 });
+  if (known.current.lines !== lines) known.current = { lines, first: known.current.first + gone(known.current.lines, lines) };
+  const { first } = known.current;
   useEffect(() => {
     if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [lines]);
@@ -143,7 +161,7 @@ function Output(props: { rank: string; lines: Line[]; link?: string | null }) {
     <>
       <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} role="group" aria-label={`output of rank ${props.rank}`}>
         {lines.length ? (
-          lines.map((line, index) => <Shown key={index} line={line} />)
+          lines.map((line, index) => <Shown key={first + index} line={line} />)
         ) : (
           <span class="je-quiet">nothing printed yet</span>
         )}
@@ -165,6 +183,10 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
   if (!ranks.length) return null;
   const rank = ranks.includes(chosen) ? chosen : ranks[0];
   const many = ranks.length > 8;
+  const choose = (one: string) => {
+    setChosen(one);
+    actions.look?.(Number(one));
+  };
   const keys = (event: KeyboardEvent) => {
     const at = ranks.indexOf(rank);
     const places: Record<string, number> = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: ranks.length - 1 };
@@ -172,7 +194,7 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
     if (ranks[next] === undefined) return;
     event.preventDefault();
     event.stopPropagation(); // JupyterLab's own keys
-    setChosen(ranks[next]);
+    choose(ranks[next]);
     tabs.current?.querySelectorAll<HTMLElement>('[role=tab]')[next].focus();
   };
   return (
@@ -192,7 +214,7 @@ function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) 
             aria-selected={one === rank}
             aria-controls={one === rank ? id : undefined}
             tabIndex={one === rank ? 0 : -1}
-            onClick={() => setChosen(one)}
+            onClick={() => choose(one)}
           >
             {many ? one : `rank ${one}`}
           </button>
@@ -324,13 +346,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
       <Figures screen={screen} />
       {screen.use && <Use use={screen.use} slots={screen.slots.length} />}
       <Sizes screen={screen} />
-      {screen.metrics.length > 0 && (
-        <div class="je-curves">
-          {screen.metrics.map(series => (
-            <Curve key={series.name} series={series} />
-          ))}
-        </div>
-      )}
+      {screen.metrics.length > 0 && <Plots screen={screen} />}
       <Ranks outputs={page.outputs} actions={actions} />
     </div>
   );

@@ -1,50 +1,243 @@
-// Small plots as SVG: they follow the theme, need no library and work without a network.
+// Plots of a job: its metrics by uPlot, and the slots that it held, as SVG. Both follow the theme and work without a network.
+import { useEffect, useRef, useState } from 'preact/hooks';
+import uPlot from 'uplot';
 import { duration, figure } from '../format';
-import type { Series, SizePoint } from '../screens';
+import type { JobScreen, Series, SizePoint } from '../screens';
 
-interface Point {
-  x: number;
-  y: number;
+type Axis = 'step' | 'epoch' | 'time';
+
+interface Shown {
+  axis: Axis;
+  log: boolean;
+  /** Weight of what came before, 0 to 1. */
+  smoothing: number;
 }
 
-function path(points: Point[], width: number, height: number, low: number, high: number): string {
-  const first = points[0].x;
-  const span = points[points.length - 1].x - first || 1;
-  const rise = high - low || 1;
-  return points
-    .map(({ x, y }, index) => {
-      const px = ((x - first) / span) * width;
-      const py = height - ((y - low) / rise) * height;
-      return `${index ? 'L' : 'M'}${px.toFixed(1)},${py.toFixed(1)}`;
-    })
-    .join('');
+const LABELS: Record<Axis, string> = { step: 'step', epoch: 'epoch', time: 'seconds since it was submitted' };
+const PART = '(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)';
+const BEFORE = new RegExp(`^${PART}[_/. -]+`, 'i');
+const BEHIND = new RegExp(`[_/. -]+${PART}$`, 'i');
+/** As many colours and dashes are told apart; more metrics of one kind go into a further plot. */
+const TOGETHER = 4;
+
+/** Metrics that are one quantity, of training and of validation, stand in one plot. */
+export function groups(metrics: Series[]): Series[][] {
+  const found = new Map<string, Series[][]>();
+  for (const series of metrics) {
+    const name = series.name.replace(BEFORE, '').replace(BEHIND, '');
+    const plots = found.get(name) ?? [[]];
+    if (plots[plots.length - 1].length === TOGETHER) plots.push([]);
+    plots[plots.length - 1].push(series);
+    found.set(name, plots);
+  }
+  return [...found.values()].flat();
 }
 
-/** A metric over steps. */
-export function Curve({ series }: { series: Series }) {
-  const points: Point[] = series.points.map(([x, y]) => ({ x, y }));
-  const low = Math.min(...points.map(p => p.y));
-  const high = Math.max(...points.map(p => p.y));
+/** Where each point stands on the axis; null where that is not known. */
+function places(series: Series, axis: Axis): number[] | null {
+  if (axis === 'step') return series.points.map(point => point[0]);
+  const known = axis === 'time' ? series.times : series.epochs;
+  return known?.length === series.points.length ? known : null;
+}
+
+/** A mean in which each value before counts less (as in TensorBoard), true to the first ones too. */
+export function smooth(values: number[], weight: number): number[] {
+  let [sum, counts] = [0, 0];
+  return values.map(value => {
+    [sum, counts] = [weight * sum + (1 - weight) * value, weight * counts + (1 - weight)];
+    return sum / counts;
+  });
+}
+
+function columns(group: Series[], { axis, log, smoothing }: Shown): uPlot.AlignedData {
+  const tables = group.map(series => {
+    const xs = places(series, axis) ?? [];
+    const ys = smooth(series.points.map(point => point[1]), smoothing);
+    const last = new Map<number, number | null>(); // of several in one epoch the last
+    xs.forEach((x, index) => last.set(x, log && ys[index] <= 0 ? null : ys[index]));
+    const sorted = [...last].sort((a, b) => a[0] - b[0]);
+    return [sorted.map(point => point[0]), sorted.map(point => point[1])] as uPlot.AlignedData;
+  });
+  return tables.length > 1 ? uPlot.join(tables) : tables[0];
+}
+
+/** Where a time is on the axis, by the points of the longest metric; null before the first one and behind the last. */
+function placeOfTime(seconds: number, group: Series[], axis: Axis): number | null {
+  if (axis === 'time') return seconds;
+  const series = group.reduce((a, b) => (b.points.length > a.points.length ? b : a));
+  const index = series.times?.findIndex(time => time >= seconds) ?? -1;
+  return index < 1 ? null : places(series, axis)?.[index] ?? null;
+}
+
+function colour(element: Element, name: string): string {
+  return getComputedStyle(element).getPropertyValue(name).trim() || '#808080';
+}
+
+/** What happened to the job's size, as lines in a plot. */
+function marks(plot: uPlot, group: Series[], axis: Axis, screen: JobScreen): void {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour(plot.root, '--je-quiet');
+  ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+  screen.sizes.slice(1).forEach((point, index) => {
+    if (!point.slots) return;
+    const at = placeOfTime(point.at - screen.submitted_at, group, axis);
+    if (at === null) return;
+    const x = plot.valToPos(at, 'x', true);
+    if (x < bbox.left || x > bbox.left + bbox.width) return;
+    if (axis === 'time' && point.pause_s > 0) {
+      const begun = plot.valToPos(at - point.pause_s, 'x', true);
+      ctx.globalAlpha = 0.25;
+      ctx.fillRect(begun, bbox.top, x - begun, bbox.height);
+      ctx.globalAlpha = 1;
+    }
+    ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    const before = screen.sizes[index].slots;
+    ctx.fillText(before === point.slots ? '✕' : `${before} → ${point.slots}`, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+  });
+  ctx.restore();
+}
+
+function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
+  const { group, shown } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const made = useRef<uPlot | null>(null);
+  const latest = useRef(props);
+  const zoomed = useRef(false);
+  latest.current = props;
+  const names = group.map(series => series.name);
+  useEffect(() => {
+    const element = box.current!;
+    const line = (index: number) => () => colour(element, `--je-plot-${index + 1}`);
+    const axis = { stroke: () => colour(element, '--je-text'), grid: { stroke: () => colour(element, '--je-line'), width: 1 }, ticks: { show: false }, size: 28 };
+    const value = (_: uPlot, y: number | null) => (y === null ? '–' : figure(y));
+    zoomed.current = false;
+    const plot = new uPlot(
+      {
+        width: Math.max(element.clientWidth, 120),
+        height: 190,
+        scales: { x: { time: false }, y: { distr: shown.log ? 3 : 1 } },
+        axes: [
+          { ...axis, label: LABELS[shown.axis], labelSize: 18, values: (_, ticks) => ticks.map(tick => (Number.isInteger(tick) ? tick.toLocaleString('en-US') : figure(tick))) },
+          { ...axis, size: 62, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }
+        ],
+        series: [
+          { label: shown.axis, value },
+          ...names.map((label, index) => ({ label, value, stroke: line(index), width: 1.5, dash: index ? [6, 2 + 2 * index] : undefined, spanGaps: true, points: { show: false } }))
+        ],
+        cursor: { y: false },
+        hooks: {
+          draw: [plot => marks(plot, latest.current.group, shown.axis, latest.current.screen)],
+          setSelect: [() => (zoomed.current = true)]
+        }
+      },
+      columns(group, shown),
+      element
+    );
+    const whole = () => (zoomed.current = false);
+    plot.over.addEventListener('dblclick', whole);
+    const watch = new ResizeObserver(() => {
+      const width = Math.max(element.clientWidth, 120);
+      if (width !== plot.width) plot.setSize({ width, height: 190 });
+    });
+    watch.observe(element);
+    made.current = plot;
+    return () => {
+      watch.disconnect();
+      plot.destroy();
+    };
+  }, [names.join('\n'), shown.axis, shown.log]);
+  useEffect(() => {
+    made.current?.setData(columns(group, shown), !zoomed.current);
+    if (zoomed.current) made.current?.redraw();
+  }, [group.map(series => `${series.points.length} ${series.points[series.points.length - 1]}`).join(), shown]);
+  const png = () =>
+    made.current!.ctx.canvas.toBlob(blob => blob && download(blob, `job-${props.screen.job}-${names[0].replace(/[^\w.-]+/g, '-')}.png`));
   return (
     <figure class="je-curve">
       <figcaption>
-        <span>{series.name}</span>
-        <strong>{series.last}</strong>
+        {group.map(series => (
+          <span key={series.name}>
+            {series.name} <strong>{series.last}</strong>
+          </span>
+        ))}
+        <button class="je-link" aria-label={`Save the plot of ${names.join(', ')} as PNG`} onClick={png}>
+          PNG
+        </button>
       </figcaption>
-      {points.length > 1 && (
-        <>
-          <svg viewBox="0 -2 200 54" preserveAspectRatio="none" role="img" aria-label={`${series.name}, now ${series.last}`}>
-            <path d={path(points, 200, 50, low, high)} vector-effect="non-scaling-stroke" />
-          </svg>
-          <div class="je-range">
-            <span>
-              {figure(low)} – {figure(high)}
-            </span>
-            <span>{figure(points[points.length - 1].x)}</span>
-          </div>
-        </>
-      )}
+      <div ref={box} role="img" aria-label={`${group.map(series => `${series.name}, now ${series.last}`).join('; ')}, over ${LABELS[shown.axis]}`} />
     </figure>
+  );
+}
+
+function download(blob: Blob, name: string): void {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/** All points in lines of "metric,step,seconds,epoch,value". */
+export function csv(metrics: Series[]): string {
+  const rows = metrics.flatMap(({ name, points, times, epochs }) =>
+    points.map(([step, value], index) => [`"${name.replace(/"/g, '""')}"`, step, times?.[index] ?? '', epochs?.[index] ?? '', value].join())
+  );
+  return ['metric,step,seconds,epoch,value', ...rows, ''].join('\n');
+}
+
+export function Plots({ screen }: { screen: JobScreen }) {
+  const [shown, setShown] = useState<Shown>({ axis: 'step', log: false, smoothing: 0 });
+  const drawn = screen.metrics.filter(series => series.points.length > 1);
+  const others = screen.metrics.filter(series => series.points.length <= 1);
+  const axes = (['step', 'epoch', 'time'] as const).filter(axis => drawn.some(series => places(series, axis)));
+  const save = () => download(new Blob([csv(screen.metrics)], { type: 'text/csv' }), `job-${screen.job}.csv`);
+  return (
+    <div class="je-plots" role="group" aria-label="metrics">
+      {drawn.length > 0 && (
+        <div class="je-plot-tools">
+          <label>
+            over{' '}
+            <select value={shown.axis} onChange={event => setShown({ ...shown, axis: event.currentTarget.value as Axis })}>
+              {axes.map(axis => (
+                <option key={axis}>{axis}</option>
+              ))}
+            </select>
+          </label>
+          <label>
+            <input type="checkbox" checked={shown.log} onChange={event => setShown({ ...shown, log: event.currentTarget.checked })} /> log scale
+          </label>
+          <label>
+            smoothing{' '}
+            <input
+              type="range"
+              min={0}
+              max={0.99}
+              step={0.01}
+              value={shown.smoothing}
+              onInput={event => setShown({ ...shown, smoothing: Number(event.currentTarget.value) })}
+            />
+          </label>
+          <button onClick={save}>Save as CSV</button>
+        </div>
+      )}
+      {groups(drawn.filter(series => places(series, shown.axis))).map(group => (
+        <Plot key={group[0].name} group={group} shown={shown} screen={screen} />
+      ))}
+      {others.map(series => (
+        <figure class="je-curve" key={series.name}>
+          <figcaption>
+            <span>
+              {series.name} <strong>{series.last}</strong>
+            </span>
+          </figcaption>
+        </figure>
+      ))}
+    </div>
   );
 }
 

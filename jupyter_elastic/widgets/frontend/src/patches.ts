@@ -1,0 +1,14 @@
+// Applies what widgets/patches.py makes. What stays is the same object as before, so that nothing of it is drawn anew.
+
+export type Patch = { v: unknown } | { k: Record<string, Patch> } | { l: [drop: number, keep: number, rest: unknown[]] };
+
+export function patched(before: unknown, patch: Patch): unknown {
+  if ('v' in patch) return patch.v;
+  if ('l' in patch) {
+    const [drop, keep, rest] = patch.l;
+    return [...(before as unknown[]).slice(drop, drop + keep), ...rest];
+  }
+  const after = (Array.isArray(before) ? [...before] : { ...(before as object) }) as Record<string, unknown>;
+  for (const [key, part] of Object.entries(patch.k)) after[key] = patched(after[key], part);
+  return after;
+}
