@@ -41,7 +41,7 @@ from jupyter_elastic.types import (
 from jupyter_elastic.types.texts import also_used_by
 
 MAX_POINTS = 360
-"""Of a metric's curve; when it is full every second point goes."""
+"""Of a metric's curve; when it is full, of four points the least and the greatest stay."""
 MAX_METRICS = 24
 SPEED = "samples/s"
 """The curve of the throughput."""
@@ -353,32 +353,37 @@ class _Point(NamedTuple):
 
 
 class _Curve:
-    """A metric over steps, thinned out evenly when it grows."""
+    """A metric over steps; when it grows, of each stretch the least and the greatest value stay, so that spikes do."""
 
     def __init__(self) -> None:
-        self.points: list[_Point] = []
         self.last = ""
-        self._stride = 1
-        self._seen = 0
+        self._points: list[_Point] = []
+        self._stretch: list[_Point] = []
+        """What stays of those that came since the last of `_points`."""
+        self._count, self._width = 0, 2
+        """How many came since then, and are made two."""
         self._newest = _Point(0.0, 0.0, 0.0, None)
 
     def add(self, point: _Point) -> None:
         self.last = f"{point.y:.4g}"
         if math.isnan(point.y):
             return
-        if self.points and point.x < self.points[-1].x:  # rolled back: the curve goes on from the commit
-            self.points = [old for old in self.points if old.x < point.x]
-        if self._seen % self._stride == 0 or not self.points:
-            self.points.append(point)
-        self._seen += 1
-        if len(self.points) > MAX_POINTS:
-            self.points = self.points[::2]
-            self._stride *= 2
+        if point.x < self._newest.x:  # rolled back: the curve goes on from the commit
+            self._points = [old for old in [*self._points, *self._stretch] if old.x < point.x]
+            self._stretch, self._count = [], 0
+        self._stretch, self._count = _extremes([*self._stretch, point]), self._count + 1
+        if self._count >= self._width:
+            self._points += self._stretch
+            self._stretch, self._count = [], 0
+        if len(self._points) > MAX_POINTS:
+            stretches = [self._points[at : at + 4] for at in range(0, len(self._points), 4)]
+            self._points = [kept for stretch in stretches for kept in _extremes(stretch)]
+            self._width *= 2
         self._newest = point
 
     def series(self, name: str, begin: float) -> Series:
         """The curve; its times are counted from `begin`."""
-        points = list(self.points)
+        points = [*self._points, *self._stretch]
         if points and points[-1] != self._newest:
             points.append(self._newest)
         epochs = [point.epoch for point in points if point.epoch is not None]
@@ -389,6 +394,13 @@ class _Curve:
             times=[round(point.at - begin, 1) for point in points],
             epochs=epochs if len(epochs) == len(points) else [],
         )
+
+
+def _extremes(points: list[_Point]) -> list[_Point]:
+    """The points with the least and the greatest value, in their order; of equal ones the first and the last."""
+    values = [point.y for point in points]
+    least, greatest = values.index(min(values)), len(values) - 1 - values[::-1].index(max(values))
+    return [points[at] for at in sorted({least, greatest})]
 
 
 def human_time(seconds: float) -> str:

@@ -33,6 +33,7 @@ from jupyter_elastic.scheduler.transport import Peer
 from jupyter_elastic.scheduler.usage import UsageBook
 from jupyter_elastic.scheduler.visibility import Visibility
 from jupyter_elastic.types import (
+    MAX_METRICS,
     Cancel,
     DrainSlots,
     JobSpec,
@@ -55,7 +56,6 @@ VIEW_JOBS = 2000
 OPTION_BYTES = 16 * 1024
 SIZES = 1_000
 SPEC_BYTES = 16 * 1024
-METRICS = 100
 LONGEST_GRACE_S = 30 * 86_400.0
 SERVICE = "service:"
 """What the name of a Hub's service begins with in the pool: a user of the same name is somebody else."""
@@ -359,8 +359,8 @@ def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer
     report = ask.report
     api.rights.report(context.peer.user, found(api.store.core.state, report.job).owner, report.job)
     api.agents.check_agent(context.peer)
-    if isinstance(report, ProgressReported) and len(report.progress.metrics) > METRICS:
-        raise BadRequest(f"a report may hold {METRICS} metrics at most")
+    if isinstance(report, ProgressReported) and len(report.progress.metrics) > MAX_METRICS:
+        raise BadRequest(f"a report may hold {MAX_METRICS} metrics at most")
     if isinstance(report, ProgressReported) and any(map(has_control, report.progress.metrics)):
         raise BadRequest("the name of a metric holds control characters; give it another one")
     stimulus = replace(report, **api.store.stamp(context.peer.user))

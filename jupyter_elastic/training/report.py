@@ -12,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable
 from numbers import Real
@@ -22,13 +23,16 @@ import msgspec
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.membership import in_job
-from jupyter_elastic.types import Progress
+from jupyter_elastic.types import MAX_METRICS, Progress
+from jupyter_elastic.types.texts import has_control
 
 INTERVAL_S = 0.25
 """The one limit on the way of a metric to the journal and to every view: no more than a person can follow. A report
 that comes sooner goes out with the next one, or by itself when none has followed for so long."""
 AVERAGED = 20
 """Of the values that came since the last sending, so many, the newest, are averaged."""
+LONGEST_NAME = 200
+"""Characters of a metric's name."""
 WINDOW_S = 5.0
 """Time over which samples per second are measured."""
 EXACT = {
@@ -54,6 +58,10 @@ class Reporter:
         """The values since the last sending."""
         self.metrics: dict[str, float] = {}
         """As they were last sent."""
+        self.names: set[str] = set()
+        """Of the metrics that are shown."""
+        self.told: set[str] = set()
+        """Why others are not, as far as that was said."""
         self.exact: dict[str, float] = {}
         self.marks: deque[tuple[float, int, int]] = deque()
         self.sent_at = 0.0
@@ -71,7 +79,7 @@ class Reporter:
             for name, value in metrics.items():
                 if name in EXACT:
                     self.exact[name] = EXACT[name](value)
-                else:
+                elif name in self.names or self._takes(name):
                     self.unsent.setdefault(name, deque(maxlen=AVERAGED)).append(_kept(value))
             if context.warming_up:
                 return None
@@ -79,6 +87,22 @@ class Reporter:
             self._mark(self.reported_at)
             self.held = self._progress()
             return self._send() if self.reported_at - self.sent_at >= INTERVAL_S else None
+
+    def _takes(self, name: str) -> bool:
+        """Whether a metric that is new can be shown; the pool would refuse the whole report that holds one too many."""
+        if len(name) > LONGEST_NAME:
+            why = f"the name of a metric has at most {LONGEST_NAME} characters"
+        elif has_control(name):
+            why = "the name of a metric holds no control characters"
+        elif len(self.names) >= MAX_METRICS:
+            why = f"a job has at most {MAX_METRICS} metrics; the first ones are shown"
+        else:
+            self.names.add(name)
+            return True
+        if why not in self.told:
+            self.told.add(why)
+            warnings.warn(f"{name[:40]!r} is not shown: {why}", stacklevel=4)
+        return False
 
     def flush(self) -> Progress | None:
         """Send what was not sent yet, with what the training is at now."""
@@ -122,6 +146,7 @@ class Reporter:
             self.marks.clear()
             self.unsent.clear()
             self.metrics.clear()
+            self.names.clear()
             self.exact.clear()
             self.held = None
 

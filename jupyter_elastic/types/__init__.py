@@ -71,6 +71,7 @@ from jupyter_elastic.types.vocabulary import (
     BALANCES,
     ENDED,
     LOGICAL_WORKERS,
+    MAX_METRICS,
     MAX_WORKERS,
     SCOPE,
     AgentPlace,

@@ -183,6 +183,11 @@ class AgentPlace(Record, frozen=True, kw_only=True):
     """For people. Journals call it `words`."""
 
 
+MAX_METRICS = 100
+"""In one report."""
+MetricName: TypeAlias = Annotated[str, Meta(max_length=200)]
+
+
 class Progress(Record, frozen=True, kw_only=True):
     """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
 
@@ -196,6 +201,6 @@ class Progress(Record, frozen=True, kw_only=True):
     world_size: Count | None = None
     noise_scale: float | None = None
     """Gradient noise scale in samples (McCandlish et al. 2018), where the job reports it."""
-    metrics: dict[Annotated[str, Meta(max_length=200)], float] = {}
-    not_finite: tuple[Annotated[str, Meta(max_length=200)], ...] = ()
+    metrics: dict[MetricName, float] = {}
+    not_finite: tuple[MetricName, ...] = ()
     """Metrics that are NaN or infinite now; in an event they are named here and left out of `metrics`."""

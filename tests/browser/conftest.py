@@ -37,6 +37,9 @@ ANSWERS = """async () => {
   const late = new Promise(resolve => setTimeout(resolve, 10000, false));
   return Promise.race([kernel.requestExecute({ code: '', silent: true }).done.then(() => true), late]);
 }"""
+REPAINTED = """() => Promise.all(
+  document.getAnimations().filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null))
+).then(() => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(() => resolve(null)))))"""
 expect.set_options(timeout=60_000)
 
 
@@ -104,6 +107,16 @@ def cancel(button: Locator) -> None:
         dialog.get_by_role("button", name="Cancel job", exact=True), lambda accept: accept.click(), times=1
     )
     button.click()
+
+
+def tab_to(target: Locator) -> None:
+    """Walk to it by the Tab key, as who has no mouse does."""
+    target.wait_for()
+    for _ in range(100):
+        if target.evaluate("element => element === document.activeElement"):
+            return
+        target.page.keyboard.press("Tab")
+    pytest.fail(f"Tab does not come to {target}")
 
 
 class Notebook:
@@ -188,6 +201,7 @@ class Notebook:
     def picture(self, name: str) -> None:
         """Keep a screenshot among the artefacts, once a change of theme is over."""
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
+        self.page.evaluate(REPAINTED)
         ARTEFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 

@@ -81,6 +81,8 @@ def test_a_flood_a_metric_without_number_and_many_ranks(notebook: Any, page: Pag
         "%%distribute --gpus 1 --engine process --name flood\nimport time\nfrom jupyter_elastic import training\n"
         "begin = time.monotonic()\nfor n in range(8000):\n    print('line', n, flush=True)\n"
         "    if n % 100 == 0:\n        training.report(loss=float('nan'), other=1.0 / (n + 1), step=n)\n"
+        "        training.report(infinite=float('-inf'), huge=(-1) ** n * 1e300, **{'<b>' * 66: float(n)})\n"
+        "        training.report(**{f'm{i}': float(i) for i in range(500)})\n"
         "    time.sleep(max(0.0, begin + n / 1000 - time.monotonic()))"
     )
     book = notebook(LOAD, cell)
@@ -98,7 +100,10 @@ def test_a_flood_a_metric_without_number_and_many_ranks(notebook: Any, page: Pag
     expect(view.locator(".je-curve").filter(has_text="other")).to_be_visible()
     broken = view.locator(".je-curve").filter(has_text="loss")
     expect(broken.locator("strong")).to_have_text("nan")  # what is no number is said, and no curve
-    expect(broken.locator("svg")).to_have_count(0)
+    expect(broken.locator("canvas")).to_have_count(0)
+    expect(view.locator(".je-curve").filter(has_text="huge").locator("canvas")).to_be_visible()
+    expect(view.locator(".je-curve").filter(has_text="<b>" * 66).locator("canvas")).to_be_visible()
+    expect(view.locator(".je-curve")).to_have_count(24)
     view.get_by_role("tab", name="rank 0", exact=True).click()
     expect(view.locator(".je-output")).to_contain_text("line 7999")
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import EVERYTHING, cancel
+from tests.browser.conftest import EVERYTHING, cancel, tab_to
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -39,22 +39,40 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     expect(panel.locator(".je-slot.je-free")).to_have_count(1)
 
 
-def test_a_policy_is_picked_looked_at_and_applied(panel: Locator, pool: Pool) -> None:
+def test_a_policy_is_picked_looked_at_and_applied_by_keyboard_alone(notebook: Any, page: Page, pool: Pool) -> None:
     pool.submit(WAITS, slots=2)
     waiting = pool.submit(WAITS, slots=1)
+    panel = page.locator("#jupyter-elastic-pool")
+    panel.book = notebook("1")  # type: ignore[attr-defined]
+    page.keyboard.press("Control+Shift+C")
+    page.keyboard.type("elastic pool")
+    expect(page.locator(".lm-CommandPalette-item").first).to_contain_text("Show the Elastic Pool")
+    page.keyboard.press("Enter")
     expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
     expect(panel).to_contain_text("1. in the queue")
     before = panel.locator(".je-policy-line strong").first.inner_text()
     other = "las" if before != "las" else "srtf"
-    panel.get_by_role("button", name="Change…").click()
-    panel.get_by_role("combobox", name="policy").select_option(other)
+    change = panel.locator(".je-policy-line > button").first
+    tab_to(change)
+    page.keyboard.press("Enter")
+    chosen = panel.get_by_role("combobox", name="policy")
+    tab_to(chosen)
+    page.keyboard.press("Escape")
+    expect(chosen).to_have_count(0)
+    expect(change).to_be_focused()
+    page.keyboard.press("Enter")
+    tab_to(chosen)
+    page.keyboard.type(other)
+    expect(chosen).to_have_value(other)
     table = panel.get_by_role("table", name="what the policy would change")
     expect(table).to_contain_text("average turnaround")
     expect(table).to_contain_text(f"job {waiting} ends in")
-    panel.get_by_role("textbox", name="reason").fill("to see <b>what</b> happens")
     panel.book.pictures("panel-what-if")  # type: ignore[attr-defined]
-    panel.get_by_role("button", name=f"Apply {other}").click()
+    tab_to(panel.get_by_role("textbox", name="reason"))
+    page.keyboard.type("to see <b>what</b> happens")
+    page.keyboard.press("Enter")
     expect(panel.locator(".je-policy-line strong").first).to_have_text(other)
+    expect(change).to_be_focused()
     expect(panel).to_contain_text("to see <b>what</b> happens")
     pool.client.ask(wire.SwitchPolicy(name=before))
 

@@ -107,7 +107,7 @@ def test_curves_are_bounded_and_know_no_nan() -> None:
     for step in range(5000):
         story.progress(step=step, metrics={"loss": 1 / (step + 1)}, not_finite=("bad",))
     loss, bad = story.model.screen(0).metrics
-    assert len(loss.points) <= MAX_POINTS + 1
+    assert MAX_POINTS / 4 < len(loss.points) <= MAX_POINTS + 3
     assert loss.points[0] == (0.0, 1.0)
     assert loss.points[-1] == (4999.0, 1 / 5000)
     assert bad.points == []
@@ -117,6 +117,17 @@ def test_curves_are_bounded_and_know_no_nan() -> None:
     for index in range(100):
         story.progress(metrics={f"m{index}": 1.0})
     assert len(story.model.screen(0).metrics) <= 24
+
+
+def test_a_long_curve_keeps_its_spikes() -> None:
+    story = Story().submitted().started("h:0").running("h:0")
+    spikes = {1_234: 50.0, 3_001: -7.0, 19_998: 90.0}
+    for step in range(20_000):
+        story.progress(step=step, metrics={"loss": spikes.get(step, 1.0)})
+    (loss,) = story.model.screen(0).metrics
+    assert {(float(step), value) for step, value in spikes.items()} <= set(loss.points)
+    assert loss.points == sorted(loss.points)
+    assert len(loss.times) == len(loss.points) <= MAX_POINTS + 3
 
 
 def test_events_of_others_and_repeated_ones_change_nothing() -> None:

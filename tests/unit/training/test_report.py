@@ -3,12 +3,14 @@ from __future__ import annotations
 import math
 import threading
 
+import msgspec
 import pytest
 
 from jupyter_elastic import training
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.report import Reporter
 from jupyter_elastic.training.state import State
+from jupyter_elastic.types import Progress
 
 
 class Slow:
@@ -121,6 +123,20 @@ def test_a_plain_cell_reports_too(memory):
     reporter = Reporter()
     sent = reporter.report({"accuracy": 0.5, "bad": math.nan})
     assert (sent.step, sent.epoch, sent.metrics["accuracy"]) == (1, None, 0.5)
+
+
+def test_what_the_pool_would_refuse_is_left_out_and_said_once(memory):
+    reporter = Reporter()
+    many = {f"m{index}": float(index) for index in range(500)}
+    with pytest.warns(UserWarning, match="m100' is not shown: a job has at most 100 metrics") as said:
+        sent = reporter.report(many)
+    reporter.report(many)  # a second warning would be an error
+    assert len(said) == 1
+    assert list(sent.metrics) == list(many)[:100]
+    assert msgspec.convert(msgspec.to_builtins(sent), Progress) == sent
+    for name, why in {"a" * 201: "at most 200 characters", "a\nb": "no control characters"}.items():
+        with pytest.warns(UserWarning, match=why):
+            assert Reporter().report({name: 1.0, "loss": 2.0}).metrics == {"loss": 2.0}
 
 
 def test_nothing_is_sent_outside_of_a_job():

@@ -1,5 +1,6 @@
-// The JupyterLab plugin: puts the panel into the left side bar and the commands into the palette's reach.
+// The JupyterLab plugin: puts the panel into the left side bar and its command into the palette.
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { LabIcon } from '@jupyterlab/ui-components';
 import { PoolPanel } from './panel';
@@ -33,8 +34,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-elastic:pool',
   description: 'The shared GPU pool: who holds what, who waits, and which policy decides.',
   autoStart: true,
-  optional: [ISettingRegistry],
-  activate: (app: JupyterFrontEnd, registry: ISettingRegistry | null) => {
+  optional: [ISettingRegistry, ICommandPalette],
+  activate: (app: JupyterFrontEnd, registry: ISettingRegistry | null, palette: ICommandPalette | null) => {
     const { baseUrl, wsUrl, token } = app.serviceManager.serverSettings;
     const panel = new PoolPanel({ baseUrl: new URL(baseUrl, location.href).href, wsUrl, token });
     panel.id = 'jupyter-elastic-pool';
@@ -55,6 +56,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       label: 'Show the Elastic Pool',
       execute: () => app.shell.activateById(panel.id)
     });
+    palette?.addItem({ command: 'jupyter-elastic:open-pool', category: 'Elastic pool' });
   }
 };
 

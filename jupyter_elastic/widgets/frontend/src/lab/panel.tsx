@@ -23,6 +23,12 @@ export class PoolPanel extends Widget {
     super();
     this.server = new Server(home);
     this.addClass('je-panel');
+    this.node.tabIndex = -1;
+  }
+
+  /** Whoever opens it by a command goes on in it by keyboard. */
+  protected onActivateRequest(): void {
+    this.node.focus();
   }
 
   protected onAfterShow(): void {

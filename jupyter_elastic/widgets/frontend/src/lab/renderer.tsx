@@ -3,7 +3,7 @@ import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import { clock } from '../format';
-import { Feed, findHome, Server, type Kept } from '../server';
+import { Feed, findHome, Server, type Kept, type Look } from '../server';
 import { askInLab } from './dialog';
 import { ENDED, JobView, type JobActions, type JobPage, type Outputs } from '../view/JobView';
 
@@ -47,7 +47,9 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   private keptAt = 0;
   /** Whether the page is the server's, and not the file's. */
   private fresh = false;
-  /** The last lines of each rank that were seen: the server sends those of the rank in sight. */
+  /** The rank in sight: the server sends its lines alone. */
+  private rank = 0;
+  /** The last lines of each rank that have come. */
   private seen: Outputs = {};
 
   constructor() {
@@ -68,9 +70,10 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
       this.job = saved.job;
       this.ours = true;
       this.released = false;
+      this.rank = 0;
       this.seen = {};
       this.feed?.close();
-      this.feed = this.home && this.listen(this.home, saved.job);
+      this.feed = this.home && this.listen(this.home);
     }
     if (!this.home) this.notice = 'No Jupyter server is in reach of this page.';
     this.draw();
@@ -82,10 +85,14 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     super.dispose();
   }
 
-  private listen(home: NonNullable<ReturnType<typeof findHome>>, job: number): Feed {
+  private look(): Look {
+    return { jobs: [this.job], ranks: { [this.job]: this.rank } };
+  }
+
+  private listen(home: NonNullable<ReturnType<typeof findHome>>): Feed {
     return new Feed(
       home,
-      { jobs: [job], ranks: { [job]: 0 } },
+      this.look(),
       {
         job: page => {
           if (!same(this.saved, page)) return this.stay('');
@@ -125,16 +132,17 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     if (Date.now() - this.keptAt < 1000) return; // on its way, or changing fast: the next news asks again
     this.keptAt = Date.now();
     this.kept = (await new Server(this.home!).kept(this.job).catch(() => null)) ?? this.kept;
+    for (const [rank, lines] of Object.entries(this.kept?.page.outputs ?? {})) if (Number(rank) !== this.rank) this.seen[rank] = lines;
   }
 
   /** Put into the notebook what is so now, where that is newer than what it has: no kernel need be there for that. */
   save(): void {
-    if (!this.kept || !this.model || !this.saved || !this.fresh || !this.ours) return;
+    if (!this.page || !this.model || !this.saved || !this.fresh || !this.ours) return;
     const known = this.saved.page?.screen;
-    if (known && (ENDED.includes(known.phase) || known.now >= this.kept.page.screen.now)) return;
-    const { outputs } = this.kept.page;
-    this.saved = { ...this.saved, page: { ...(this.page ?? this.kept.page), outputs: { ...outputs, ...this.seen }, notice: '' } };
-    this.model.setData({ data: { ...this.model.data, ...this.kept.forms, [MIME]: this.saved as never } });
+    if (known && (ENDED.includes(known.phase) || known.now >= this.page.screen.now)) return;
+    const forms = this.kept && !(known && known.now >= this.kept.page.screen.now) ? this.kept.forms : {};
+    this.saved = { ...this.saved, page: { ...this.page, outputs: { ...this.page.outputs, ...this.seen }, notice: '' } };
+    this.model.setData({ data: { ...this.model.data, ...forms, [MIME]: this.saved as never } });
   }
 
   /** Show what was saved: the server knows nothing of this job. */
@@ -169,7 +177,10 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           background: this.saved?.waits && !this.released ? background : undefined,
           script: () => server.script(this.job).then(text => navigator.clipboard.writeText(text)),
           link: rank => server.output(this.job, rank),
-          look: rank => this.feed?.show({ jobs: [this.job], ranks: { [this.job]: rank } })
+          look: rank => {
+            this.rank = rank;
+            this.feed?.show(this.look());
+          }
         }
       : {};
     render(<JobView page={page} actions={actions} ask={askInLab} />, this.node);

@@ -3,6 +3,7 @@ import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import type { Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
+import { readSlots } from '../slots';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
 import { Band, changeOfSize, Plots } from './plots';
 
@@ -246,12 +247,14 @@ function Resize({ screen, actions, requests }: { screen: JobScreen; actions: Job
       </button>
     );
   }
-  const match = /^(\d+)(?::(\d+))?$/.exec(range.trim());
   const busy = requests.busy === 'resize';
+  const request = async () => {
+    const slots = readSlots(range);
+    if (typeof slots === 'string') throw new Error(slots);
+    await actions.resize!(...slots);
+  };
   const apply = async () => {
-    if (!match || busy) return;
-    const [least, most] = [Number(match[1]), Number(match[2] ?? match[1])];
-    if (await requests.run('resize', () => actions.resize!(least, most))) setOpen(false);
+    if (!busy && (await requests.run('resize', request))) setOpen(false);
   };
   // Not a form: below a cell the browser does not submit one by Enter.
   const keys = (event: KeyboardEvent) => {
@@ -264,7 +267,7 @@ function Resize({ screen, actions, requests }: { screen: JobScreen; actions: Job
   return (
     <span class="je-resize">
       <input ref={field} size={6} value={range} aria-label="slots, MIN:MAX" onInput={e => setRange(e.currentTarget.value)} onKeyDown={keys} />
-      <button disabled={!match || busy} onClick={() => void apply()}>
+      <button disabled={busy} onClick={() => void apply()}>
         {busy ? 'Applying…' : 'Apply'}
       </button>
       <button class="je-icon" title="Close" aria-label="Close the resize field" onClick={() => setOpen(false)}>

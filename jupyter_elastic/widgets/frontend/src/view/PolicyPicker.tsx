@@ -152,18 +152,28 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
   const same = name === active && !Object.keys(options).length;
   const shadowed = screen.shadows.some(row => row.policy === name);
   const carryOut = (answer: Promise<void>) => {
+    const focused = document.activeElement as HTMLElement | null; // a button that is disabled loses it
     setBusy(true);
     answer.then(props.close, error => {
       setProblem(String(error.message ?? error));
       setBusy(false);
+      requestAnimationFrame(() => focused?.focus());
     });
   };
   const apply = () => carryOut(actions.use(name, options, reason));
   const shadow = () => carryOut(actions.shadow(name, options));
   const present = forecasts?.find(forecast => forecast.policy === active);
   const future = forecasts?.find(forecast => forecast.policy === name);
+  // Not a form: in a notebook the browser does not submit one by Enter.
+  const keys = (event: KeyboardEvent) => {
+    if (event.key === 'Escape') props.close();
+    else if (event.key === 'Enter' && event.target instanceof HTMLInputElement && !busy && !same && !available.refusal) apply();
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // JupyterLab's own keys
+  };
   return (
-    <div class="je-picker">
+    <div class="je-picker" onKeyDown={keys} data-lm-suppress-shortcuts="true">
       <select aria-label="policy" value={name} onChange={e => (setName(e.currentTarget.value), setOptions({}))}>
         {available.policies.map(policy => (
           <option key={policy.name} value={policy.name}>

@@ -1,5 +1,6 @@
 // The pool: who holds what, who waits, how it has been, what the policy does and why.
 import type { ComponentChildren } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
 import type { Ask } from '../ask';
 import { clock, duration, palette, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
@@ -256,6 +257,14 @@ export function PoolView(props: {
 }) {
   const { screen, actions } = props;
   const requests = useRequests();
+  const opener = useRef<HTMLButtonElement>(null);
+  const picking = Boolean(props.picker);
+  const picked = useRef(picking);
+  // The picker that closes takes the focus with it.
+  useEffect(() => {
+    if (picked.current && !picking && document.activeElement === document.body) opener.current?.focus();
+    picked.current = picking;
+  }, [picking]);
   const slots = screen.hosts.flatMap(host => host.slots).filter(slot => !slot.for_servers);
   const free = slots.filter(slot => slot.state === 'free').length;
   const capacity = slots.filter(slot => slot.state !== 'out').length;
@@ -289,7 +298,7 @@ export function PoolView(props: {
       <Section title="Policy">
         <div class="je-policy-line">
           <strong>{screen.policy}</strong>
-          <button onClick={() => actions.openPicker()}>{props.picker ? 'Close' : 'Change…'}</button>
+          <button ref={opener} aria-expanded={picking} onClick={() => actions.openPicker()}>{props.picker ? 'Close' : 'Change…'}</button>
         </div>
         {props.picker}
         {screen.shadows.length > 0 && (

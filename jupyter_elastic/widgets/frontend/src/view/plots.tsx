@@ -130,6 +130,7 @@ function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
           ...names.map((label, index) => ({ label, value, stroke: line(index), width: 1.5, dash: index ? [6, 2 + 2 * index] : undefined, spanGaps: true, points: { show: false } }))
         ],
         cursor: { y: false },
+        legend: { markers: { stroke: (_, index) => `var(--je-plot-${index})` } },
         hooks: {
           draw: [plot => marks(plot, latest.current.group, shown.axis, latest.current.screen)],
           setSelect: [() => (zoomed.current = true)]
@@ -145,8 +146,11 @@ function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
       if (width !== plot.width) plot.setSize({ width, height: 190 });
     });
     watch.observe(element);
+    const repaint = () => plot.redraw(false); // another theme: its colours make a transition in the style sheet
+    element.addEventListener('transitionend', repaint);
     made.current = plot;
     return () => {
+      element.removeEventListener('transitionend', repaint);
       watch.disconnect();
       plot.destroy();
     };
@@ -169,7 +173,7 @@ function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
           PNG
         </button>
       </figcaption>
-      <div ref={box} role="img" aria-label={`${group.map(series => `${series.name}, now ${series.last}`).join('; ')}, over ${LABELS[shown.axis]}`} />
+      <div class="je-plot" ref={box} role="img" aria-label={`${group.map(series => `${series.name}, now ${series.last}`).join('; ')}, over ${LABELS[shown.axis]}`} />
     </figure>
   );
 }
@@ -182,7 +186,7 @@ function download(blob: Blob, name: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** All points in lines of "metric,step,seconds,epoch,value". */
+/** The points that are drawn, in lines of "metric,step,seconds,epoch,value". */
 export function csv(metrics: Series[]): string {
   const rows = metrics.flatMap(({ name, points, times, epochs }) =>
     points.map(([step, value], index) => [`"${name.replace(/"/g, '""')}"`, step, times?.[index] ?? '', epochs?.[index] ?? '', value].join())
@@ -199,7 +203,7 @@ export function Plots({ screen }: { screen: JobScreen }) {
   return (
     <div class="je-plots" role="group" aria-label="metrics">
       {drawn.length > 0 && (
-        <div class="je-plot-tools">
+        <div class="je-plot-tools" data-lm-suppress-shortcuts="true">
           <label>
             over{' '}
             <select value={shown.axis} onChange={event => setShown({ ...shown, axis: event.currentTarget.value as Axis })}>
