@@ -90,7 +90,9 @@ def drained(drain: Drain) -> str:
 def _host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("drain", "undrain", "add", "remove", "list"))
     parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help=_SLOTS)
-    parser.add_argument("reach", nargs="?", metavar="ssh://[USER@]HOST[:PORT]", help="after `add`: how it is reached")
+    parser.add_argument(
+        "reach", nargs="?", metavar="URL", help="after `add`: ssh://[USER@]HOST[:PORT], or ray://HOST:PORT"
+    )
     parser.add_argument("--slots", dest="number", type=int, metavar="N", help="of `add`: as many as GPUs, or cores")
     parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
     parser.add_argument(

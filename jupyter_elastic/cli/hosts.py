@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
-from jupyter_elastic.cli import allocation
+from jupyter_elastic.cli import allocation, ray_cluster
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver import reach, ways
@@ -55,16 +55,20 @@ def change(given: argparse.Namespace, client: Client) -> str:
     state = paths.state_dir()
     welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
     if welcome.pool != str(state):
+        ray = "Ray runs everybody's work as one user, and " * (given.reach or "").startswith("ray:")
         raise BadRequest(
-            f"a shared pool ({welcome.pool}) is one machine; hosts can be added to a pool of your own: set "
+            f"{ray}a shared pool ({welcome.pool}) is one machine; hosts can be added to a pool of your own: set "
             "JUPYTER_ELASTIC_DIR to a folder, and take JUPYTER_ELASTIC_ENDPOINT out of the environment"
         )
     hosts = {host.name: host for host in hosts_file.read(state)}
     name = given.slots
     changed = [name]
+    is_cluster = bool(ray_cluster.of_cluster(name, hosts.values()))
     if name.startswith(allocation.SCHEME):
         what = _change_nodes(given, hosts)
         changed = [host.name for host in hosts.values() if host.reach.startswith(allocation.SCHEME)]
+    elif (given.reach or "").startswith("ray:") or (given.action == "remove" and name not in hosts and is_cluster):
+        changed, what = _change_cluster(given, hosts)
     elif given.action == "remove":
         if hosts.pop(name, None) is None:
             raise BadRequest(f"there is no host {name}; the pool's others are {', '.join(hosts) or 'none'}")
@@ -79,6 +83,36 @@ def change(given: argparse.Namespace, client: Client) -> str:
     for name in changed:
         host_failures.forget(paths.runtime_dir(), name)
     return what
+
+
+def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> tuple[list[str], str]:
+    """Add nodes of a Ray cluster to `hosts`, or take them out; the hosts that this changed, and what was done."""
+    old = {given.slots} & hosts.keys() or ray_cluster.of_cluster(given.slots, hosts.values())
+    if given.action == "remove":
+        for name in old:
+            del hosts[name]
+        return sorted(old), f"{', '.join(sorted(old))}: out of the pool"
+    described = _described(given, given.slots, given.reach)
+    nodes = ray_cluster.hosts(described, given.number, ray_cluster.nodes(reach.ray_node(described.reach)[0]))
+    added, said = {}, []
+    for host, answer in zip(nodes, asyncio.run(_visited_all(nodes)), strict=True):
+        if isinstance(answer, EngineError):
+            said.append(str(answer))
+        elif len(answer.gpus) < len(host.devices):
+            said.append(f"host {host.name} has {len(answer.gpus)} GPUs, and Ray {len(host.devices)} there")
+        else:
+            added[host.name] = structs.replace(host, devices=answer.gpus[: len(host.devices)])
+            said.append(
+                f"{host.name}: {host.slots} slots, {len(answer.gpus)} GPUs, Python {answer.python}{_clock(answer)}"
+            )
+    if not added:
+        raise BadRequest("\n".join(said))
+    if gone := old - {host.name for host in nodes}:
+        said.append(f"no nodes of the cluster any more: {', '.join(sorted(gone))}")
+    for name in gone:
+        del hosts[name]
+    hosts.update(added)
+    return [*gone, *added], "\n".join(said)
 
 
 def _taken(host: HostAddress, hello: Hello, given: argparse.Namespace) -> tuple[HostAddress, str]:
@@ -246,5 +280,5 @@ def _described(given: argparse.Namespace, name: str, way: str, until: float | No
         host = msgspec.convert(told, HostAddress)
     except msgspec.ValidationError as problem:
         raise BadRequest(f"host {name}: {problem}") from problem
-    reach.check(host)
+    reach.check(host, clusters=True)
     return host

@@ -15,6 +15,8 @@ from jupyter_elastic.protocol.hand import Hello
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _MODULE = ("-P", "-m", "jupyter_elastic.hand")
+_RAY = re.compile(r"ray://([A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,5})(?:/([A-Za-z0-9][A-Za-z0-9._-]*))?")
+_BRIDGE = ("-P", "-m", "jupyter_elastic.ray_bridge")
 _SSH = (
     "ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes",
     "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
@@ -29,10 +31,20 @@ _STEP = ("SLURM_", "SRUN_")
 _SLURM = re.compile(r"slurm://([0-9]{1,15})/([A-Za-z0-9][A-Za-z0-9._-]{0,199})")
 
 
-def check(host: HostAddress) -> None:
-    """BadRequest, with what to do, when the host can't be reached like that whatever happens."""
+def check(host: HostAddress, *, clusters: bool = False) -> None:
+    """BadRequest, with what to do, when the host can't be reached like that whatever happens.
+
+    `clusters` lets the way lead to all nodes of a Ray cluster.
+    """
     if host.reach.startswith("slurm:"):
         _node(host)
+    elif host.reach.startswith("ray:"):
+        cluster, node = ray_node(host.reach)
+        if not cluster or not (node or clusters):
+            raise BadRequest(
+                f"host {host.name} can't be reached by {host.reach!r}: expected ray://HOST:PORT/NODE, with the address "
+                "of the cluster's GCS, and the node's address or id"
+            )
     elif host.reach != "exec:":
         _destination(host)
     if host.network:
@@ -50,6 +62,10 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
     if host.reach.startswith("slurm:"):
         allocation, node = _node(host)
         return [*_SRUN, f"--jobid={allocation}", f"--nodelist={node}", *argv]
+    if host.reach.startswith("ray:"):
+        cluster, node = ray_node(host.reach)
+        held = ("--gpus", str(len(host.devices))) if host.devices else ("--cpus", str(host.slots))
+        return [*ray_bridge(cluster), "--node", node, "--pool", control.name, *held, "--run", *argv]
     destination, port = _destination(host)
     return [
         *_SSH,
@@ -79,6 +95,22 @@ def advice(host: HostAddress, said: str) -> str:
     if "node configuration is not available" in said or "nodelist" in said:
         return f" ({node} is no node of the allocation {allocation}: jupyter elastic host add slurm:{allocation})"
     return ""
+
+
+def ray_node(url: str) -> tuple[str, str]:
+    """The address of a Ray cluster, and the node of it, of a `ray://` URL; empty what is not there."""
+    found = _RAY.fullmatch(url)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
+def ray_bridge(cluster: str) -> list[str]:
+    """The command that speaks with a Ray cluster; by itself it lists the nodes."""
+    return [sys.executable, *_BRIDGE, cluster]
+
+
+def answers_within(host: HostAddress) -> float:
+    """Seconds that a hand may take to answer, when nothing is wrong."""
+    return 180.0 if host.reach.startswith("ray:") else 30.0  # Ray starts a process, which imports it, on each side
 
 
 def data_address(host: HostAddress, hello: Hello) -> str:

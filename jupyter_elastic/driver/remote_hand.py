@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.driver.reach import advice, command, data_address, environment
+from jupyter_elastic.driver.reach import advice, answers_within, command, data_address, environment
 from jupyter_elastic.forkserver.client import START_S, started
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import NAMES, PAYLOAD
@@ -38,8 +38,6 @@ from jupyter_elastic.protocol import hand as messages
 from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, MAX_BEFORE, PIECE, TO_HAND, FromHand, ToHand
 from jupyter_elastic.types.errors import EngineError, ProtocolError
 
-OPEN_S = 30.0
-"""How long a host may take to answer."""
 ASK_S = 20.0
 """How long it may take to answer a question."""
 BEGIN_S = START_S + ASK_S
@@ -334,13 +332,14 @@ class RemoteHand:
         started.add(self._child.pid)
         self._keeping = self._spawn(self._keep_stderr())
         self._spawn(self._reap())
+        limit_s = answers_within(self.host)
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with asyncio.timeout(limit_s):
                 await speak()
         except TimeoutError as problem:
             self._lose("silent", tell=False)
             self._spawn(self._drain())
-            raise EngineError(f"host {self.name} does not answer within {OPEN_S:g} s{self._last_words()}") from problem
+            raise EngineError(f"host {self.name} does not answer within {limit_s:g} s{self._last_words()}") from problem
         except (EngineError, ProtocolError) as problem:
             self._lose(str(problem), tell=False)
             self._spawn(self._drain())

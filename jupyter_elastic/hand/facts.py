@@ -17,6 +17,8 @@ from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.hand import FRAMEWORKS, Hello
 
 _HOST_BOUND = ("TMPDIR", "XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
+_CAME_BY = "JUPYTER_ELASTIC_ADDRESS"
+"""Where a way that leads here knows it: this host's address, by which the other hosts reach it."""
 _NVIDIA = Path("/dev/nvidiactl")
 
 
@@ -32,7 +34,7 @@ def hello() -> Hello:
         cores=_cores(),
         gpus=_allocated(_gpus()),
         addresses=addresses(),
-        came_by=_came_by(),
+        came_by=os.environ.get(_CAME_BY) or _came_by(),
     )
 
 
@@ -64,7 +66,7 @@ def step() -> str:
 def forget_session() -> None:
     """Take out of the environment what is about the way that led here, and nothing for workers."""
     for name in list(os.environ):
-        if name in _HOST_BOUND or name.startswith(("SSH_", "SLURM_")):
+        if name in {*_HOST_BOUND, _CAME_BY} or name.startswith(("SSH_", "SLURM_")):
             del os.environ[name]
 
 

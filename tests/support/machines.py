@@ -24,13 +24,13 @@ HOME = Path("/run/home")
 
 
 @functools.cache
-def why_not(server: Path = SSHD, stage: str = "sshd") -> str:
-    """What is missing here for such machines; empty: nothing. `stage` of the Makefile unpacks the server."""
+def why_not(server: Path | None = SSHD, stage: str = "sshd") -> str:
+    """What is missing here for such machines; empty: nothing. `stage` of the Makefile unpacks the server, if any."""
     if os.getuid() != 0:
         return "only root can make networks"
     if missing := [tool for tool in ("ip", "ssh", "ssh-keygen", "unshare") if shutil.which(tool) is None]:
         return f"there is no {', '.join(missing)} here"
-    if not server.exists():
+    if server is not None and not server.exists():
         return f"there is no {server.name} here; make .venv/.done/{stage}"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         link = ("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
@@ -162,12 +162,15 @@ class Machines:
         command("ip", "netns", "add", f"h{number}")
         self._connect(number)
         command("ip", "-n", f"h{number}", "link", "set", "lo", "up")
+        self.run(number, f"exec {self._server(number)}", LD_LIBRARY_PATH=self.libraries)
+
+    def run(self, number: int, line: str, **environment: str) -> None:
+        """Run a shell's line on a machine, with folders in memory of its own; what it leaves behind there goes on."""
         mounts = "mount -t tmpfs -o mode=1777 none /dev/shm; mount -t tmpfs -o mode=700 none /tmp/jupyter-elastic-0; "
         inside = ("ip", "netns", "exec", f"h{number}", "unshare", "--mount", "--uts", "--propagation", "private")
         subprocess.run(
-            [*inside, "sh", "-ec", f"hostname h{number}; {mounts} exec {self._server(number)}"],
-            check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr,
-            env={**os.environ, "LD_LIBRARY_PATH": self.libraries},
+            [*inside, "sh", "-ec", f"hostname h{number}; {mounts} {line}"],
+            check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr, env={**os.environ, **environment},
         )  # fmt: skip
 
     def _server(self, number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 import psutil
 import pytest
 
+from jupyter_elastic.cli import ray_cluster
 from jupyter_elastic.driver import reach
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, _Output, check
 from jupyter_elastic.forkserver.workers import address
@@ -25,6 +27,7 @@ from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol import hand as messages
 from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, TO_HAND
+from jupyter_elastic.protocol.ray import RayNode
 from jupyter_elastic.types.errors import BadRequest, EngineError, ProtocolError
 
 
@@ -104,6 +107,52 @@ def test_forkserver_of_a_step_is_nobody_elses() -> None:
     one, same, other = (address("/p", {}, ("torch",), step).path for step in ("4711.3", "4711.3", "4711.4"))
     assert one == same
     assert len({one, other, address("/p", {}, ("torch",)).path}) == 3
+
+
+def test_a_node_of_a_ray_cluster_is_reached_by_the_bridge_which_holds_the_slots_there() -> None:
+    url = "ray://10.0.0.1:6379/10.0.0.11"
+    argv = reach.command(host(url, slots=3), "/opt/python", Path("/run/x"))
+    assert argv[1:] == [
+        "-P", "-m", "jupyter_elastic.ray_bridge", "10.0.0.1:6379", "--node", "10.0.0.11", "--pool", "x", "--cpus", "3",
+        "--run", "/opt/python", "-P", "-m", "jupyter_elastic.hand",
+    ]  # fmt: skip
+    argv = reach.command(host(url, slots=2, devices=("GPU-1", "GPU-2")), "/opt/python", Path("/run/x"))
+    assert argv[argv.index("--pool") + 2 :][:3] == ["--gpus", "2", "--run"]
+
+
+def test_nodes_of_a_ray_cluster_are_hosts_with_what_ray_gives_away() -> None:
+    def node(number: int, **more: Any) -> RayNode:
+        return RayNode(id=f"{number:056x}", address=f"10.0.0.{number}", **more)
+
+    cluster = host("ray://head:6379", network="10.0.0.0/8")
+    found = [node(1, cpus=8, here=True), node(2, cpus=4), node(3, cpus=8, gpus=2), node(4)]
+    two, three = ray_cluster.hosts(cluster, None, found)
+    assert (two.name, two.reach, two.slots, two.devices) == ("lab2-10.0.0.2", "ray://head:6379/10.0.0.2", 4, ())
+    assert (three.name, three.slots, len(three.devices), three.network) == ("lab2-10.0.0.3", 2, 2, "10.0.0.0/8")
+    assert [one.slots for one in ray_cluster.hosts(cluster, 3, found)] == [3, 2]
+    (one,) = ray_cluster.hosts(host("ray://head:6379/10.0.0.3"), None, found)
+    assert (one.name, one.reach) == ("lab2", "ray://head:6379/10.0.0.3")
+    same = [msgspec.structs.replace(node(number, cpus=1), address="127.0.0.1") for number in (5, 6)]
+    assert [one.reach for one in ray_cluster.hosts(cluster, None, same)] == [f"ray://head:6379/{n.id}" for n in same]
+    assert ray_cluster.of_cluster("lab2", (two, host(), HostAddress(name="lab2-b", reach="exec:"))) == {two.name}
+    with pytest.raises(BadRequest, match="no other node with CPUs or GPUs"):
+        ray_cluster.hosts(cluster, None, found[:1])
+
+
+def test_who_has_no_ray_cluster_is_told_so_at_once() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(EngineError, match=f"no Ray cluster answers at {place}: Connection refused; the address is"):
+            ray_cluster.nodes(place)
+
+
+@pytest.mark.parametrize(
+    "url", ["ray://", "ray:x", "ray://a", "ray://a:1", "ray://a:1/", "ray://-a:1/b", "ray://a:1/-b", "ray://a:1/b c"]
+)
+def test_a_way_by_ray_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest, match=re.escape("ray://HOST:PORT/NODE")):
+        reach.check(host(url))
 
 
 def test_the_data_address_is_in_the_network_or_where_the_command_came_in() -> None:

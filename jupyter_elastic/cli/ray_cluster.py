@@ -1,0 +1,77 @@
+"""The nodes of a Ray cluster as hosts of a personal pool: `jupyter elastic host add NAME ray://HOST:PORT`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from jupyter_elastic.driver import reach
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.protocol.ray import RayNode
+from jupyter_elastic.types.errors import BadRequest, EngineError
+
+ASK_S = 90.0
+"""How long the cluster may take to say what nodes it has."""
+
+
+def nodes(cluster: str) -> list[RayNode]:
+    """The living nodes of the cluster with this address. EngineError when nobody says."""
+    try:
+        done = subprocess.run(reach.ray_bridge(cluster), stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S)  # noqa: PLW1510
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"the Ray cluster at {cluster} does not answer within {ASK_S:g} s") from None
+    try:
+        if done.returncode == 0:
+            return msgspec.json.decode(done.stdout, type=list[RayNode])
+    except msgspec.DecodeError as problem:
+        raise EngineError(f"what the Ray cluster at {cluster} has can't be read: {problem}") from problem
+    words = done.stderr.decode(errors="replace").strip().splitlines()
+    raise EngineError(words[-1] if words else f"the Ray cluster at {cluster} does not say what nodes it has")
+
+
+def hosts(told: HostAddress, most: int | None, found: Iterable[RayNode]) -> tuple[HostAddress, ...]:
+    """The nodes as hosts, each with its name and its address; GPUs without their UUIDs, which Ray does not know.
+
+    Args:
+        told: what its user says; its way leads to the cluster, whose nodes it is followed by, or to one node.
+        most: so many slots of a node at most; None: all that Ray gives away there.
+        found: the cluster's nodes. This machine is none of the hosts, nor is a node that gives nothing away.
+
+    Raises:
+        BadRequest: when there is none.
+    """
+    cluster, one = reach.ray_node(told.reach)
+    offered = [node for node in found if not node.here and _offer(node) and one in {"", node.address, node.id}]
+    many = Counter(node.address for node in offered)
+    if not offered:
+        raise BadRequest(
+            f"the Ray cluster at {cluster} has no {one or 'other'} node with CPUs or GPUs to give away; this machine's "
+            "slots are the pool's already"
+        )
+    made = []
+    for node in offered:
+        called = node.address if many[node.address] == 1 else node.id
+        slots = min(_offer(node), most or _offer(node))
+        made.append(
+            msgspec.structs.replace(
+                told,
+                name=told.name if one else f"{told.name}-{called[:40]}",
+                reach=f"ray://{cluster}/{one or called}",
+                slots=slots,
+                devices=("unknown",) * slots if node.gpus >= 1 else (),
+            )
+        )
+    return tuple(made)
+
+
+def of_cluster(name: str, all_hosts: Iterable[HostAddress]) -> set[str]:
+    """The names of those hosts that are nodes of the cluster called so."""
+    return {host.name for host in all_hosts if host.name.startswith(f"{name}-") and all(reach.ray_node(host.reach))}
+
+
+def _offer(node: RayNode) -> int:
+    """GPUs, where there are any, else CPUs."""
+    return int(node.gpus) or int(node.cpus)

@@ -1,0 +1,257 @@
+"""`python -m jupyter_elastic.ray_bridge`: the way to a hand on a node of a Ray cluster, and a list of its nodes.
+
+Only this process imports Ray: the import takes a second, its version is the cluster's, and what it opens and starts is
+gone with it. An actor on the node starts the hand; it belongs to this process and ends with it, and the hand's stdin
+with the actor. A second actor, one for all hands of a pool on that node, holds what the pool's slots there are, so that
+Ray gives it to nobody else; Ray starts it anew for those that are left when the bridge that began it has gone.
+
+The actors' classes are pickled by value because they stand in `__main__`: the nodes need no package of ours for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from jupyter_elastic.protocol.ray import RayNode
+
+NAMESPACE = "jupyter-elastic"
+CONNECT_S = 5.0
+"""How long the cluster's address may take to answer."""
+HELD_S = 120.0
+"""How long Ray may take to hand over the pool's CPUs or GPUs: it starts an interpreter for whoever holds them."""
+PIECE = 256 * 1024
+WINDOW = 8
+"""So many pieces are under way at most, in each direction: Ray itself would keep as many as it is given."""
+
+
+class NotReached(Exception):
+    """Why there is no way, for whoever asked."""
+
+
+class HandActor:
+    """Starts a hand, on its node, and carries its streams. A thread for each direction keeps their order."""
+
+    def start(self, argv: Sequence[str], address: str) -> str:
+        """Why it can't be started; empty: it was."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            # Ray sets these for the work that it schedules, and the hand's workers are none
+            if not name.startswith("RAY_") and name not in {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"}
+        }
+        with contextlib.suppress(OSError):  # only root may: Ray's processes give way to all others, at nice 15
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        pipe = subprocess.PIPE
+        try:
+            self.child = subprocess.Popen(
+                argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env={**environment, "JUPYTER_ELASTIC_ADDRESS": address},
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as problem:
+            return f"{argv[0]}: {problem.strerror}"
+        return ""
+
+    def write(self, data: bytes) -> bool:
+        """Give it more; whether it still takes it."""
+        try:
+            while data:
+                data = data[os.write(self.child.stdin.fileno(), data) :]  # type: ignore[union-attr] # it is a pipe
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End its stdin, by which it ends."""
+        self.child.stdin.close()  # type: ignore[union-attr]
+
+    def read(self, stream: str) -> Iterator[bytes]:
+        """What it says, until it is silent for ever."""
+        while data := os.read(getattr(self.child, stream).fileno(), 256 * 1024):
+            yield data
+
+    def ended(self) -> int:
+        """Its exit code."""
+        return self.child.wait()
+
+
+class HoldActor:
+    """Holds CPUs or GPUs of a node for a pool."""
+
+    async def ready(self) -> None:
+        """Come back at once: Ray has handed them over."""
+
+    async def hold(self) -> None:
+        """Never come back: a caller learns from the error when this actor is gone."""
+        await asyncio.Event().wait()
+
+
+def main() -> int:
+    """Do what is asked; the exit code, which is the hand's own where there was one."""
+    parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.ray_bridge", description=__doc__)
+    parser.add_argument("address", help="of the cluster's GCS: HOST:PORT")
+    parser.add_argument("--node", default="", help="address or id; left out: list the nodes")
+    parser.add_argument("--pool", default="", help="whose CPUs or GPUs are held there, by all of its bridges together")
+    parser.add_argument("--cpus", type=int, default=0)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], metavar="ARGV", help="last: the command there")
+    given = parser.parse_args()
+    out = os.dup(1)
+    os.dup2(2, 1)  # whatever Ray prints must not get between the bytes
+    try:
+        ray = _connected(given.address)
+        if not given.node:
+            os.write(out, msgspec.json.encode(_nodes(ray)) + b"\n")
+            return 0
+        return _carry(ray, given, out)
+    except NotReached as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+
+
+def _connected(address: str) -> Any:
+    """Ray's module, connected with the cluster."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except OSError as problem:
+        raise NotReached(
+            f"no Ray cluster answers at {address}: {problem.strerror or problem}; the address is the one that "
+            "`ray start --head` names, usually with port 6379"
+        ) from problem
+    try:
+        import ray
+    except ImportError as problem:
+        raise NotReached(
+            f"Ray is not installed for {sys.executable} ({problem}): pip install 'ray==VERSION' with the cluster's "
+            "version, or jupyter-elastic[ray]"
+        ) from problem
+    try:
+        ray.init(
+            address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False
+        )
+    except Exception as problem:  # Ray says everything by kinds of its own
+        text = " ".join(str(problem).split())[:600] or type(problem).__name__
+        raise NotReached(
+            f"the Ray cluster at {address} can't be used from here: {text} (this machine must be one of its nodes, "
+            f"with the same versions of Ray and Python: ray start --address={address} --num-cpus=0)"
+        ) from problem
+    return ray
+
+
+def _nodes(ray: Any) -> list[RayNode]:
+    here = ray.get_runtime_context().get_node_id()
+    return [
+        RayNode(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            cpus=node["Resources"].get("CPU", 0.0),
+            gpus=node["Resources"].get("GPU", 0.0),
+            here=node["NodeID"] == here,
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _carry(ray: Any, given: argparse.Namespace, out: int) -> int:
+    nodes = _nodes(ray)
+    found = [node for node in nodes if given.node in {node.id, node.address}]
+    if len(found) != 1:
+        what = f"has {len(found)} living nodes" if found else "has no living node"
+        there = ", ".join(f"{node.address} ({node.id})" for node in nodes)
+        raise NotReached(f"the Ray cluster at {given.address} {what} {given.node}; its nodes are {there}")
+    (node,) = found
+    there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
+    make = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"in": 1, "out": 1, "err": 1})
+    hand = make(HandActor).options(scheduling_strategy=there).remote()  # begins while the other one does
+    if given.cpus or given.gpus:
+        _hold(ray, there, node, given)
+    try:
+        if problem := ray.get(hand.start.options(concurrency_group="in").remote(given.run, node.address)):
+            raise NotReached(problem)
+        threading.Thread(target=_feed, args=(ray, hand), daemon=True).start()
+        saying = threading.Thread(target=_copy, args=(ray, hand, "stderr", "err", 2), daemon=True)
+        saying.start()
+        _copy(ray, hand, "stdout", "out", out)
+        os.close(out)
+        code: int = ray.get(hand.ended.options(concurrency_group="out").remote())
+        saying.join(CONNECT_S)
+    except ray.exceptions.RayError as problem:
+        raise NotReached(f"Ray has lost the node {given.node}: {' '.join(str(problem).split())[:300]}") from problem
+    return code if code >= 0 else 128 - code
+
+
+def _hold(ray: Any, there: Any, node: RayNode, given: argparse.Namespace) -> None:
+    """Have the pool's CPUs or GPUs of the node held, by whichever of the pool's bridges is there first."""
+    # Another number of slots is another holder; the machine's name keeps the pools of two containers apart.
+    name = f"{socket.gethostname()} {given.pool} {node.id} {given.cpus} {given.gpus}"
+    make = ray.remote(num_cpus=given.cpus, num_gpus=given.gpus, max_restarts=0)(HoldActor)
+
+    def holder() -> Any:
+        return make.options(name=name, get_if_exists=True, scheduling_strategy=there).remote()
+
+    for last in (False, True):
+        first = holder()
+        try:
+            ray.get(first.ready.remote(), timeout=HELD_S)
+            break
+        except ray.exceptions.RayError as problem:  # too late, or at once where the node never has so much
+            if last or isinstance(problem, ray.exceptions.GetTimeoutError):
+                what = f"{given.gpus} GPUs" if given.gpus else f"{given.cpus} CPUs"
+                raise NotReached(
+                    f"Ray does not give {what} of the node {node.address} away: other work has some of them (`ray "
+                    "status` shows it), or it has fewer; take fewer with --slots"
+                ) from problem
+            # else it was that of a bridge which was just leaving
+
+    def keep(held: Any) -> None:
+        while True:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(held.hold.remote())
+            time.sleep(1.0)  # Ray may refuse at once
+            held = holder()
+
+    threading.Thread(target=keep, args=(first,), daemon=True).start()
+
+
+def _feed(ray: Any, hand: Any) -> None:
+    """Carry this process's stdin to the hand, until it ends or the hand takes no more."""
+    write = hand.write.options(concurrency_group="in")
+    under_way: deque[Any] = deque()
+    with contextlib.suppress(ray.exceptions.RayError):  # who reads learns it too
+        while data := os.read(0, PIECE):
+            under_way.append(write.remote(data))
+            if len(under_way) > WINDOW and not ray.get(under_way.popleft()):
+                return
+        ray.get(hand.close.options(concurrency_group="in").remote())
+
+
+def _copy(ray: Any, hand: Any, stream: str, group: str, target: int) -> None:
+    """Carry one of the hand's streams here, until it ends."""
+    options: Mapping[str, Any] = {"num_returns": "streaming", "_generator_backpressure_num_objects": WINDOW}
+    for piece in hand.read.options(concurrency_group=group, **options).remote(stream):
+        data = ray.get(piece)
+        while data:
+            data = data[os.write(target, data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
