@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.engine.test_ssh import ENGINES, EVERYTHING
+from tests.live.engine.test_ssh import EVERYTHING
 from tests.support import machines, slurm
 
 pytest.importorskip("torch")
@@ -28,7 +28,7 @@ WORDS = {
 
 
 @pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not())
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch"])
 def test_job_over_an_allocation_outlives_a_nodes_processes_and_the_allocation(engine: str) -> None:
     story, words = Path(__file__).with_name("slurm_story.py"), ["everything"] if EVERYTHING else []
     found = json.loads(machines.run(story, engine, *words, timeout_s=400))
