@@ -19,6 +19,8 @@ const BEFORE = new RegExp(`^${PART}[_/. -]+`, 'i');
 const BEHIND = new RegExp(`[_/. -]+${PART}$`, 'i');
 /** As many colours and dashes are told apart; more metrics of one kind go into a further plot. */
 const TOGETHER = 4;
+/** How often a plot looks whether the theme is another. */
+const THEME_MS = 500;
 
 /** Metrics that are one quantity, of training and of validation, stand in one plot. */
 export function groups(metrics: Series[]): Series[][] {
@@ -113,7 +115,7 @@ function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
   useEffect(() => {
     const element = box.current!;
     const line = (index: number) => () => colour(element, `--je-plot-${index + 1}`);
-    const axis = { stroke: () => colour(element, '--je-text'), grid: { stroke: () => colour(element, '--je-line'), width: 1 }, ticks: { show: false }, size: 28 };
+    const axis = { stroke: () => colour(element, '--je-text'), grid: { stroke: () => colour(element, '--je-line'), width: 0.5 }, ticks: { show: false }, size: 28 };
     const value = (_: uPlot, y: number | null) => (y === null ? '–' : figure(y));
     zoomed.current = false;
     const plot = new uPlot(
@@ -146,11 +148,15 @@ function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
       if (width !== plot.width) plot.setSize({ width, height: 190 });
     });
     watch.observe(element);
-    const repaint = () => plot.redraw(false); // another theme: its colours make a transition in the style sheet
-    element.addEventListener('transitionend', repaint);
+    let painted = colour(element, '--je-text');
+    const look = setInterval(() => {
+      const now = colour(element, '--je-text');
+      if (now !== painted) plot.redraw(); // another theme: a canvas does not follow it
+      painted = now;
+    }, THEME_MS);
     made.current = plot;
     return () => {
-      element.removeEventListener('transitionend', repaint);
+      clearInterval(look);
       watch.disconnect();
       plot.destroy();
     };
