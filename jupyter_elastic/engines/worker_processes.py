@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from jupyter_elastic.driver.hands import Hand, WorkerProcess
 from jupyter_elastic.platform import processes
+from jupyter_elastic.platform.lossless import open_lossless
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Parked, StackReport, Start, ToWorker
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import ElasticError, ProtocolError
@@ -160,7 +161,7 @@ class WorkerProcesses:
         member.process = process
         if member.doomed:
             process.send(member.doomed_by)
-        reader, member.writer = await asyncio.open_connection(sock=ours)
+        reader, member.writer = await open_lossless(ours)
         listening = self._spawn_task(self._listen(member, reader))
         code = await process.ended()
         await asyncio.wait([listening], timeout=LAST_MESSAGES_S)

@@ -34,6 +34,7 @@ from jupyter_elastic.platform import paths, reachability
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.loopback_peer import is_own
+from jupyter_elastic.platform.lossless import open_lossless
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.protocol import hand as messages
 from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, PIECE, TO_HAND, FromHand, ToHand
@@ -202,7 +203,7 @@ class Hand:
             self._say(messages.Started(channel, problem=str(problem)[:4000] or type(problem).__name__))
             return
         self._workers[channel] = process
-        reader, self._streams[channel] = await asyncio.open_connection(sock=ours)
+        reader, self._streams[channel] = await open_lossless(ours)
         self._say(messages.Started(channel))
         carrying = self._spawn(self._carry(channel, reader))
         code = await process.ended()
