@@ -21,6 +21,7 @@ import pytest
 
 from jupyter_elastic.protocol.framing import HEADER, VERSION
 from tests.live.engine.bench import TENSORFLOW, TORCH, needs
+from tests.support.marks import everything
 from tests.support.pool import Pool
 
 LISTENING = 0x10000
@@ -81,7 +82,7 @@ def post(address: tuple[str, int] | str, data: bytes) -> None:
     "source",
     [
         pytest.param(TORCH, id="torch", marks=needs("torch")),
-        pytest.param(TENSORFLOW, id="tensorflow", marks=needs("tensorflow")),
+        pytest.param(TENSORFLOW, id="tensorflow", marks=[needs("tensorflow"), everything]),
     ],
 )
 def test_no_socket_of_a_pool_runs_a_pickle(tmp_path: Path, source: str) -> None:

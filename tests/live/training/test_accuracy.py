@@ -15,10 +15,9 @@ import pytest
 from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine.bench import Bench
+from tests.support.marks import everything
 
-EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
-often = pytest.mark.skipif(not EVERYTHING, reason="JUPYTER_ELASTIC_TEST_EVERYTHING")
-SEEDS = (0, 1, 2) if EVERYTHING else (0,)
+SEEDS = (0, 1, 2) if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else (0,)
 EPOCHS = 10
 POINT = 0.01
 
@@ -124,7 +123,7 @@ def accuracy(engine, folder, source, names, story):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("engine", "framework", "source"),
-    [(Horovod, "torch", TORCH), (Torch, "torch", TORCH), pytest.param(Horovod, "keras", KERAS, marks=often)],
+    [(Horovod, "torch", TORCH), (Torch, "torch", TORCH), pytest.param(Horovod, "keras", KERAS, marks=everything)],
     ids=["torch", "torch.distributed", "keras"],
 )
 def test_an_elastic_run_is_as_accurate_as_a_static_one(warm_workers, tmp_path, digits, engine, framework, source, seed):

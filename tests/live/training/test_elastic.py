@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 
 import numpy as np
@@ -14,11 +13,9 @@ from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine.bench import Bench
 from tests.live.training import cells
+from tests.support.marks import everything
 
 EPOCHS, STEPS = 25, 100
-often = pytest.mark.skipif(
-    not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="JUPYTER_ELASTIC_TEST_EVERYTHING"
-)
 FRAMEWORKS = {
     "torch": cells.TORCH,
     "torch.distributed": cells.TORCH,
@@ -108,7 +105,7 @@ def run(story, bench):
         "torch.distributed",
         "torch.distributed wrapped",
         "keras",
-        pytest.param("legacy keras", marks=often),
+        pytest.param("legacy keras", marks=everything),
         "keras tape",
     ],
 )
@@ -140,7 +137,7 @@ def test_grow_and_shrink_leave_the_curve_as_it_is(framework, static, tmp_path):
         "torch.distributed wrapped",
         "keras",
         "keras tape",
-        pytest.param("legacy keras tape", marks=often),
+        pytest.param("legacy keras tape", marks=everything),
     ],
 )
 def test_micro_batches_on_two_workers_are_exact(framework, static, tmp_path):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -9,10 +8,7 @@ import pytest
 from jupyter_elastic.training import membership, session
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import PeerLost, SingleProcess, translated
-
-often = pytest.mark.skipif(
-    not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="JUPYTER_ELASTIC_TEST_EVERYTHING"
-)
+from tests.support.marks import everything
 
 
 class UnknownError(Exception):
@@ -69,7 +65,7 @@ def test_a_job_gives_the_group_of_its_engine(memory):
     assert context.group is None
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=often)])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=everything)])
 def test_what_another_launcher_started_has_horovods_group_and_a_cells_own_group_is_found(framework):
     pytest.importorskip(f"horovod.{framework}", reason=f"Horovod is built without {framework}, or not at all")
     code = (

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.support.marks import everything
+
 pytest.importorskip("horovod.tensorflow", reason="Horovod is built without TensorFlow, or not at all")
 
 CODE = """
@@ -50,5 +52,6 @@ def test_on_keras_3_horovods_optimizer_is_ours_and_what_it_can_not_do_is_refused
     assert "TF_USE_LEGACY_KERAS=1" in out
 
 
+@everything
 def test_legacy_keras_keeps_horovods_own_and_a_loaded_module_is_guarded_too():
     assert run(TF_USE_LEGACY_KERAS="1", BEFORE="1").count("its own True") == 5
