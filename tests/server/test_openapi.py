@@ -55,6 +55,8 @@ def asked(case: Any, server: Lab) -> tuple[int, bytes]:
     response = case.call(
         base_url=server.url.rstrip("/"), headers={"Authorization": f"token {server.token}"}, timeout=30
     )
+    said = server.log.read_text()[-4000:] if response.status_code == 500 else ""
+    assert response.status_code != 500, said
     case.validate_response(response, checks=CHECKS)
     return response.status_code, response.content
 
