@@ -260,13 +260,20 @@ class Functions(concurrent.futures.Executor):
             kwargs: The arguments by name.
             source: Python text that defines the function.
             retries: As for all of them, unless it is said.
+
+        Raises:
+            BadRequest: It names no function, or an argument is no JSON, or a whole number of more than 64 bits.
         """
         self._check()
         if not source and not _REFERENCE.fullmatch(function):
             raise BadRequest(f"{function[:100]!r} names no function: write module:function, or give its source")
         named = NamedCall(function=function, source=source, args=tuple(args), kwargs=dict(kwargs or {}))
         given = self.retries if retries is None else _checked(retries)
-        return self._add(CallKind.NAMED, b"", msgspec.msgpack.encode(named), given)
+        try:
+            body = msgspec.msgpack.encode(named)
+        except (TypeError, ValueError, OverflowError) as problem:
+            raise BadRequest(f"the arguments of {function[:100]!r} can't be sent: {problem}; send a string") from None
+        return self._add(CallKind.NAMED, b"", body, given)
 
     def flush(self) -> None:
         """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""

@@ -35,6 +35,7 @@ def test_functions_by_rest_end_at_no_worker(server: Lab, pool: Pool, tmp_path: P
     by_source = call(server, function="twice", source="def twice(*, x):\n    return [x, x]\n", kwargs={"x": "é"})
     fails = call(server, function="f", source="def f():\n    return 1 / 0\n")
     no_json = call(server, function="builtins:object")
+    large = call(server, function="builtins:pow", args=[2, 100])
     absent = call(server, function="no_such_module:f")
     job = int(by_name.split("/")[-2])
     assert result(server, pool, by_name) == {"state": "completed", "result": 5.0, "pickled": False, "error": None}
@@ -43,6 +44,7 @@ def test_functions_by_rest_end_at_no_worker(server: Lab, pool: Pool, tmp_path: P
     assert (failed["state"], failed["error"]["type"]) == ("failed", "ZeroDivisionError")
     assert "line 2, in f" in failed["error"]["traceback"]
     assert "is no JSON" in result(server, pool, no_json)["error"]["message"]
+    assert result(server, pool, large)["result"] == 2**100
     assert result(server, pool, absent)["error"]["type"] == "ModuleNotFoundError"
     pool.ended(job)
     pool.all_gone(pool.pids(job))
@@ -66,6 +68,8 @@ def test_what_is_refused(server: Lab, pool: Pool) -> None:
     assert server.refusal(API, "POST", {"function": "getpid"})[0] == 400
     assert server.refusal(API, "POST", {"function": "os:getpid", "pickle": "gASV"})[0] == 400
     assert server.refusal(API, "POST", {"function": "os:getpid", "retries": -1})[0] == 400
+    status, large = server.refusal(API, "POST", {"function": "math:sqrt", "args": [2**64]})
+    assert (status, "send a string" in large["message"]) == (400, True)
     assert server.refusal(f"{API}/999999999/0")[0] == 404
     cell = pool.submit("x = 1")
     pool.ended(cell)
