@@ -102,9 +102,7 @@ def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) ->
             said.append(f"host {host.name} has {len(answer.gpus)} GPUs, and Ray {len(host.devices)} there")
         else:
             added[host.name] = structs.replace(host, devices=answer.gpus[: len(host.devices)])
-            said.append(
-                f"{host.name}: {host.slots} slots, {len(answer.gpus)} GPUs, Python {answer.python}{_clock(answer)}"
-            )
+            said.append(_said(host.name, host.slots, answer))
     if not added:
         raise BadRequest("\n".join(said))
     if gone := old - {host.name for host in nodes}:
@@ -119,7 +117,11 @@ def _taken(host: HostAddress, hello: Hello, given: argparse.Namespace) -> tuple[
     """The host with as many slots as it is to have, and what is said of it."""
     slots = host.slots if given.number is not None else max(1, len(hello.gpus) or hello.cores)
     taken = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else ())
-    return taken, f"{host.name}: {slots} slots, {len(hello.gpus)} GPUs, Python {hello.python}{_clock(hello)}"
+    return taken, _said(host.name, slots, hello)
+
+
+def _said(name: str, slots: int, hello: Hello) -> str:
+    return f"{name}: {slots} slots, {len(hello.gpus)} GPUs, Python {hello.python}{_clock(hello)}"
 
 
 def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> str:

@@ -74,7 +74,7 @@ class LineMagics(Magics):
         if word == "session":
             return self._cells.follow(given.name, on=given.auto)
         ranks = ranks_from(given.ranks) if given.ranks else ()
-        names = [name for given_ in given.names for name in given_.split(",") if name]
+        names = [name for words in given.names for name in words.split(",") if name]
         return (self._cells.pull if word == "pull" else self._cells.push)(given.name, names, ranks)
 
     def _show_pool(self, arguments: list[str]) -> None:
