@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
@@ -129,16 +130,23 @@ def check_engines() -> Finding:
     """Which engines a job can name."""
     found: list[str] = []
     lacking: list[str] = []
-    for entry in sorted(importlib.metadata.entry_points(group="jupyter_elastic.engines"), key=lambda e: e.name):
-        probe = subprocess.run(
-            [sys.executable, "-c", f"from {entry.module} import {entry.attr} as e; print(e.missing())"],
-            capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S,
-        )  # fmt: skip
+    entries = sorted(importlib.metadata.entry_points(group="jupyter_elastic.engines"), key=lambda entry: entry.name)
+    programs = [f"from {entry.module} import {entry.attr} as e; print(e.missing())" for entry in entries]
+    with ThreadPoolExecutor() as threads:
+        probes = list(threads.map(_probe, programs))
+    for entry, probe in zip(entries, probes, strict=True):
         reason = probe.stdout.strip() if probe.returncode == 0 else (probe.stderr.strip().splitlines() or ["?"])[-1]
         (lacking if reason else found).append(f"{entry.name}: {reason}" if reason else entry.name)
     if not found:
         return Finding("engines", "error", "; ".join(lacking) or "none", "reinstall the package")
     return Finding("engines", "ok", ", ".join(found) + ("; not: " + "; ".join(lacking) if lacking else ""))
+
+
+def _probe(program: str) -> subprocess.CompletedProcess[str]:
+    """A program's end in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PROBE_TIMEOUT_S
+    )
 
 
 def check_default_engines() -> Finding:
@@ -207,16 +215,19 @@ def _engines() -> list[type[Engine]]:
 
 
 def examine(more: Sequence[Callable[[], Finding]] = ()) -> list[Finding]:
-    """Run every check, and `more`. A check that breaks is itself a finding."""
-    findings = []
-    for check in (*CHECKS, *more):
-        try:
-            findings.append(check())
-        except Exception as problem:
-            name = check.__name__.removeprefix("check_")
-            text = f"the check itself failed: {type(problem).__name__}: {problem}"
-            findings.append(Finding(name, "error", text, "please report this"))
-    return findings
+    """Run every check, and `more`; side by side, as most wait for an interpreter that imports a framework."""
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(_finding, (*CHECKS, *more)))
+
+
+def _finding(check: Callable[[], Finding]) -> Finding:
+    """What it found. A check that breaks is itself a finding."""
+    try:
+        return check()
+    except Exception as problem:
+        name = check.__name__.removeprefix("check_")
+        text = f"the check itself failed: {type(problem).__name__}: {problem}"
+        return Finding(name, "error", text, "please report this")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -225,8 +236,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="a list of {check, status, found, advice}")
     parser.add_argument("--hosts", action="store_true", help="visit the other hosts of your own pool too")
     options = parser.parse_args(argv)
-    findings = examine([engine.examine for engine in _engines() if hasattr(engine, "examine")])
-    findings += hosts.examine() if options.hosts else []
+    with Console(stderr=True).status("checking: importing frameworks takes some seconds"):  # on terminals only
+        findings = examine([engine.examine for engine in _engines() if hasattr(engine, "examine")])
+        findings += hosts.examine() if options.hosts else []
     (print_json if options.json else _show)(findings)
     return int(any(finding.status == "error" for finding in findings))
 

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jupyter_elastic.types.errors import ElasticError, EngineError
@@ -170,17 +171,21 @@ def install(wheel: Path) -> None:
 
 def check() -> list[str]:
     """Import what was built, in a fresh interpreter each. The list of frameworks that work; EngineError otherwise."""
-    works = []
-    for name in frameworks():
-        probe = subprocess.run(
-            [sys.executable, "-c", f"import horovod.{name}"], capture_output=True, text=True, check=False
-        )
+    names = list(frameworks())
+    with ThreadPoolExecutor() as threads:
+        probes = list(threads.map(_import, names))
+    for name, probe in zip(names, probes, strict=True):
         if probe.returncode:
             last = (probe.stderr.strip() or "no message").splitlines()[-1]
             msg = f"horovod.{name} does not load: {last}\nBuild it again: jupyter elastic build-horovod --force"
             raise EngineError(msg)
-        works.append(name)
-    return works
+    return names
+
+
+def _import(name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", f"import horovod.{name}"], capture_output=True, text=True, check=False
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
