@@ -9,6 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.support.marks import everything
+
 TORCH = """%%distribute --gpus 2 --engine horovod --out total
 import torch
 import horovod.torch as hvd
@@ -42,7 +44,7 @@ def execute(folder: Path, *cells: str) -> tuple[int, str, list[str]]:
     return done.returncode, done.stdout + done.stderr, texts
 
 
-@pytest.mark.parametrize("cell", [TORCH, TENSORFLOW], ids=["torch", "tensorflow"])
+@pytest.mark.parametrize("cell", [TORCH, pytest.param(TENSORFLOW, marks=everything)], ids=["torch", "tensorflow"])
 def test_an_all_reduce_over_a_captured_name(pool: Path, tmp_path: Path, cell: str) -> None:
     code, said, texts = execute(tmp_path, "%load_ext jupyter_elastic\nx = 20.5", cell, "print('total is', total)")
     assert code == 0, said
