@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from jupyter_elastic.jobfiles.usage import FRESH_S, ResourceUsage
+from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
 from jupyter_elastic.types import (
     ENDED,
     Event,
@@ -104,6 +106,8 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     metrics: list[Series]
     use: ResourceUsage | None
     """What its workers use of the machine just now; None while nobody can tell."""
+    usage: list[Series]
+    """The same over time, by worker or GPU: a point's x are seconds since the job was submitted."""
     attempt: int
     preemptions: int
     submitted_at: float
@@ -129,7 +133,8 @@ class JobModel:
         self.forecast: tuple[float, float] | None = None
         """From when to when it is likely to start, seconds since the epoch, from whoever asks the what-if."""
         self.use: ResourceUsage | None = None
-        """What the workers use of the machine, from whoever reads the job's folder."""
+        """What the workers use of the machine, from whoever reads the job's folder; likewise the next."""
+        self.usage = UsageHistory()
         self.reason = ""
         self.submitted_at = 0.0
         self.started_at: float | None = None
@@ -237,6 +242,7 @@ class JobModel:
             samples_per_s=progress.samples_per_s,
             metrics=[curve.series(name, self.submitted_at) for name, curve in self._curves.items()],
             use=self.use if self.slots and self.use is not None and now - self.use.at < FRESH_S else None,
+            usage=_curves(self.usage.points, self.submitted_at),
             attempt=self.attempt,
             preemptions=self.preemptions,
             submitted_at=self.submitted_at,
@@ -401,6 +407,23 @@ def _extremes(points: list[_Point]) -> list[_Point]:
     values = [point.y for point in points]
     least, greatest = values.index(min(values)), len(values) - 1 - values[::-1].index(max(values))
     return [points[at] for at in sorted({least, greatest})]
+
+
+def _curves(points: Sequence[UsagePoint], begin: float) -> list[Series]:
+    """A curve for each worker's cores and memory, and each GPU; none of less than two points."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        x = round(point.at - begin, 1)
+        for quantity, values in (("cores busy", point.cores), ("memory in GB", [m / 1e9 for m in point.memory])):
+            for number, value in enumerate(values, 1):
+                found.setdefault(f"{quantity}: worker {number}", []).append((x, round(value, 3)))
+        for slot, busy in point.gpus.items():
+            found.setdefault(f"% busy: GPU {slot}", []).append((x, round(100 * busy, 1)))
+    return [
+        Series(name=name, points=curve, last=f"{curve[-1][1]:.3g}")
+        for name, curve in sorted(found.items())
+        if len(curve) > 1
+    ]
 
 
 def human_time(seconds: float) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from jupyter_elastic.client import AsyncClient, services
 from jupyter_elastic.client.job_model import JobModel, JobScreen
 from jupyter_elastic.client.requests import expect
-from jupyter_elastic.jobfiles import usage
+from jupyter_elastic.jobfiles import usage, usage_history
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId, JobInfo, SlotInfo
 from jupyter_elastic.types.errors import ElasticError
@@ -64,6 +64,8 @@ class FollowedJob:
         self.looked_at = clock()
         self.task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._usage_changed = 0
+        """When the file was written of which the model knows, in nanoseconds; 0: none was there."""
 
     @property
     def settled(self) -> bool:
@@ -73,6 +75,9 @@ class FollowedJob:
     def screen(self) -> JobScreen:
         """What to show now."""
         self.model.use = usage.read(self.folder)
+        changed = _changed(self.folder / usage_history.NAME)
+        if changed != self._usage_changed:
+            self.model.usage, self._usage_changed = usage_history.read(self.folder), changed
         return self.model.screen(time.time())
 
     def read_files(self) -> bool:
@@ -388,6 +393,14 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
         async with asyncio.timeout(seconds):
             return await event.wait()
     return False
+
+
+def _changed(path: Path) -> int:
+    """When a file was last written, in nanoseconds; 0 for one that is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _empty_before(model: PoolModel) -> PoolModel:

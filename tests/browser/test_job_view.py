@@ -64,6 +64,13 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -
     assert {row[0] for row in found} == {'"loss"', '"val_loss"'}
     assert all(0 < float(row[4]) <= 2 for row in found)  # means of the two ranks, which are not always at one step
     expect(view.get_by_role("list", name="in use now")).to_contain_text("2 workers")
+    usage = view.locator(".je-usage")  # there once two measurements are
+    usage.locator("summary").click()
+    expect(usage.locator(".je-curve")).to_have_count(2)
+    expect(usage.locator(".je-curve").first).to_contain_text("cores busy: worker 2")
+    usage.locator(".je-curve").last.scroll_into_view_if_needed()
+    book.picture("job-resource-use")
+    usage.locator("summary").click()
     book.pictures("job-running")
     (tmp_path / "40").touch()
     expect(view.locator(".je-state")).to_contain_text("completed")

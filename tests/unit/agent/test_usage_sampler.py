@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import time
@@ -17,7 +18,8 @@ import pytest
 
 from jupyter_elastic.driver import usage_sampler
 from jupyter_elastic.driver.usage_sampler import UsageSampler
-from jupyter_elastic.jobfiles import usage
+from jupyter_elastic.jobfiles import usage, usage_history
+from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
 from jupyter_elastic.platform import processes
 
 SPINS = """
@@ -85,6 +87,37 @@ def test_the_file_comes_while_it_runs_and_goes_with_it(tmp_path: Path, monkeypat
 
     assert asyncio.run(go()).workers == 1
     assert usage.read(tmp_path) is None
+
+
+def test_the_history_outlives_the_attempt_and_the_next_one_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_sampler, "EVERY_S", 0.02)
+
+    async def attempt(least: int) -> UsageHistory:
+        task = asyncio.create_task(UsageSampler(tmp_path, lambda: [processes.this_process()], dict).run())
+        while len((found := usage_history.read(tmp_path)).points) < least:  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return found
+
+    first = asyncio.run(attempt(2)).points
+    second = asyncio.run(attempt(len(first) + 3)).points
+    assert second[: len(first)] == first
+    assert all(len(point.cores) == 1 and point.memory[0] > 1_000_000 for point in second)
+
+
+def test_a_long_history_keeps_its_first_and_its_latest_points() -> None:
+    history = UsageHistory()
+    for number in range(10_000):
+        history = history.with_point(UsagePoint(at=2.0 * number, cores=[1.0], memory=[7], gpus={}))
+    times = [point.at for point in history.points]
+    assert times[0] == 0.0
+    assert times[-1] >= 19_998.0 - history.every_s
+    assert usage_history.MOST / 2 - 1 <= len(times) <= usage_history.MOST
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert max(gaps) < 3 * min(gaps)
 
 
 def test_a_damaged_file_is_nothing(tmp_path: Path) -> None:

@@ -155,6 +155,8 @@ export interface JobScreen {
   samples_per_s: number | null;
   metrics: Series[];
   use: ResourceUsage | null;
+  /** Over time; x of a point are seconds. Notebooks that were saved by an earlier version have none. */
+  usage?: Series[];
   attempt: number;
   preemptions: number;
   submitted_at: number;

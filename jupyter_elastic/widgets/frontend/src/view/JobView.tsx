@@ -5,7 +5,7 @@ import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
 import { readSlots } from '../slots';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
-import { Band, changeOfSize, Plots } from './plots';
+import { Band, changeOfSize, Plots, UsagePlots } from './plots';
 
 export interface JobActions {
   /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
@@ -52,7 +52,7 @@ function Figures({ screen }: { screen: JobScreen }) {
   if (screen.step !== null) figures.push(`step ${screen.step}`);
   if (screen.samples_per_s !== null) figures.push(`${figure(screen.samples_per_s)} samples/s`);
   if (screen.ended_at !== null && screen.started_at !== null) figures.push(`took ${duration(screen.ended_at - screen.started_at)}`);
-  else if (screen.eta_s !== null) figures.push(`about ${duration(screen.eta_s)} left`);
+  else if (screen.eta_s !== null && screen.eta_s >= 1) figures.push(`about ${duration(screen.eta_s)} left`);
   return figures.length ? (
     <div class="je-figures">
       {figures.map(text => (
@@ -350,6 +350,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
       {screen.use && <Use use={screen.use} slots={screen.slots.length} />}
       <Sizes screen={screen} />
       {screen.metrics.length > 0 && <Plots screen={screen} />}
+      <UsagePlots screen={screen} />
       <Ranks outputs={page.outputs} actions={actions} />
     </div>
   );

@@ -17,6 +17,7 @@ const LABELS: Record<Axis, string> = { step: 'step', epoch: 'epoch', time: 'seco
 const PART = '(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)';
 const BEFORE = new RegExp(`^${PART}[_/. -]+`, 'i');
 const BEHIND = new RegExp(`[_/. -]+${PART}$`, 'i');
+const OVER_TIME: Shown = { axis: 'time', log: false, smoothing: 0 };
 /** As many colours and dashes are told apart; more metrics of one kind go into a further plot. */
 const TOGETHER = 4;
 /** How often a plot looks whether the theme is another. */
@@ -104,6 +105,12 @@ function marks(plot: uPlot, group: Series[], axis: Axis, screen: JobScreen): voi
   ctx.restore();
 }
 
+/** Of a log scale's lines those at powers of ten, where there are two of them. */
+function decades(_: uPlot, splits: number[]): (number | null)[] {
+  const powers = splits.map(split => (Number.isInteger(Math.round(Math.log10(split) * 1e6) / 1e6) ? split : null));
+  return powers.filter(power => power !== null).length > 1 ? powers : splits;
+}
+
 function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
   const { group, shown } = props;
   const box = useRef<HTMLDivElement>(null);
@@ -125,7 +132,7 @@ function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen }) {
         scales: { x: { time: false }, y: { distr: shown.log ? 3 : 1 } },
         axes: [
           { ...axis, label: LABELS[shown.axis], labelSize: 18, values: (_, ticks) => ticks.map(tick => (Number.isInteger(tick) ? tick.toLocaleString('en-US') : figure(tick))) },
-          { ...axis, size: 62, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }
+          { ...axis, grid: { ...axis.grid, filter: shown.log ? decades : (_: uPlot, splits: number[]) => splits }, size: 62, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }
         ],
         series: [
           { label: shown.axis, value },
@@ -248,6 +255,31 @@ export function Plots({ screen }: { screen: JobScreen }) {
         </figure>
       ))}
     </div>
+  );
+}
+
+/** What the workers and GPUs used over time; drawn when somebody opens it. */
+export function UsagePlots({ screen }: { screen: JobScreen }) {
+  const [open, setOpen] = useState(false);
+  const usage = screen.usage ?? [];
+  if (!usage.length) return null;
+  const timed = usage.map(series => ({ ...series, times: series.points.map(point => point[0]) }));
+  const quantities = [...new Set(timed.map(series => series.name.split(':')[0]))];
+  const plots = quantities.flatMap(quantity => {
+    const all = timed.filter(series => series.name.startsWith(`${quantity}:`));
+    return Array.from({ length: Math.ceil(all.length / TOGETHER) }, (_, part) => all.slice(part * TOGETHER, (part + 1) * TOGETHER));
+  });
+  return (
+    <details class="je-usage" onToggle={event => setOpen(event.currentTarget.open)}>
+      <summary>Resource use over time</summary>
+      {open && (
+        <div class="je-plots" role="group" aria-label="resource use over time">
+          {plots.map(group => (
+            <Plot key={group[0].name} group={group} shown={OVER_TIME} screen={screen} />
+          ))}
+        </div>
+      )}
+    </details>
   );
 }
 
