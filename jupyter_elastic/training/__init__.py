@@ -32,7 +32,7 @@ from jupyter_elastic.training import data as _data
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context as _context
 from jupyter_elastic.training.group import Array, Group
-from jupyter_elastic.training.learning_rate import scaled_rate
+from jupyter_elastic.training.learning_rate import noise_scale, scaled_rate
 from jupyter_elastic.training.local_shards import LocalShard as _LocalShard
 from jupyter_elastic.training.membership import collective as _collective
 from jupyter_elastic.training.membership import formed as _formed
@@ -52,6 +52,7 @@ __all__ = [
     "batches",
     "boundary",
     "commit",
+    "noise_scale",
     "prepare",
     "rank",
     "report",

@@ -8,6 +8,9 @@ the rate times the gain, by which a step on the larger batch goes farther at the
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from jupyter_elastic.types.errors import BadRequest
 
@@ -60,6 +63,39 @@ def scaled_rate(
         )
     before = rate * gain(base_batch if previous_batch is None else previous_batch, base_batch, rule, noise_scale)
     return before + (target - before) * min(1.0, (steps + 1) / warmup_steps)
+
+
+def noise_scale(gradients: Any, samples: int = 1) -> float:
+    """The gradient noise scale, for the rule `adascale`: the batch, in samples, at which noise and signal are equal.
+
+    With PyTorch, `torch.func.vmap(torch.func.grad(...))` gives the gradient of each sample; a loop over small batches
+    does as well. Some hundred rows are enough, of one worker: all have the same model.
+
+    Args:
+        gradients: What can be made a NumPy array of shape (rows, parameters): each row a gradient of the mean loss
+            over other samples, at the same weights, all parameters one after the other.
+        samples: Samples of each row.
+
+    Returns:
+        The trace of the covariance of the samples' gradients over the squared norm of their mean, both without bias
+        (McCandlish et al., An Empirical Model of Large-Batch Training, 2018, appendix A.1); infinite where no signal
+        can be told from the noise.
+
+    Raises:
+        BadRequest: Fewer than two rows, another shape, or values that are not finite.
+    """
+    rows = np.asarray(gradients, dtype=np.float64)
+    if rows.ndim != 2 or len(rows) < 2 or not np.isfinite(rows).all():
+        raise BadRequest(
+            "training.noise_scale takes at least two gradients, as an array of finite numbers with a row for each, "
+            f"not of shape {rows.shape}."
+        )
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise BadRequest(f"samples must be a whole number, at least 1, not {samples!r}.")
+    mean = rows.mean(axis=0)
+    noise = float(((rows - mean) ** 2).sum() / (len(rows) - 1))
+    signal = float(mean @ mean) - noise / len(rows)
+    return noise * samples / signal if signal > 0 else math.inf
 
 
 def gain(batch: int, base_batch: int, rule: str = "linear", noise_scale: float | None = None) -> float:

@@ -319,18 +319,28 @@ def test_a_pytorch_that_is_too_old_is_refused_in_words(monkeypatch: pytest.Monke
 
 
 GROWS = """
-import torch
+import numpy as np, torch
 from jupyter_elastic import training
 
 torch.manual_seed(SEED)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-state = training.State(model=model, optimizer=optimizer, sized=-1, batch=32, before=32, changed=0)
+state = training.State(model=model, optimizer=optimizer, sized=-1, batch=32, before=32, changed=0,
+                       gained=0.0, noise=0.0)
 began = []
+
+def measured_noise():
+    def loss(weights, x, y):
+        return torch.nn.functional.cross_entropy(torch.func.functional_call(model, weights, (x[None],)), y[None])
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    some = np.random.default_rng(state.step).permutation(len(x_train))[:256]
+    of_each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+    found = of_each(weights, torch.from_numpy(x_train[some]), torch.from_numpy(y_train[some]))
+    return training.noise_scale(torch.cat([rows.flatten(1) for rows in found.values()], 1))
 
 @training.run
 def train(state):
-    for state.epoch in state.epochs(20):
+    for state.epoch in state.epochs(20 if HOW != "adascale" else 40):
         while state.epoch == 4 and training.size() < 4:
             note(event="alone")
             time.sleep(0.05)
@@ -347,12 +357,20 @@ def train(state):
             if HOW == "scaled":
                 rate = training.scaled_rate(0.1, batch=state.batch, base_batch=32, warmup_steps=20,
                                             steps=state.step - state.changed, previous_batch=state.before)
+            elif HOW == "adascale" and state.batch > 32:
+                if (state.step - state.changed) % 10 == 0:
+                    state.noise = measured_noise()
+                rate = training.scaled_rate(0.1, batch=state.batch, base_batch=32, rule="adascale",
+                                            noise_scale=state.noise)
+            state.gained += rate / 0.1  # steps of the small batch that this one is worth
             for group in optimizer.param_groups:
                 group["lr"] = rate
             loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if HOW == "adascale" and state.gained >= 900:
+                return
         state.commit()
 
 train(state)
@@ -368,7 +386,7 @@ steps = state.step
 @pytest.mark.skipif(not EVERYTHING, reason="minutes; set JUPYTER_ELASTIC_TEST_EVERYTHING")
 @asynchronous
 async def test_a_batch_that_grows_with_the_workers_loses_less_with_a_scaled_rate(tmp_path: Path) -> None:
-    """The digits, one worker and then four: the batch stays, grows, or grows with the learning rate."""
+    """The digits, one worker and then four: the batch stays, grows, or grows with the learning rate, by two rules."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -376,7 +394,7 @@ async def test_a_batch_that_grows_with_the_workers_loses_less_with_a_scaled_rate
     split = train_test_split((digits.data / 16).astype("float32"), digits.target, test_size=0.2, random_state=0)
     names = dict(zip(("x_train", "x_test", "y_train", "y_test"), split, strict=True))
     found: dict[str, list[Any]] = {}
-    for how in ("constant", "grows", "scaled"):
+    for how in ("constant", "grows", "scaled", "adascale"):
         for seed in range(3):
             out = ("loss", "accuracy", "steps", "seconds")
             folder = tmp_path / f"{how}-{seed}"
@@ -393,3 +411,5 @@ async def test_a_batch_that_grows_with_the_workers_loses_less_with_a_scaled_rate
     loss = {how: mean["loss"] for how, mean in means.items()}
     assert loss["scaled"] - loss["constant"] < 0.5 * (loss["grows"] - loss["constant"])
     assert means["scaled"]["accuracy"] >= means["constant"]["accuracy"] - 0.03
+    assert means["adascale"]["steps"] < 0.6 * means["constant"]["steps"]
+    assert means["adascale"]["accuracy"] >= means["constant"]["accuracy"] - 0.01

@@ -68,3 +68,26 @@ def test_what_is_no_size_rate_or_rule_is_refused(words: dict[str, Any], message:
     given = {"rate": 0.1, "batch": 128, "base_batch": 64, **words}
     with pytest.raises(BadRequest, match=message):
         training.scaled_rate(given.pop("rate"), **given)
+
+
+@pytest.mark.parametrize("samples", [1, 8])
+def test_the_noise_scale_of_known_gradients(samples: int) -> None:
+    chance = np.random.default_rng(samples)
+    mean, deviation = np.array([1.0, -2.0, 0.0]), np.array([3.0, 1.0, 2.0])
+    single = chance.normal(mean, deviation, size=(40_000 * samples, 3))
+    rows = single.reshape(-1, samples, 3).mean(1)
+    assert training.noise_scale(rows, samples) == pytest.approx((deviation @ deviation) / (mean @ mean), rel=0.1)
+
+
+def test_gradients_without_signal_have_an_infinite_noise_scale() -> None:
+    assert math.isinf(training.noise_scale([[1.0, 2.0], [-1.0, -2.0]]))
+    assert training.noise_scale([[1.0, 2.0], [1.0, 2.0]]) == 0.0
+    assert training.scaled_rate(0.1, batch=128, base_batch=32, rule="adascale", noise_scale=math.inf) == 0.4
+
+
+@pytest.mark.parametrize(
+    ("gradients", "samples"), [([1.0, 2.0], 1), ([[1.0]], 1), ([[1.0], [math.nan]], 1), ([[1.0], [2.0]], 0)]
+)
+def test_what_is_no_gradients_is_refused(gradients: Any, samples: int) -> None:
+    with pytest.raises(BadRequest, match=r"two gradients|samples must be"):
+        training.noise_scale(gradients, samples)
