@@ -1,4 +1,4 @@
-"""The commands about sessions: list them, end one. They are this user's own, and no daemon is asked.
+"""The commands about sessions: list them, end one. They are this user's own; the daemon only says which keep slots.
 
 Those that bring values or cells into one belong to a notebook: `%elastic` hands them to the magics.
 """
@@ -18,7 +18,8 @@ from rich.filesize import decimal as human
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
-from jupyter_elastic.types.errors import BadRequest, NotFound
+from jupyter_elastic.types import JobInfo
+from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -34,9 +35,13 @@ class Row(Struct, frozen=True, kw_only=True):
     """Since its last cell; None while one runs."""
     ended: str
     """Why its workers are gone; empty while they live."""
+    held: int
+    """Slots that are kept for its next cell, unless somebody waits for slots."""
+    held_s: float
+    """For so long."""
 
 
-def _row(folder: SessionFolder, session: Session, now: float) -> Row:
+def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | None) -> Row:
     members = folder.members(session)
     idle = [member.idle_since for member in members]
     ended = folder.ended()
@@ -49,7 +54,16 @@ def _row(folder: SessionFolder, session: Session, now: float) -> Row:
         memory=sum(map(_memory, members)),
         idle_s=now - max(idle) if idle and all(idle) else None,
         ended=ended.why if ended is not None else why,
+        held=hold.held if hold is not None else 0,
+        held_s=max((hold.held_until or 0.0) - now, 0.0) if hold is not None else 0.0,
     )
+
+
+def _holds(connect: Connect) -> dict[str, JobInfo]:
+    """By session, the ended cell for which it keeps slots; none where no daemon answers."""
+    with contextlib.suppress(ElasticError):
+        return {info.spec.session: info for info in connect().jobs(all=True) if info.held and not info.private}
+    return {}
 
 
 def _memory(member: Member) -> int:
@@ -58,12 +72,14 @@ def _memory(member: Member) -> int:
     return 0
 
 
-def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> None:  # noqa: ARG001
-    rows = [
-        _row(folder, session, time.time())
+def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    found = [
+        (folder, session)
         for folder in sessions.listed()
         if (session := folder.read()) is not None and not folder.over(session)
     ]
+    holds = _holds(connect) if found else {}
+    rows = [_row(folder, session, time.time(), holds.get(folder.name)) for folder, session in found]
     if given.json:
         print_json(rows)
         return
@@ -72,7 +88,8 @@ def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> 
         return
     shown = table("NAME", "WORKERS", "ENGINE", "MEMORY", "STATE")
     for row in rows:
-        state = "a cell runs" if row.idle_s is None else f"idle for {row.idle_s:.0f} s, no slots held"
+        kept = f"{row.held} slots kept for {row.held_s:.0f} s more" if row.held_s else "no slots held"
+        state = "a cell runs" if row.idle_s is None else f"idle for {row.idle_s:.0f} s, {kept}"
         shown.add_row(
             row.name, str(row.workers), row.engine, human(row.memory), f"lost: {row.ended}" if row.ended else state
         )

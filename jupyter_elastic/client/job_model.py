@@ -19,6 +19,7 @@ from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
 from jupyter_elastic.types import (
     ENDED,
     Event,
+    HoldEnded,
     HostsChanged,
     JobEnded,
     JobId,
@@ -146,6 +147,9 @@ class JobModel:
         self.progress: Progress | None = None
         self.elastic: bool | None = None
         """Whether the cell has come to an elastic loop; until then its size stays."""
+        self.held = 0
+        """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
+        self.held_until: float | None = None
         self._also_used: dict[SlotId, str] = {}
         """By slot of the pool, who uses it without a lease."""
         self._wanted = 0
@@ -165,6 +169,7 @@ class JobModel:
         self.reason, self.attempt, self.preemptions = info.reason, info.attempt, info.preemptions
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
         self.slots, self.progress, self.elastic = info.slots, info.progress, info.elastic
+        self.held, self.held_until = info.held, info.held_until
         self._wanted = len(info.slots)
 
     def explain(self, text: str, until: str) -> bool:
@@ -212,6 +217,10 @@ class JobModel:
             case JobEnded():
                 self.phase, self.reason, self.ended_at, self.slots = data.outcome, data.reason, event.at, ()
                 self._size(event.at, 0, data.outcome)
+                if data.held and self.spec is not None:
+                    self.held, self.held_until = data.held, event.at + self.spec.hold_s
+            case HoldEnded():
+                self.held, self.held_until = 0, None
             case _:
                 pass
 
@@ -260,6 +269,13 @@ class JobModel:
     def fraction(self) -> float | None:
         """Done of the training, 0 to 1; None where the job does not say how much there is."""
         return 1.0 if self.phase == "completed" else fraction_done(self.progress)
+
+    def hold(self, now: float) -> str:
+        """What its session keeps after its end, in words; empty when nothing. True for a moment: for live views."""
+        left_s = (self.held_until or 0.0) - now
+        if left_s <= 0:
+            return ""
+        return f"its session keeps {self._count(self.held)} for {math.ceil(left_s)} s more, unless somebody waits"
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

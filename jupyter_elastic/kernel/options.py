@@ -24,7 +24,7 @@ from msgspec import field
 
 from jupyter_elastic.client.job import slot_range
 from jupyter_elastic.jobfiles.sessions import NAME
-from jupyter_elastic.types import BALANCE, BALANCES, LOGICAL_WORKERS, JobRequest
+from jupyter_elastic.types import BALANCE, BALANCES, LOGICAL_WORKERS, MAX_HOLD_S, JobRequest
 from jupyter_elastic.types.errors import BadRequest
 
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s?)?")
@@ -34,7 +34,7 @@ MOST_SIZES = 1_000
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
 _OF_NOTEBOOKS = {
     "capture": None, "out": None, "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
-    "outlive": False, "idle_s": None, "ranks": (),
+    "outlive": False, "idle_s": None, "ranks": (), "hold_s": 0.0,
 }  # fmt: skip
 """Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
@@ -97,6 +97,12 @@ def _seconds(text: str) -> float:
             seconds = 60 * seconds + int(part)
     if seconds <= 0:
         raise ArgumentTypeError(f"{text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
+    return seconds
+
+
+def _hold(text: str) -> float:
+    if (seconds := _seconds(text)) > MAX_HOLD_S:
+        raise ArgumentTypeError(f"{text}: slots in which nothing runs are kept for 10m at most")
     return seconds
 
 
@@ -229,6 +235,10 @@ def servers_from(text: str) -> tuple[int, int]:
     "--idle", dest="idle_s", type=_seconds, metavar="TIME",
     help="A new session's workers end when no cell comes for so long. Default: 1h.",
 )  # fmt: skip
+@argument(
+    "--hold", dest="hold_s", type=_hold, default=0.0, metavar="TIME",
+    help="Keep the session's slots so long after the cell, unless somebody waits for slots: 30s, at most 10m.",
+)  # fmt: skip
 @argument("--dry-run", action="store_true", help="Show what would be shipped and asked for; queue nothing.")
 def distribute_line(line: str) -> None:
     """Run this cell on leased slots of the shared pool.
@@ -351,7 +361,8 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
 
 def _check_session(given: argparse.Namespace, low: int, high: int) -> None:
     if not given.session:
-        about = {"--rank": given.ranks, "--respawn": given.respawn, "--outlive": given.outlive, "--idle": given.idle_s}
+        about = {"--rank": given.ranks, "--respawn": given.respawn, "--outlive": given.outlive, "--idle": given.idle_s,
+                 "--hold": given.hold_s}  # fmt: skip
         for option, value in about.items():
             if value:
                 raise BadRequest(f"{option} is about a session: name it with --session, or leave {option} out")

@@ -161,6 +161,16 @@ class JobEnded(EventData, frozen=True, kw_only=True):
     job: JobId
     outcome: Literal["completed", "failed", "cancelled"]
     reason: Text = ""
+    held: Count = 0
+    """So many slots its session keeps for its next cell, for the time that the job has asked for."""
+
+
+class HoldEnded(EventData, frozen=True, kw_only=True):
+    """The slots that the session of an ended job has kept are anybody's."""
+
+    job: JobId
+    reason: Text = ""
+    """Who waits for slots; empty when the time was over."""
 
 
 class JobsForgotten(EventData, frozen=True, kw_only=True):
@@ -287,6 +297,7 @@ AnyEventData: TypeAlias = (
     | JobRequeued
     | JobResized
     | JobEnded
+    | HoldEnded
     | JobsForgotten
     | HostsChanged
     | DrainsChanged

@@ -27,6 +27,9 @@ class JobInfo(Record, frozen=True, kw_only=True):
     restarts: int = 0
     elastic: bool | None = None
     """Whether its cell has come to an elastic loop; until then its size stays."""
+    held: int = 0
+    """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
+    held_until: float | None = None
 
     @property
     def private(self) -> bool:

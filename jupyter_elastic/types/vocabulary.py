@@ -122,6 +122,10 @@ class Size(Record, frozen=True, gc=False):
         return self.workers + self.servers
 
 
+MAX_HOLD_S = 600.0
+"""No session keeps slots longer in which nothing runs."""
+
+
 class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     """How many slots a person asked for, and on what terms."""
 
@@ -140,6 +144,8 @@ class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     """Running time after which the job is stopped as failed (Slurm's `--time`)."""
     estimate_s: float | None = None
     """The owner's guess of the running time at `min_slots`, for backfill."""
+    hold_s: Annotated[float, Meta(ge=0, le=MAX_HOLD_S)] = 0.0
+    """So long after the end of a session's cell its slots are kept for the next one, unless somebody waits."""
 
     @property
     def slot_numbers(self) -> str:

@@ -302,7 +302,7 @@ class PoolFollower:
         )
 
     async def _follow_job(self, job: FollowedJob) -> None:
-        """Fold the job's events until its end; a daemon that goes is waited for."""
+        """Fold the job's events until its end, and that of its session's hold; a daemon that goes is waited for."""
         while not job.model.ended or job.model.seq == 0:
             try:
                 await self._fold_job(job)
@@ -329,7 +329,7 @@ class PoolFollower:
                 if model.spec is not None:
                     job.model = model  # the events from the first on go before the short description
                 self._job_changed(job, at_once=model.ended or model.slots != before)
-                if model.ended:
+                if model.ended and not model.held:
                     return
 
     def _job_changed(self, job: FollowedJob, *, at_once: bool = False) -> None:

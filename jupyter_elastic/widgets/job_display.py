@@ -114,13 +114,14 @@ class JobDisplay:
         if self.surface != "terminal":
             self._draw_static()
 
-    def page(self, outputs: Output | None = None) -> JobPage:
+    def page(self, outputs: Output | None = None, *, live: bool = True) -> JobPage:
         """What front ends draw, with these outputs or what was read last. A cell that waits shows a failure itself."""
-        return job_page(self.followed, updater().follower.notice, outputs=outputs, failure_apart=self._waits)
+        notice = updater().follower.notice
+        return job_page(self.followed, notice, outputs=outputs, failure_apart=self._waits, live=live)
 
     def bundle(self) -> dict[str, Any]:
         """The static forms, richest first: our own type is drawn by our JupyterLab extension, live without a kernel."""
-        page, ended = self.page(), self.followed.model.ended
+        page, ended = self.page(live=False), self.followed.model.ended
         return {
             MIME: {
                 "job": self.job.id,

@@ -34,12 +34,20 @@ class KeptPage(Struct, frozen=True, kw_only=True):
     """By MIME type."""
 
 
-def job_page(job: FollowedJob, notice: str, *, outputs: Output | None = None, failure_apart: bool = False) -> JobPage:
-    """The page now. `outputs`: what was last read of them; `failure_apart`: the traceback is shown elsewhere."""
+def job_page(
+    job: FollowedJob, notice: str, *, outputs: Output | None = None, failure_apart: bool = False, live: bool = True
+) -> JobPage:
+    """The page now. `outputs`: what was last read of them; `failure_apart`: the traceback is shown elsewhere.
+
+    `live`: it is drawn anew as time goes on, so that it can count down.
+    """
     found = failure_of(job)
     text = "" if found is None else found.text
+    screen = job.screen()
+    if live and (hold := job.model.hold(screen.now)):
+        screen = msgspec.structs.replace(screen, detail="; ".join(filter(None, (screen.detail, hold))))
     return JobPage(
-        screen=job.screen(),
+        screen=screen,
         outputs=without(outputs or job.outputs.snapshot(), text),
         traceback="" if failure_apart else text,
         notice=job.problem or notice,
@@ -47,15 +55,15 @@ def job_page(job: FollowedJob, notice: str, *, outputs: Output | None = None, fa
     )
 
 
-def page_now(job: FollowedJob, notice: str, *, rank: int | None = None) -> JobPage:
+def page_now(job: FollowedJob, notice: str, *, rank: int | None = None, live: bool = True) -> JobPage:
     """The page, with what the ranks have printed by now; where a `rank` is given, with that one's lines alone."""
     job.read_files()
-    return job_page(job, notice, outputs=job.outputs.snapshot(only=rank))
+    return job_page(job, notice, outputs=job.outputs.snapshot(only=rank), live=live)
 
 
 def kept_page(job: FollowedJob) -> KeptPage:
     """The page now, as a file keeps it."""
-    page = msgspec.structs.replace(page_now(job, ""), notice="")
+    page = msgspec.structs.replace(page_now(job, "", live=False), notice="")
     return KeptPage(page=page, forms=forms(job, page))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -69,6 +70,7 @@ class Updater:
             finally:
                 self._drawn.remove(followed)
                 ended.set()
+            await draw_hold(followed, sink)
 
         followed = self.begin(follow()).result()
         self.begin(draw())
@@ -120,6 +122,14 @@ async def draw_job(job: FollowedJob, sink: JobSink) -> None:
                 sink(output)
         if not last:
             await _until_next(job, now() - began)
+
+
+async def draw_hold(job: FollowedJob, sink: JobSink) -> None:
+    """Let a sink count down while the session of a job that has ended keeps slots."""
+    while job.model.held and time.time() < (job.model.held_until or 0.0):
+        await job.wait_for_news(TICK_S)
+        with contextlib.suppress(Exception):  # a closed view
+            sink(None)
 
 
 async def _until_next(job: FollowedJob, age_s: float) -> None:

@@ -181,6 +181,8 @@ class World:
             interactive=r.random() < 0.2,
             max_time_s=r.choice((None, None, None, 60.0, 60.0, 60.0, float("nan"))),
             estimate_s=r.choice((None, 30.0)),
+            session=r.choice(("", "", "", "work")),
+            hold_s=r.choice((0.0, 30.0)),
         )
         if not self.refused(Submit, by=r.choice(OWNERS), spec=spec) and r.random() < 0.3:
             event = next(event for event in reversed(self.events) if isinstance(event.data, JobSubmitted))

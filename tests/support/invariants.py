@@ -26,6 +26,8 @@ def check(state: State) -> None:
         _that(job.phase in ENDED, f"job {job.job} is kept with the ended ones but {job.phase}")
         _that(not job.slots and not job.draining, f"job {job.job} has ended and still holds slots")
         _that(job.ended_at is not None, f"job {job.job} has ended but not when")
+    kept = {job.job for job in state.ended.values() if job.held}
+    _that(state.held == kept, f"{sorted(kept)} keep slots, not {sorted(state.held)}")
     _check_slots(state)
 
 

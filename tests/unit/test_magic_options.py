@@ -178,8 +178,9 @@ def test_what_a_script_line_cannot_say(words: list[str], said: str, capsys: pyte
 
 
 def test_a_session_has_a_name_and_a_fixed_size() -> None:
-    found = parse("--session my-work --gpus 2 --idle 4h")
+    found = parse("--session my-work --gpus 2 --idle 4h --hold 30s")
     assert (found.session, found.max_slots, found.sized, found.idle_s) == ("my-work", 2, True, 14400.0)
+    assert found.hold_s == 30.0
     assert not found.preemptible
     assert not parse("--session work").sized
     for line, problem in (
@@ -187,6 +188,8 @@ def test_a_session_has_a_name_and_a_fixed_size() -> None:
         ("--session work --gpus 1:2", "a fixed number of workers"),
         ("--session work --resumable", "contradict"),
         ("--respawn", "name it with --session"),
+        ("--hold 30s", "name it with --session"),
+        ("--session work --hold 11m", "for 10m at most"),
         ("--rank 0", "name it with --session"),
         ("--session work --rank 0-2", "write ranks such as 0 or 0,2"),
     ):

@@ -83,6 +83,17 @@ def test_other_ends(outcome: Any, word: str) -> None:
     assert screen.detail == "rank 1 raised"
 
 
+def test_what_a_session_keeps_after_a_cell_in_words() -> None:
+    story = Story(kind="cpu")
+    spec = msgspec.structs.replace(SPEC, session="work", hold_s=30.0)
+    story.tell(t.JobSubmitted(job=7, owner="ann", spec=spec)).started("cpu:0", "cpu:1").running("cpu:0", "cpu:1")
+    story.tell(t.JobEnded(job=7, outcome="completed", held=2), at=100.0)
+    assert story.model.hold(100.5) == "its session keeps 2 CPU slots for 30 s more, unless somebody waits"
+    assert story.model.hold(130.0) == ""
+    story.tell(t.HoldEnded(job=7, reason="job 8 waits for slots"), at=101.0)
+    assert story.model.hold(101.0) == ""
+
+
 def test_cpu_slots_are_called_so() -> None:
     assert Story("cpu").submitted().model.screen(1).state == "waiting: 1 CPU slot needed"
 

@@ -12,7 +12,7 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains
+from jupyter_elastic.scheduler.core import drains, holds
 from jupyter_elastic.scheduler.core.decide import decide, found
 from jupyter_elastic.scheduler.core.evolve import evolve
 from jupyter_elastic.scheduler.core.explain import explain, until
@@ -29,6 +29,7 @@ from jupyter_elastic.types import (
     AnyEventData,
     DrainsChanged,
     Event,
+    HoldEnded,
     HostsChanged,
     JobEnded,
     JobId,
@@ -58,6 +59,7 @@ _NEWS = (
     JobRequeued,
     JobResized,
     JobEnded,
+    HoldEnded,
     HostsChanged,
     DrainsChanged,
     PolicyUsed,
@@ -114,6 +116,7 @@ class Core:
         events = self._write(decided, at, stimulus.by, stimulus.id)
         if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
             self._wants_plan = _again(policy, events)
+        events += self._write(holds.over(self.state, at), at, DAEMON, stimulus.id)
         events += self._write(make_room(self.state, self._views.most, self._views.quotas), at, DAEMON, stimulus.id)
         return events, tuple(react(self.state, [event.data for event in events]))
 
@@ -210,10 +213,14 @@ class Core:
         return until(self.state, found(self.state, job), now)
 
     def next_wakeup(self, now: float) -> float | None:
-        """When a job's time is up or it leaves drained slots (not before `now`): a Tick is due then. None: never."""
+        """When a job's time or a hold is up, or a job leaves drained slots (not before `now`): a Tick is due then.
+
+        None: never.
+        """
         active = [self.state.jobs[job] for job in self.state.active]
         limits = [limit for job in active if (limit := limit_at(job)) is not None]
-        due = min((*limits, *(drains.leaves_at(self.state, job) for job in active)), default=inf)
+        held = [until for job in self.state.held if (until := self.state.ended[job].held_until) is not None]
+        due = min((*limits, *held, *(drains.leaves_at(self.state, job) for job in active)), default=inf)
         return None if due == inf else max(due, now)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET, convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, keys, plan
+from jupyter_elastic.scheduler.core import drains, holds, keys, plan
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
@@ -268,7 +268,7 @@ def _propose(state: State, proposal: Propose) -> EventList:
     if state.rejections or memo != state.memos.get(state.policy) or reasons != state.reasons:
         spoken = {str(job): reason for job, reason in reasons.items()}
         events.append(PlanAccepted(policy=state.policy, memo=memo, reasons=spoken))
-    return events + plan.difference(state, proposal.plan, kept=reserved(state).slots)
+    return events + plan.difference(state, proposal.plan, kept=reserved(state).slots + holds.held(state))
 
 
 def _policy_failed(state: State, failure: PolicyFailed) -> EventList:
@@ -386,7 +386,9 @@ def _exit_reported(state: State, report: ExitReported) -> EventList:
         return []
     held = (*job.slots, *job.draining)
     events: EventList = [SlotsReleased(job=job.job, attempt=job.attempt, slots=held)] if held else []
-    return [*events, _outcome(job, report)]
+    end = _outcome(job, report)
+    kept = holds.after(job, end)
+    return [*events, replace(end, held=kept) if kept else end]
 
 
 def _outcome(job: Job, report: ExitReported) -> AnyEventData:

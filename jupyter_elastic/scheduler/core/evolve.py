@@ -26,6 +26,7 @@ from jupyter_elastic.types import (
     BooksRestored,
     DrainsChanged,
     Event,
+    HoldEnded,
     HostsChanged,
     JobEnded,
     JobProgressed,
@@ -233,6 +234,9 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
         seconds = length(job.attained_s, job.run_s, job.spec.min_slots)
         state.lengths = noted(state.lengths, job.owner, job.spec.name, seconds)
     job.ended_at, job.reason, job.stop = at, data.reason, ""
+    if data.held:
+        job.held, job.held_until = data.held, at + job.spec.hold_s
+        state.held.add(job.job)
     job.learned, job.died = NOTHING_LEARNED, NOBODY_DIED  # policies see unfinished jobs only
     del state.jobs[job.job]
     state.ended[job.job] = job
@@ -256,8 +260,16 @@ def _account(state: State, job: Job, at: float) -> None:
     job.account(at, slots)
 
 
+def _hold_ended(state: State, data: HoldEnded) -> None:
+    state.held.discard(data.job)
+    job = state.ended.get(data.job)
+    if job is not None:
+        job.held, job.held_until = 0, None
+
+
 def _forgotten(state: State, data: JobsForgotten) -> None:
     gone = set(data.jobs)
+    state.held -= gone
     for job in gone:
         state.ended.pop(job, None)
     state.keys = {key: job for key, job in state.keys.items() if job not in gone}
@@ -359,6 +371,7 @@ def _books_restored(state: State, data: BooksRestored) -> None:
 
 
 _POOL: dict[type[AnyEventData], Callable[[State, Any], None]] = {
+    HoldEnded: _hold_ended,
     JobsForgotten: _forgotten,
     HostsChanged: _hosts_changed,
     DrainsChanged: _drains_changed,

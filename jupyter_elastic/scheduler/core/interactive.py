@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core import holds
 from jupyter_elastic.scheduler.core.most import Most, Party
 from jupyter_elastic.scheduler.core.plan import difference
 from jupyter_elastic.scheduler.core.reservation import room, waiting
@@ -154,8 +155,8 @@ class _Room:
 
 def _given_back(state: State, most: Most) -> list[AnyEventData]:
     """Idle slots to those who have given up theirs for interactive jobs, when nobody waits for slots."""
-    free = sum(1 for _ in state.free())
-    if not free or any(job.phase == "queued" and not state.ignored(job) for job in state.jobs.values()):
+    free = sum(1 for _ in state.free()) - holds.held(state)
+    if free <= 0 or any(job.phase == "queued" and not state.ignored(job) for job in state.jobs.values()):
         return []
     held, sizes, reasons = _held(state), _sizes(state), {}
     for number in sorted(state.yielded):

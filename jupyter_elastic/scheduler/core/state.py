@@ -117,6 +117,9 @@ class Job(Struct, kw_only=True, gc=False):
     furthest: float | None = None
     stop: Literal["", "cancel", "preempt", "time limit"] = ""
     """How it is being stopped; empty when it isn't."""
+    held: int = 0
+    """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
+    held_until: float | None = None
     reason: str = ""
     """Why it is where it is: of the last start, rescale, stop, requeue or end."""
     progress: Progress | None = None
@@ -186,6 +189,8 @@ class State(Struct, kw_only=True):
     """The unfinished jobs that are interactive."""
     in_sessions: set[JobId] = field(default_factory=set)
     """The unfinished jobs that are cells of sessions."""
+    held: set[JobId] = field(default_factory=set)
+    """The ended ones whose sessions keep slots."""
     yielded: dict[JobId, int] = field(default_factory=dict)
     """Workers that running jobs have given up for interactive ones and have not got back."""
     used: dict[str, dict[str, Used]] = field(default_factory=dict)

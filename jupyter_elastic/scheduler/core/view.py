@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import server_slots
+from jupyter_elastic.scheduler.core import holds, server_slots
 from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import Job, SlotState, State, least_workers
@@ -101,7 +101,7 @@ class Views:
         return View(
             now=now,
             seed=self._seed,
-            hosts=_without(self._hosts, kept.slots),
+            hosts=_without(self._hosts, kept.slots + holds.held(state)),
             jobs=tuple(jobs),
             memo=state.memos.get(state.policy),
             server_slots=servers,

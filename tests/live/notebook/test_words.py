@@ -68,13 +68,13 @@ def test_a_notebooks_session_from_its_first_cell_to_its_end(notebook: Notebook) 
     assert not cell.error, cell.error
     assert cell.result == pid
     assert notebook.run("x").result == "[0, 'the notebook']"
-    cell = notebook.run("%%distribute --session work\ndata")
+    cell = notebook.run("%%distribute --session work --hold 10m\ndata")
     assert "the session's own data" in cell.printed
     assert cell.result == "'the session'"
     assert "has 2 workers, not 1" in notebook.run("%%distribute --session work --gpus 1\n1").error
     listed = str(notebook.run("%elastic sessions").views)
     assert "work" in listed
-    assert "no slots held" in listed
+    assert "2 slots kept for" in listed
     assert "with 2 workers" in str(vars(notebook.run("%elastic end work")))
     assert "there is no session 'work'" in notebook.run("%elastic end work").error
     assert "NameError" in notebook.run("%%distribute --session work --engine process\nx.append(1)\nprint(y)").error

@@ -19,7 +19,7 @@ from jupyter_elastic.jobfiles.sessions import Member, SessionFolder, SessionRequ
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.wire import ExplainJob
-from jupyter_elastic.types import JobEnded, JobSpec
+from jupyter_elastic.types import HoldEnded, JobEnded, JobSpec
 from tests.support.pool import Pool
 
 INIT = {
@@ -59,7 +59,7 @@ class Session:
         self.request = SessionRequest(name=name, **{"outlive": True, **request})
         self.folder = SessionFolder(name, pool.runtime / "sessions")
 
-    def submit(self, source: str, names: dict[str, Any] | None = None, **change: Any) -> int:
+    def submit(self, source: str, names: dict[str, Any] | None = None, hold_s: float = 0.0, **change: Any) -> int:
         """Queue a cell; its number."""
         request = replace(self.request, **change)
         given = {"filename": "<In[1]>", "session": request, "kept": self.folder.names()}
@@ -69,7 +69,7 @@ class Session:
         folder = create_job_folder(payload, self.pool.jobs_dir)
         size = {"min_slots": self.slots, "max_slots": self.slots}
         spec = JobSpec(name="test", python=sys.executable, folder=str(folder), engine=self.engine, preemptible=False,
-                       session=request.name, **size)  # fmt: skip
+                       session=request.name, hold_s=hold_s, **size)  # fmt: skip
         return self.pool.client.submit(spec)
 
     def run(self, source: str, outcome: str = "completed", **given: Any) -> tuple[int, JobEnded]:
@@ -140,6 +140,17 @@ def test_a_cell_waits_for_the_one_before_it_in_its_session(session: Session, tmp
     gate.touch()
     assert pool.ended(second).outcome == "completed"
     assert pool.output(second) == "1\n"
+
+
+def test_slots_are_kept_for_a_while_and_go_to_whoever_waits(session: Session) -> None:
+    pool = session.pool
+    first, end = session.run("x = rank", hold_s=600.0)
+    assert end.held == pool.info(first).held == 2
+    other = pool.submit("print('other')", slots=2)
+    assert pool.ended(other).outcome == "completed"
+    assert pool.wait_fact(first, HoldEnded).reason == f"job {other} waits for slots"
+    second, _ = session.run("x += 1", hold_s=0.1)
+    assert pool.wait_fact(second, HoldEnded).reason == ""
 
 
 def test_a_worker_that_dies_takes_the_session_with_it_until_it_is_respawned(session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic.scheduler.core.explain import explain
-from jupyter_elastic.types import Cancel, ExitReported, JobStarted
+from jupyter_elastic.types import Cancel, ExitReported, HoldEnded, HostsReported, JobEnded, JobStarted, Tick
 from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 
@@ -72,3 +72,82 @@ def test_who_can_start_on_one_host_only_chooses_before_others_take_it() -> None:
     pool.step(Cancel, job=first)
     pool.step(ExitReported, job=first, attempt=1, outcome="cancelled")
     assert [data.job for data in pool.plan({cell: 2, lost: 1}) if isinstance(data, JobStarted)] == [lost]
+
+
+def held(pool: Harness, cell: int, outcome: str = "completed") -> JobEnded:
+    """End a cell, and say how."""
+    attempt = pool.job(cell).attempt
+    ends = pool.step(ExitReported, job=cell, attempt=attempt, outcome=outcome)
+    (end,) = (data for data in ends if isinstance(data, JobEnded))
+    return end
+
+
+def test_slots_that_a_session_keeps_are_no_growth_of_jobs_that_run_until_the_time_is_over() -> None:
+    pool = Harness(host("a", 4))
+    elastic = pool.running(2, 1, 4)
+    cell = pool.running(2, 2, 2, session="work", hold_s=30.0)
+    assert held(pool, cell).held == 2
+    until = pool.now + 30
+    view = pool.core.view(pool.now)
+    assert (view.hosts[0].capacity, view.hosts[0].free) == (2, 0)
+    assert pool.plan({elastic: 4}) == []  # a policy that was asked before
+    assert pool.core.next_wakeup(pool.now) == until
+    (info,) = pool.core.jobs(job=cell)
+    assert (info.held, info.held_until) == (2, until)
+    pool.now = until - 1
+    assert pool.step(Tick) == [HoldEnded(job=cell)]
+    assert pool.core.wants_plan
+    assert pool.core.next_wakeup(pool.now) is None
+    assert pool.core.view(pool.now).hosts[0].free == 2
+    assert len(pool.plan({elastic: 4})) == 1
+
+
+def test_whoever_waits_gets_the_slots_of_a_session_at_once() -> None:
+    pool = Harness(host("a", 2))
+    cell = pool.running(2, 2, 2, session="work", hold_s=30.0)
+    held(pool, cell)
+    other = pool.submit(1, 1, by="bob")
+    assert pool.events[-1].data == HoldEnded(job=cell, reason=f"job {other} waits for slots")
+    assert pool.core.view(pool.now).hosts[0].free == 2
+    assert [type(data) for data in pool.plan({other: 1})] == [JobStarted]
+
+
+def test_a_session_keeps_nothing_where_somebody_waits_already_and_for_its_own_next_cell() -> None:
+    pool = Harness(host("a", 2))
+    cell = pool.running(2, 2, 2, session="work", hold_s=30.0)
+    following = pool.submit(2, 2, session="work", hold_s=30.0)
+    held(pool, cell)
+    assert pool.events[-1].data == HoldEnded(job=cell, reason=f"job {following} waits for slots")
+    pool.plan({following: 2})
+    pool.settle(following)
+    assert held(pool, following, "failed").held == 2  # its variables are there
+    pool.step(Tick)
+    assert pool.core.state.held == {following}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "given"),
+    [("completed", {"session": "work"}), ("completed", {"hold_s": 30.0})],
+)
+def test_nothing_is_kept_unless_a_session_asks(outcome: str, given: dict[str, object]) -> None:
+    pool = Harness(host("a", 2))
+    assert held(pool, pool.running(2, 2, 2, **given), outcome).held == 0
+
+
+def test_a_cell_that_is_cancelled_or_has_not_run_keeps_nothing() -> None:
+    pool = Harness(host("a", 2))
+    cell = pool.running(2, 2, 2, session="work", hold_s=30.0)
+    pool.step(Cancel, job=cell)
+    assert held(pool, cell, "cancelled").held == 0
+    early = pool.submit(2, 2, session="work", hold_s=30.0)
+    pool.plan({early: 2})
+    assert held(pool, early, "failed").held == 0
+
+
+def test_slots_that_a_session_keeps_may_be_lost_with_their_host() -> None:
+    pool = Harness(host("a", 2), host("b", 1))
+    held(pool, pool.running(2, 2, 2, session="work", hold_s=30.0))
+    pool.step(HostsReported, hosts=(host("b", 1),))
+    view = pool.core.view(pool.now)
+    assert [(one.capacity, one.free) for one in view.hosts] == [(0, 0)]
+    assert pool.plan({}) == []

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_elastic.types import JobInfo, JobSpec
+from jupyter_elastic.types import Event, HoldEnded, JobInfo, JobSpec
 from jupyter_elastic.widgets.follower import FollowedJob, PoolFollower
 from jupyter_elastic.widgets.job import JobWidget
-from jupyter_elastic.widgets.updater import LOOK_S, PUSH_S, TICK_S, draw_job
+from jupyter_elastic.widgets.page import job_page, kept_page
+from jupyter_elastic.widgets.updater import LOOK_S, PUSH_S, TICK_S, draw_hold, draw_job
 from tests.support.virtual_time import run
 
 
@@ -96,6 +98,26 @@ def test_what_was_printed_before_the_view_stood_is_shown_at_once(tmp_path: Path)
         assert job.drawn == [(0.0, {"0": 1})]
         job.end()
         await drawing
+
+    run(play())
+
+
+def test_a_session_that_keeps_slots_counts_down_until_somebody_waits(tmp_path: Path) -> None:
+    job = Followed(tmp_path, "completed")
+    job.model.held, job.model.held_until = 2, time.time() + 500
+
+    async def play() -> None:
+        drawing = asyncio.create_task(draw_hold(job, job.sink))
+        await asyncio.sleep(2.5 * TICK_S)
+        assert len(job.drawn) == 2
+        left = "its session keeps 2 CPU slots for"
+        assert left in job_page(job, "").screen.detail
+        assert left not in kept_page(job).page.screen.detail, "it would stand in the notebook's file for ever"
+        job.model.fold(Event(seq=1, at=1.0, by="x", cause="c", data=HoldEnded(job=1, reason="job 2 waits for slots")))
+        job.changed(at_once=True)
+        await drawing
+        assert len(job.drawn) == 3
+        assert job_page(job, "").screen.detail == ""
 
     run(play())
 
