@@ -1,7 +1,8 @@
 """Slots that a session keeps for a while after a cell: the next one begins at once, and nobody grows and shrinks.
 
 They are free in every other respect, and whoever waits for slots gets them at once; only jobs that run and could grow
-do without. Knows the state alone: that a hold is over is an event, so that a replay sees the same.
+do without. They are kept by number: where a pool has several hosts, it may be another host's that are left. Knows the
+state alone: that a hold is over is an event, so that a replay sees the same.
 """
 
 from __future__ import annotations
