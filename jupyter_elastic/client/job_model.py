@@ -79,6 +79,27 @@ class Series(Struct, frozen=True, kw_only=True):
     """Of each point; empty unless each was reported with one."""
 
 
+class SizeSpeed(Struct, frozen=True, kw_only=True):
+    """A size and its speed."""
+
+    workers: int
+    servers: int
+    measured: float | None
+    """Samples/s, the median of the last reports at this size; None: it never trained at it."""
+    predicted: float
+    """Samples/s, by the fit."""
+
+
+class SpeedFit(Struct, frozen=True, kw_only=True):
+    """The sizes that a job may have or had, fewest servers first, then fewest workers."""
+
+    sizes: list[SizeSpeed]
+    form: str
+    """`allreduce`, `sync` or `async`: the formula that was fitted."""
+    error: float
+    """By how much a prediction is off: the median relative error for a size when it is left out of the fit."""
+
+
 class JobScreen(Struct, frozen=True, kw_only=True):
     """All that a screen shows of a job but its output. Times are seconds since the epoch."""
 
@@ -107,6 +128,8 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     metrics: list[Series]
     use: ResourceUsage | None
     """What its workers use of the machine just now; None while nobody can tell."""
+    speeds: SpeedFit | None
+    """How fast it trains at each size, measured and predicted; None before two sizes were measured."""
     usage: list[Series]
     """The same over time, by worker or GPU: a point's x are seconds since the job was submitted."""
     attempt: int
@@ -136,6 +159,8 @@ class JobModel:
         self.use: ResourceUsage | None = None
         """What the workers use of the machine, from whoever reads the job's folder; likewise the next."""
         self.usage = UsageHistory()
+        self.speeds: SpeedFit | None = None
+        """Measured and predicted by size, from whoever fits them."""
         self.reason = ""
         self.submitted_at = 0.0
         self.started_at: float | None = None
@@ -251,6 +276,7 @@ class JobModel:
             samples_per_s=progress.samples_per_s,
             metrics=[curve.series(name, self.submitted_at) for name, curve in self._curves.items()],
             use=self.use if self.slots and self.use is not None and now - self.use.at < FRESH_S else None,
+            speeds=self.speeds,
             usage=_curves(self.usage.points, self.submitted_at),
             attempt=self.attempt,
             preemptions=self.preemptions,

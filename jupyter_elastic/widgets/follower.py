@@ -28,6 +28,7 @@ from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen
+from jupyter_elastic.widgets.speeds import Speeds
 
 RETRY_S = 1.0
 """So often it looks whether the daemon is there, why jobs wait, and whether to ask policies again."""
@@ -64,7 +65,8 @@ class FollowedJob:
         self.looked_at = clock()
         self.task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
-        self._usage_changed = 0
+        self.speeds = Speeds()
+        self._usage, self._usage_changed = usage_history.UsageHistory(), 0
         """When the file was written of which the model knows, in nanoseconds; 0: none was there."""
 
     @property
@@ -77,7 +79,10 @@ class FollowedJob:
         self.model.use = usage.read(self.folder)
         changed = _changed(self.folder / usage_history.NAME)
         if changed != self._usage_changed:
-            self.model.usage, self._usage_changed = usage_history.read(self.folder), changed
+            self._usage, self._usage_changed = usage_history.read(self.folder), changed
+        self.model.usage = self._usage
+        if self.model.spec is not None:
+            self.model.speeds = self.speeds.fit(self.model.spec.max_slots, self.model.spec.max_servers)
         return self.model.screen(time.time())
 
     def read_files(self) -> bool:
@@ -316,6 +321,7 @@ class PoolFollower:
 
     async def _fold_job(self, job: FollowedJob) -> None:
         model = JobModel(job.number, kind=job.model.kind)
+        speeds = Speeds()
         model.explanation, model.until, model.forecast = job.model.explanation, job.model.until, job.model.forecast
 
         def caught_up() -> None:
@@ -326,8 +332,12 @@ class PoolFollower:
             async for event in events:
                 before = model.slots
                 model.fold(event)
+                speeds.fold(event)
                 if model.spec is not None:
-                    job.model = model  # the events from the first on go before the short description
+                    job.model, job.speeds = (
+                        model,
+                        speeds,
+                    )  # the events from the first on go before the short description
                 self._job_changed(job, at_once=model.ended or model.slots != before)
                 if model.ended and not model.held:
                     return

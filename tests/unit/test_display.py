@@ -21,7 +21,7 @@ def screen(**what: Any) -> JobScreen:
                   SizePoint(at=9, slots=0, reason="completed")],
         "fraction": 0.5, "eta_s": 65.0, "epoch": 1.5, "epochs": 3.0, "step": 1200, "samples_per_s": 5321.0,
         "metrics": [Series(name="loss", points=[(0, 2.0), (1, 0.5)], last="0.5")],
-        "use": None, "usage": [], "attempt": 1, "preemptions": 0, "submitted_at": 0.0,
+        "use": None, "usage": [], "speeds": None, "attempt": 1, "preemptions": 0, "submitted_at": 0.0,
         "started_at": 1.0, "ended_at": 9.0, "now": 9.0,
     }  # fmt: skip
     return JobScreen(**{**given, **what})

@@ -1,7 +1,7 @@
 """What the core learns of a job from its own progress: speed by size, work to go, price of a rescale.
 
-Knows progress reports and when a generation settled; fed by `evolve` alone, so that a replay learns the same. Must not
-know slots or policies. The fit is done when somebody looks, not with each report.
+Knows progress reports and when a generation settled; fed by events alone, so that a replay, and a job's view, learn the
+same. Must not know slots or policies. The fit is done when somebody looks, not with each report.
 
 The model is that of Optimus (Peng et al., EuroSys 2018, section 3.2) for all-reduce: T(n) = a/n + b + d*n seconds per
 sample with a, b, d >= 0, by non-negative least squares on relative errors.

@@ -14,6 +14,7 @@ from jupyter_elastic.client import job_model
 from jupyter_elastic.jobfiles import usage
 from jupyter_elastic.widgets import pool_screen
 
+MODULES = [pool_screen, job_model, usage]
 SOURCE = Path(pool_screen.__file__).parent / "frontend" / "src" / "screens.ts"
 
 
@@ -35,7 +36,7 @@ def structs(module: ModuleType) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("module", [pool_screen, job_model, usage], ids=["pool", "job", "use"])
+@pytest.mark.parametrize("module", MODULES, ids=["pool", "job", "use"])
 def test_every_screen_has_its_twin(module: ModuleType) -> None:
     twins = interfaces()
     python = structs(module)
@@ -44,7 +45,7 @@ def test_every_screen_has_its_twin(module: ModuleType) -> None:
 
 
 def test_no_interface_is_left_over() -> None:
-    assert set(interfaces()) == {name for module in (pool_screen, job_model, usage) for name in structs(module)}
+    assert set(interfaces()) == {name for module in MODULES for name in structs(module)}
 
 
 def test_the_page_knows_its_version() -> None:

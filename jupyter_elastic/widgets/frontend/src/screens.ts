@@ -133,6 +133,19 @@ export interface ResourceUsage {
   waits: string;
 }
 
+export interface SizeSpeed {
+  workers: number;
+  servers: number;
+  measured: number | null;
+  predicted: number;
+}
+
+export interface SpeedFit {
+  sizes: SizeSpeed[];
+  form: string;
+  error: number;
+}
+
 export interface JobScreen {
   job: number;
   name: string;
@@ -155,6 +168,8 @@ export interface JobScreen {
   samples_per_s: number | null;
   metrics: Series[];
   use: ResourceUsage | null;
+  /** Measured and predicted by size; absent in notebooks that were saved by an earlier version. */
+  speeds?: SpeedFit | null;
   /** Over time; x of a point are seconds. Notebooks that were saved by an earlier version have none. */
   usage?: Series[];
   attempt: number;

@@ -5,7 +5,7 @@ import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
 import { readSlots } from '../slots';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
-import { Band, changeOfSize, Plots, UsagePlots } from './plots';
+import { Band, changeOfSize, Plots, Speeds, UsagePlots } from './plots';
 
 export interface JobActions {
   /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
@@ -350,6 +350,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
       {screen.use && <Use use={screen.use} slots={screen.slots.length} />}
       <Sizes screen={screen} />
       {screen.metrics.length > 0 && <Plots screen={screen} />}
+      <Speeds fit={screen.speeds} />
       <UsagePlots screen={screen} />
       <Ranks outputs={page.outputs} actions={actions} />
     </div>
