@@ -198,7 +198,7 @@ class JobHandler(_Api):
     @_answers("write")
     async def delete(self, job: str) -> None:
         """Cancel the job."""
-        await self.follower.ask(wire.CancelJob(job=job_number(job), reason="cancelled in the browser"))
+        await self.follower.ask(wire.CancelJob(job=job_number(job), reason="cancelled from the browser"))
 
 
 class BackgroundHandler(_Api):

@@ -229,7 +229,7 @@ class PoolFollower:
         if self.up or time.time() - self._up_at < RETRY_S:
             return ""
         since = time.strftime("%H:%M:%S", time.localtime(self._up_at))
-        return f"The pool has not answered since {since}. The job goes on; this view comes back by itself."
+        return f"The pool has not answered since {since}. The job goes on; this view reconnects by itself."
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

@@ -147,7 +147,8 @@ class PoolModel:
         self._change(data.job, phase=phase, slots=data.slots, started_at=started, attempt=data.attempt)
         if self.notes and (self.notes[0].job, self.notes[0].text) == (data.job, data.reason):
             self.notes.popleft()  # the plan said so a moment ago; now it is done
-        change = f"{before} to {len(data.slots)}" if before else f"starts on {len(data.slots)}"
+        slots = f"{len(data.slots)} slot" + ("" if len(data.slots) == 1 else "s")
+        change = f"{before} → {slots}" if before else f"started on {slots}"
         self._note(at, data.job, f"{change}: {data.reason}" if data.reason else change)
 
     def _drain(self, job: JobId, kept: tuple[SlotId, ...]) -> None:

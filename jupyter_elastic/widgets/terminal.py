@@ -34,7 +34,7 @@ def picture(screen: PoolScreen, *, down_since: float | None = None, rows: int = 
     if hidden > 0:
         parts.append(Text(f"and {hidden:,} more", style="dim"))
     if screen.shares:
-        parts += [_title("shares: held of an equal share"), _shares(screen.shares, screen, colours)]
+        parts += [_title("shares: in use / fair share"), _shares(screen.shares, screen, colours)]
     if len(screen.history) > 1:
         parts += [_title("history: slots in use"), _history(screen, width)]
     if screen.notes:
@@ -109,7 +109,7 @@ def _state(row: JobRow, now: float) -> str:
     if row.position is None:
         return f"{row.phase} for {human_time(now - (row.started_at or row.submitted_at))}"
     wait = f", starts in {human_range(*row.wait_s)}" if row.wait_s else ""
-    return f"{row.position}. in the queue{wait}"
+    return f"#{row.position} in the queue{wait}"
 
 
 def _shares(shares: list[ShareRow], screen: PoolScreen, colours: dict[str, str]) -> Table:

@@ -117,7 +117,9 @@ def test_without_the_server_a_click_reaches_the_busy_kernel(notebook: Any, page:
     )
     book.run_all()
     view = page.locator(".jp-OutputArea .je-job:visible").first
-    expect(view.get_by_role("alert")).to_contain_text("server extension of jupyter-elastic is not there")
+    expect(view.get_by_role("alert")).to_contain_text(
+        "server extension of jupyter-elastic is not installed or not enabled"
+    )
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
     version = "7.3." if kernel == OLDER else ipykernel.__version__
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text(f"ipykernel {version}")

@@ -31,7 +31,7 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     second = pool.submit(WAITS, slots=1, name="<i>waits</i>")
     expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
     row = panel.get_by_role("listitem", name=f"job {second} <i>waits</i> of")
-    expect(row).to_contain_text("1. in the queue")
+    expect(row).to_contain_text("#1 in the queue")
     expect(panel.locator(".je-shares")).to_contain_text("2 of 2.0")
     panel.book.picture("panel")  # type: ignore[attr-defined]
     cancel(panel.get_by_role("button", name=f"Cancel job {first}"))
@@ -49,7 +49,7 @@ def test_a_policy_is_picked_looked_at_and_applied_by_keyboard_alone(notebook: An
     expect(page.locator(".lm-CommandPalette-item").first).to_contain_text("Show the Elastic Pool")
     page.keyboard.press("Enter")
     expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
-    expect(panel).to_contain_text("1. in the queue")
+    expect(panel).to_contain_text("#1 in the queue")
     before = panel.locator(".je-policy-line strong").first.inner_text()
     other = "las" if before != "las" else "srtf"
     change = panel.locator(".je-policy-line > button").first
@@ -65,7 +65,7 @@ def test_a_policy_is_picked_looked_at_and_applied_by_keyboard_alone(notebook: An
     page.keyboard.type(other)
     expect(chosen).to_have_value(other)
     table = panel.get_by_role("table", name="what the policy would change")
-    expect(table).to_contain_text("average turnaround")
+    expect(table).to_contain_text("average completion time")
     expect(table).to_contain_text(f"job {waiting} ends in")
     panel.book.pictures("panel-what-if")  # type: ignore[attr-defined]
     tab_to(panel.get_by_role("textbox", name="reason"))
@@ -81,11 +81,11 @@ def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool
     first = pool.submit(WAITS, slots=2, name="holds both", estimate_s=9000)
     pool.running(first)
     second = pool.submit(WAITS, slots=1, name="<i>waits</i>", estimate_s=1)  # fifo lets who runs alone
-    expect(panel).to_contain_text("1. in the queue")  # its row moves the button, and would take the click along
+    expect(panel).to_contain_text("#1 in the queue")  # its row moves the button, and would take the click along
     assert panel.locator(".je-policy-line strong").first.inner_text() == "fifo"
     panel.get_by_role("button", name="Change…").click()
     panel.get_by_role("combobox", name="policy").select_option("srtf")
-    panel.get_by_role("button", name="Ask as a shadow").click()
+    panel.get_by_role("button", name="Run as a shadow").click()
     shadow = panel.get_by_role("listitem", name="shadow srtf")
     expect(shadow).to_contain_text("Differs now for 2 of 2 jobs, since")
     expect(shadow).to_contain_text("Asked since")
@@ -96,7 +96,7 @@ def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool
     panel.book.pictures("panel-shadow")  # type: ignore[attr-defined]
     pool.cancel(second)
     expect(shadow).to_contain_text("Agrees about the one job now.")
-    shadow.get_by_role("button", name="Ask srtf no longer").click()
+    shadow.get_by_role("button", name="Stop the shadow srtf").click()
     expect(shadow).to_have_count(0)
 
 
@@ -108,7 +108,7 @@ def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:
     box = panel.get_by_label("jobs", exact=True)
     assert panel.locator(".je-row").count() <= 200
     box.evaluate("box => { box.scrollTop = box.scrollHeight; }")
-    expect(panel.locator(".je-row").last).to_contain_text(f"{MANY - 1}. in the queue")
+    expect(panel.locator(".je-row").last).to_contain_text(f"#{MANY - 1} in the queue")
     box.evaluate("box => { box.scrollTop = box.scrollHeight / 2; }")
     middle = panel.get_by_role("listitem", name=f"job {jobs[MANY // 2]} ")
     expect(middle).to_be_in_viewport()

@@ -28,7 +28,7 @@ def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page
     before = view.locator(".je-policy-line strong").first.inner_text()
     other = "las" if before != "las" else "srtf"
     view.get_by_role("combobox", name="policy").select_option(other)
-    expect(view.get_by_role("table", name="what the policy would change")).to_contain_text("average turnaround")
+    expect(view.get_by_role("table", name="what the policy would change")).to_contain_text("average completion time")
     view.get_by_role("textbox", name="reason").fill("tried in a notebook")
     book.picture("pool-widget")
     view.get_by_role("button", name=f"Apply {other}").click()
@@ -78,10 +78,10 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     view.get_by_role("button", name="Change…").click()
     other = "las" if view.locator(".je-policy-line strong").first.inner_text() != "las" else "srtf"
     view.get_by_role("combobox", name="policy").select_option(other)
-    expect(view.get_by_role("table", name="what the policy would change")).to_contain_text("average turnaround")
-    view.get_by_role("button", name="Ask as a shadow").click()
+    expect(view.get_by_role("table", name="what the policy would change")).to_contain_text("average completion time")
+    view.get_by_role("button", name="Run as a shadow").click()
     expect(view.get_by_role("listitem", name=f"shadow {other}")).to_contain_text("Asked since")
-    view.get_by_role("button", name="Ask nobody no longer").click()
+    view.get_by_role("button", name="Stop the shadow nobody").click()
     expect(view.get_by_role("listitem", name="shadow nobody")).to_have_count(0)
     page.set_viewport_size({"width": 400, "height": 900})
     book.command("application:toggle-left-area")

@@ -183,7 +183,7 @@ def test_durations_for_people() -> None:
 
 def test_one_statement_about_the_start() -> None:
     story = Story().submitted()
-    until = "When it can start can't be told."
+    until = "Its start time is unknown."
     story.model.explain(f"It needs 4 slots to start.\n{until}", until)
     assert story.model.screen(2).detail == f"It needs 4 slots to start. {until}"
     story.model.forecast = (44.0, 58.0)

@@ -37,7 +37,7 @@ def test_the_picture_says_who_holds_what_and_who_waits() -> None:
     model.forecasts = {2: (280.0, 400.0)}
     picture = drawn(model)
     for words in ("1 of 3 GPUs free", "policy fifo", "a [1] [1…]", "b [ ] [x] for servers: [1]", "[red]job[/] 1 <b>",
-                  "running for 1 min", "1. in the queue, starts in about 3 to 5 min",
+                  "running for 1 min", "#1 in the queue, starts in about 3 to 5 min",
                   "1 of 3.0, 1 waiting"):  # fmt: skip
         assert words in picture
     assert max(len(line) for line in drawn(model, width=50).splitlines()) <= 50

@@ -72,7 +72,7 @@ def until(state: State, job: Job, now: float) -> str:
         return "It can start as soon as a plan gives it slots."
     when = expected(state, wanted, now)
     if when is None:
-        return "When it can start can't be told: running jobs don't say how much is left."
+        return "Its start time is unknown: running jobs don't say how much is left."
     first = " and those before it" if wanted > need else ""
     return f"By what running jobs report, there is room for it{first} in about {span(when - now)}."
 
@@ -137,7 +137,7 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         first = ", ".join(f"job {other.job}" for other in islice(_before(state, job), 5))
         lines.append(f"Before it in the queue: {first}{more}.")
     reason = state.reasons.get(job.job)
-    lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' gave it nothing in its last plan'}.")
+    lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' did not schedule it in its last plan'}.")
     return lines
 
 

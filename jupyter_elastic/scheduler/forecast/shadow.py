@@ -100,7 +100,8 @@ def checked_plan(policy: Policy, view: View, name: str) -> Plan:
 
 
 def _future(found: whatif.Forecast) -> str:
-    return f"{found.policy}: average turnaround {_seconds(found.avg_jct_s)}, all done in {_seconds(found.makespan_s)}"
+    mean, last = _seconds(found.avg_jct_s), _seconds(found.makespan_s)
+    return f"{found.policy}: average completion time {mean}, all finish in {last}"
 
 
 def _seconds(value: float | None) -> str:

@@ -33,7 +33,7 @@ def test_without_progress_it_says_so_and_with_an_estimate_it_guesses() -> None:
     pool = Harness(host("a", 2))
     pool.running(2)
     job = pool.submit(1, 1)
-    assert "can't be told" in pool.core.explain(job, pool.now)
+    assert "start time is unknown" in pool.core.explain(job, pool.now)
     pool = Harness(host("a", 2))
     pool.running(2, estimate_s=62.0)
     job = pool.submit(1, 1)
@@ -101,7 +101,7 @@ def test_the_sentence_about_the_start_can_be_told_from_the_rest() -> None:
     pool.running(2)
     job = pool.submit(1, 1)
     text, until = pool.core.explain(job, pool.now), pool.core.until(job, pool.now)
-    assert until == "When it can start can't be told: running jobs don't say how much is left."
+    assert until == "Its start time is unknown: running jobs don't say how much is left."
     assert text.endswith(until)
     pool.step(AgentReported, by="ann", connected=False)
     assert pool.core.until(job, pool.now) == ""  # no waiting helps

@@ -85,7 +85,7 @@ def test_a_shrink_drains_until_the_slot_is_released() -> None:
         RescaleRequested(job=1, attempt=1, generation=2, slots=("lab:0",), reason="makes room for job 2 of bob"),
     )
     assert story.states()[:2] == ["leased", "draining"]
-    assert story.screen().notes[0].text == "2 to 1: makes room for job 2 of bob"
+    assert story.screen().notes[0].text == "2 → 1 slot: makes room for job 2 of bob"
     story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:1",)))
     assert story.states()[:2] == ["leased", "free"]
     assert story.screen().jobs[0].held == 1

@@ -55,7 +55,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
       down: (since, unfit) => {
         if (since === null) return;
         served = false;
-        notice = unfit || `The Jupyter server has not answered since ${clock(since)}; this page comes back by itself.`;
+        notice = unfit || `The Jupyter server has not answered since ${clock(since)}; this page reconnects by itself.`;
         fromKernel();
       }
     });

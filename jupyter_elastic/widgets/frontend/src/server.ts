@@ -29,7 +29,7 @@ function cookie(name: string): string {
 }
 
 const ABSENT =
-  'The server extension of jupyter-elastic is not there: run `pip install jupyter-elastic` where JupyterLab is installed, and restart the Jupyter server.';
+  'The server extension of jupyter-elastic is not installed or not enabled: run `pip install jupyter-elastic` where JupyterLab is installed, and restart the Jupyter server.';
 
 /** The server answers, but knows nothing of us. */
 class Absent extends Error {}

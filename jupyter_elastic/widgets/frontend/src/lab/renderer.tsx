@@ -113,7 +113,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           this.toggleClass('je-unfit', unfit !== '');
           if (since === null) this.notice = '';
           else if (unfit) this.notice = unfit;
-          else this.notice = `The Jupyter server has not answered since ${new Date(since * 1000).toLocaleTimeString()}. The job goes on; this view comes back by itself.`;
+          else this.notice = `The Jupyter server has not answered since ${new Date(since * 1000).toLocaleTimeString()}. The job goes on; this view reconnects by itself.`;
           this.draw();
         }
       }

@@ -79,7 +79,7 @@ function Use({ use, slots }: { use: ResourceUsage; slots: number }) {
           <span>GPU {gpu.slot}</span>
           <Meter part={gpu.busy ?? 0} label={`GPU ${gpu.slot} busy`} />
           <span>
-            {gpu.busy === null ? 'busy: not known' : `${Math.round(100 * gpu.busy)} % busy`} · {memory(gpu.memory)} of {memory(gpu.total)}
+            {gpu.busy === null ? 'use not known' : `${Math.round(100 * gpu.busy)} % busy`} · {memory(gpu.memory)} of {memory(gpu.total)}
           </span>
         </li>
       ))}
@@ -97,7 +97,7 @@ function Use({ use, slots }: { use: ResourceUsage; slots: number }) {
 function Sizes({ screen }: { screen: JobScreen }) {
   if (screen.sizes.length < 1) return null;
   const end = screen.ended_at ?? screen.now;
-  const changes = screen.sizes.map((point, index) => ({ point, before: index ? screen.sizes[index - 1].slots : 0 })).slice(-3);
+  const changes = screen.sizes.map((point, index) => ({ point, before: index ? screen.sizes[index - 1].slots : 0 })).filter(({ point }) => !ENDED.includes(point.reason)).slice(-3);
   return (
     <div class="je-sizes">
       <Band points={screen.sizes} end={end} most={screen.max_slots} />

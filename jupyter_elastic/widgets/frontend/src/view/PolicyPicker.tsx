@@ -82,12 +82,12 @@ function WhatIf(props: { present: Forecast; chosen: Forecast; age: number; names
         </thead>
         <tbody>
           <tr>
-            <td>average turnaround</td>
+            <td>average completion time</td>
             <td>{time(present.avg_jct_s)}</td>
             <Then now={present.avg_jct_s} then={chosen.avg_jct_s} trend={chosen.avg_jct_trend} />
           </tr>
           <tr>
-            <td>all done in</td>
+            <td>all finish in</td>
             <td>{time(present.makespan_s)}</td>
             <Then now={present.makespan_s} then={chosen.makespan_s} trend={chosen.makespan_trend} />
           </tr>
@@ -206,11 +206,11 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
       {available.refusal ? (
         <p class="je-quiet">{available.refusal}</p>
       ) : (
-        <input type="text" placeholder="why (kept in the history)" aria-label="reason" value={reason} onInput={e => setReason(e.currentTarget.value)} />
+        <input type="text" placeholder="reason (kept in the history)" aria-label="reason" value={reason} onInput={e => setReason(e.currentTarget.value)} />
       )}
       <div class="je-policy-line">
         <button title="Ask it beside the policy that decides; nothing changes in the pool" disabled={busy || same} onClick={shadow}>
-          {shadowed ? 'Ask again from now' : 'Ask as a shadow'}
+          {shadowed ? 'Restart the shadow' : 'Run as a shadow'}
         </button>
         {!available.refusal && (
           <button class="je-main" disabled={busy || same} onClick={apply}>

@@ -90,7 +90,7 @@ function Row(props: { row: JobRow; colour: Colour; mine: boolean; cancel: () => 
   const { row } = props;
   const wants = row.min_slots === row.max_slots ? `${row.max_slots}` : `${row.min_slots}:${row.max_slots}`;
   // What one looks for comes first: in a narrow panel the end may be cut off.
-  const line = [state(row), row.position === null ? '' : `${row.position}. in the queue`, row.owner].filter(Boolean).join(' · ');
+  const line = [state(row), row.position === null ? '' : `#${row.position} in the queue`, row.owner].filter(Boolean).join(' · ');
   return (
     <li class="je-row" style={props.colour(row.owner, row.job)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
       <span class={`je-chip ${row.position === null ? 'je-leased' : 'je-queued'}`}>{row.job}</span>
@@ -122,7 +122,7 @@ function Jobs(props: { screen: PoolScreen; colour: Colour; offset: number; actio
       actions.window(Math.max(0, first - shown), 4 * shown);
     }
   };
-  if (!screen.total_jobs) return <p class="je-quiet">Nobody runs anything.</p>;
+  if (!screen.total_jobs) return <p class="je-quiet">No jobs</p>;
   return (
     <div class={`je-jobs${long || offset ? ' je-window' : ''}`} onScroll={long || offset ? scrolled : undefined} tabIndex={0} role="group" aria-label="jobs">
       <div style={long || offset ? `height: ${screen.total_jobs * ROW_HEIGHT}px` : ''}>
@@ -154,7 +154,7 @@ function Shadow({ row, end }: { row: ShadowRow; end: () => void }) {
         <span>
           <strong>{row.policy}</strong> {given.length > 0 && <span class="je-quiet">{given.join(', ')}</span>}
         </span>
-        <button class="je-icon" title={`Ask ${row.policy} no longer`} aria-label={`Ask ${row.policy} no longer`} onClick={end}>
+        <button class="je-icon" title={`Stop the shadow ${row.policy}`} aria-label={`Stop the shadow ${row.policy}`} onClick={end}>
           ✕
         </button>
       </div>
@@ -280,7 +280,7 @@ export function PoolView(props: {
       )}
       {props.down !== null && (
         <p class="je-banner" role="alert">
-          The pool has not answered since {clock(props.down)}. Jobs go on; this page comes back by itself.
+          The pool has not answered since {clock(props.down)}. Jobs go on; this page reconnects by itself.
         </p>
       )}
       {screen.maintenance && (
@@ -318,7 +318,7 @@ export function PoolView(props: {
         </ul>
       </Section>
       {screen.shares.length > 0 && (
-        <Section title="Shares" aside="held of an equal share">
+        <Section title="Shares" aside="in use / fair share">
           <Shares shares={screen.shares} capacity={capacity} colour={colour} />
         </Section>
       )}

@@ -100,6 +100,7 @@ function marks(plot: uPlot, group: Series[], axis: Axis, screen: JobScreen): voi
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
     const before = screen.sizes[index].slots;
+    ctx.textAlign = 'left';
     ctx.fillText(before === point.slots ? '✕' : `${before} → ${point.slots}`, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
   });
   ctx.restore();
@@ -398,7 +399,7 @@ export function Band(props: { points: SizePoint[]; end: number; most: number }) 
 /** A change of size in words: "4 → 2: makes room for job 7 of bob, 0.3 s pause"; else what happened. */
 export function changeOfSize(point: SizePoint, before: number): string {
   if (point.slots === before && point.reason) return point.reason;
-  const change = before ? `${before} → ${point.slots}` : `${point.slots}`;
+  const change = before ? `${before} → ${point.slots}` : `started on ${plural(point.slots, 'slot')}`;
   const pause = point.pause_s > 0 ? `, ${duration(point.pause_s)} pause` : '';
   return `${change}${point.reason ? `: ${point.reason}` : ''}${pause}`;
 }
