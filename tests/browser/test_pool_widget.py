@@ -72,7 +72,9 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     book = notebook(LOAD, NOBODY, "%elastic")
     book.run_all()
     view = page.locator(POOL)
-    expect(view.get_by_role("alert")).to_contain_text("server extension of jupyter-elastic is not installed or not enabled")
+    expect(view.get_by_role("alert")).to_contain_text(
+        "server extension of jupyter-elastic is not installed or not enabled"
+    )
     expect(view.locator(".je-slot.je-leased")).to_have_count(2)
     expect(view.get_by_role("listitem", name="shadow nobody")).to_contain_text("Differs now for 1 of 1 job")
     view.get_by_role("button", name="Change…").click()

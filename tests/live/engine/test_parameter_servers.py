@@ -436,3 +436,37 @@ async def test_a_training_state_keeps_a_model(folder: Path) -> None:
         begun = bench.events("restored")
         assert len(begun) >= 3
         assert all(step["applied"] == left[step["epoch"]] for step in begun), bench.story()
+
+
+@minutes
+@asynchronous
+async def test_a_full_disk_below_the_checkpoints_ends_it_with_the_reason(folder: Path) -> None:
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(checkpoints)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    try:
+        async with ClusterBench(folder, names={"ROWS": 100_000}) as bench:  # 3 MB of variables
+            await bench.launch("h:0", "h:1")
+            ended = await bench.ended(LONG_S)
+            assert ended.outcome == "failed", bench.story()
+            assert "No space left" in ended.reason, bench.story()
+    finally:
+        subprocess.run(["umount", "-l", str(checkpoints)], check=True)
+
+
+@minutes
+@asynchronous
+async def test_a_checkpoint_of_another_shape_ends_it_with_the_reason(folder: Path) -> None:
+    async with ClusterBench(folder) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+    (folder / "stop").unlink(missing_ok=True)
+    async with ClusterBench(folder, names={"ROWS": 32}) as bench:
+        await bench.launch("h:0", "h:1")
+        ended = await bench.ended(LONG_S)
+        assert ended.outcome == "failed", bench.story()
+        assert "shape (64, 4) when attempting to restore variable with shape (32, 4)" in ended.reason
