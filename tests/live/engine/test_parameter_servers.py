@@ -439,19 +439,24 @@ async def test_a_training_state_keeps_a_model(folder: Path) -> None:
 
 
 @minutes
-@asynchronous
-async def test_a_full_disk_below_the_checkpoints_ends_it_with_the_reason(folder: Path) -> None:
+def test_a_full_disk_below_the_checkpoints_ends_it_with_the_reason(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     checkpoints.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(checkpoints)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("this user may not mount")
-    try:
+
+    @asynchronous
+    async def train() -> None:
         async with ClusterBench(folder, names={"ROWS": 100_000}) as bench:  # 3 MB of variables
             await bench.launch("h:0", "h:1")
             ended = await bench.ended(LONG_S)
             assert ended.outcome == "failed", bench.story()
-            assert "No space left" in ended.reason, bench.story()
+            assert "ResourceExhaustedError" in ended.reason
+            assert "No space left" in ended.reason + bench.story()
+
+    try:
+        train()
     finally:
         subprocess.run(["umount", "-l", str(checkpoints)], check=True)
 
