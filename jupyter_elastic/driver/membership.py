@@ -379,6 +379,11 @@ class Membership:
         return self.elastic and not self.kept
 
     @property
+    def lost_slots(self) -> frozenset[SlotId]:
+        """Those whose hosts are lost, commanded or not: whoever is commanded to one later is not started there."""
+        return self._lost
+
+    @property
     def regroups(self) -> bool:
         """Whether the cell has come to `elastic.run`: from then on it can regroup."""
         return self._entered

@@ -415,8 +415,10 @@ class WorkersEngine:
             self._spawn_task(self.stop("preempt"))
 
     def host_back(self, name: str) -> None:
-        """Start workers there again."""
-        self._do(self.machine.back(slot for slot in self.machine.commanded if host_of(slot) == name))
+        """Start workers there again, or as soon as its slots are this job's again."""
+        back = [slot for slot in self.machine.lost_slots if host_of(slot) == name]
+        apart = self._apart(self.machine.commanded)
+        self._do(self.machine.back(slot for slot in back if slot not in apart))
 
     def unreadable(self, member: Member, problem: ProtocolError) -> None:
         """Fail: nothing that this worker sends could be trusted."""

@@ -91,6 +91,13 @@ async def test_worker_or_hand_on_another_host_is_killed(folder: Path) -> None:
         assert bench.of("DeathReported")[-1].cause == "was lost with host b: its hand has ended"
         await bench.step_at(3, time.time())  # it is back
         assert not bench.released
+        processes.send(hand_of(bench, "b"), signal.SIGKILL)
+        await bench.step_at(2, time.time())
+        await bench.rescale("a:0", "c:0")  # as the daemon has it when a host fails
+        await bench.until(lambda: bench.released)
+        await bench.until(lambda: not bench.engine.hosts.lost(["b:0"]))
+        await bench.rescale("a:0", "b:0", "c:0")
+        await bench.step_at(3, time.time())
         await complete(bench)
 
 
