@@ -134,6 +134,13 @@ class ReadView(Ask, frozen=True, kw_only=True):
     """What a policy would see now, for a what-if outside the daemon. Answer: `PoolView`."""
 
 
+class ReadDemand(Ask, frozen=True, kw_only=True):
+    """How many more slots the queue could use (`scheduler/core/demand.py`). Answer: `Demand`."""
+
+    at_most: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """So many could be brought."""
+
+
 class SwitchPolicy(Ask, frozen=True, kw_only=True):
     """Switch the policy. Answer: `Done`; unknown name or bad option: the old one stands."""
 
@@ -245,6 +252,7 @@ AnyAsk: TypeAlias = (
     | ListHosts
     | ListPolicies
     | ReadView
+    | ReadDemand
     | SwitchPolicy
     | ExplainJob
     | Follow
@@ -339,6 +347,12 @@ class PoolView(Answer, frozen=True, kw_only=True):
     view: View
     policy: str
     options: dict[str, Any] = {}
+
+
+class Demand(Answer, frozen=True, kw_only=True):
+    """What the policy would give away beyond the slots that there are; at most what was asked for."""
+
+    slots: int
 
 
 class Explanation(Answer, frozen=True, kw_only=True):
@@ -467,6 +481,7 @@ AnyAnswer: TypeAlias = (
     | Hosts
     | Policies
     | PoolView
+    | Demand
     | Explanation
     | Following
     | LeasesRenewed

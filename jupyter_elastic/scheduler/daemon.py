@@ -245,6 +245,10 @@ class Daemon:
         self._reply(Context(peer, wire.request_id(frame)), refusal)
         return False
 
+    async def demand(self, at_most: int) -> wire.AnyAnswer:
+        """How many of so many more slots the policy would give away."""
+        return await self._planner.demand(at_most)
+
     def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
         """Answer when this is done."""
         self._tasks.create_task(self._answer_later(answer, context))

@@ -12,7 +12,11 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.core import demand
+from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.state_store import Context, StateStore
@@ -32,6 +36,8 @@ class Planner:
     def __init__(self, store: StateStore, runner: PolicyRunner, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._runner = runner
+        self._asking = asyncio.Lock()
+        """A policy in a process of its own answers one question at a time."""
         self._monotonic = monotonic
         self._wanted = asyncio.Event()
         self._news_seq = 0
@@ -58,6 +64,21 @@ class Planner:
             answer = wire.Refused(code="error", message="an error in the daemon; its log has the details")
         self._store.commit([(context, answer)])
 
+    async def demand(self, at_most: int) -> wire.AnyAnswer:
+        """How many of so many more slots the policy would give away; `Refused` when it gives no legal plan."""
+        state = self._store.core.state
+        try:
+            async with self._asking:
+                policy = await self._runner.policy(state.policy, state.policy_options, state.policy_source)
+                view = demand.with_room(self._store.core.view(self._store.now()), at_most)
+                plan = await self._runner.plan(policy, view)
+        except Exception as problem:  # as in `_round`
+            return wire.Refused(code="error", message=f"policy {state.policy}: {problem}"[:2000])
+        if problem := illegal(plan, view):
+            return wire.Refused(code="error", message=f"policy {state.policy}: illegal plan: {problem}"[:2000])
+        without = replace(view, hosts=view.hosts[:-1])
+        return wire.Demand(slots=demand.unmet(without, plan, at_most))
+
     async def run(self) -> None:
         """Ask, for ever."""
         while True:
@@ -77,11 +98,12 @@ class Planner:
         began = self._monotonic()
         stimulus: Stimulus
         try:
-            policy = await self._runner.policy(name, state.policy_options, state.policy_source)
-            began = self._monotonic()  # loading a policy's libraries is not its thinking
-            self._ask_at = None if policy.interval_s is None else began + policy.interval_s
-            seen = store.core.state.seq
-            plan = await self._runner.plan(policy, store.core.view(store.now()))
+            async with self._asking:
+                policy = await self._runner.policy(name, state.policy_options, state.policy_source)
+                began = self._monotonic()  # loading a policy's libraries is not its thinking
+                self._ask_at = None if policy.interval_s is None else began + policy.interval_s
+                seen = store.core.state.seq
+                plan = await self._runner.plan(policy, store.core.view(store.now()))
             # What came meanwhile it could not know, but the core will take the plan for an answer to it.
             self._again = self._news_seq > seen
             stimulus = Propose(**store.stamp(), plan=plan, policy=name)

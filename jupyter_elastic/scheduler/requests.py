@@ -88,6 +88,10 @@ class DaemonApi(Protocol):
         """Switch the policy if it can be made, and answer then."""
         ...
 
+    async def demand(self, at_most: int) -> wire.AnyAnswer:
+        """How many more slots the policy would give away."""
+        ...
+
     def answer_later(self, answer: Awaitable[wire.AnyAnswer], context: Context) -> None:
         """Answer when this is done."""
         ...
@@ -319,6 +323,12 @@ def _read_view(_ask: wire.ReadView, api: DaemonApi, context: Context) -> LongAns
     policy, options = state.policy, state.policy_options
     near = yield from api.visibility.view(context.peer.caller, replace(view, jobs=view.jobs[:VIEW_JOBS]))
     return wire.PoolView(view=near, policy=policy, options=options)
+
+
+@answer.register
+def _read_demand(ask: wire.ReadDemand, api: DaemonApi, context: Context) -> Answer:
+    api.answer_later(api.demand(ask.at_most), context)
+    return None
 
 
 @answer.register

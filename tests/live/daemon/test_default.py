@@ -12,7 +12,7 @@ import pytest
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import policies
 from jupyter_elastic.types import SharesChanged
-from jupyter_elastic.types.errors import NotAllowed
+from jupyter_elastic.types.errors import ElasticError, NotAllowed
 
 if TYPE_CHECKING:
     from tests.live.daemon.conftest import Pool
@@ -31,6 +31,19 @@ def test_the_default_of_a_new_pool_and_the_choice_that_lasts(pool: Pool) -> None
     pool.kill()
     pool.start()
     assert active(pool) == "las"
+
+
+def test_the_demand_is_what_the_policy_would_give_away_beyond_what_there_is(pool, spec) -> None:
+    client = pool.start().client()
+    slots = len(client.ask(wire.ListHosts()).slots)
+    assert client.ask(wire.ReadDemand(at_most=5)).slots == 0
+    for _ in range(slots + 2):
+        client.submit(msgspec.structs.replace(spec, min_slots=1, max_slots=1))
+    assert client.ask(wire.ReadDemand(at_most=5)).slots == 2
+    source = "class Mine:\n    name = 'mine'\n    def plan(self, view):\n        raise ValueError('no')\n"
+    client.ask(wire.SwitchPolicy(name="mine", source=source))
+    with pytest.raises(ElasticError, match=r"policy mine: .*ValueError"):
+        client.ask(wire.ReadDemand())
 
 
 def test_a_shared_pool_begins_with_a_policy_that_serves_users_before_jobs(pool: Pool) -> None:

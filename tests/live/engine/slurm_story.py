@@ -113,6 +113,8 @@ def story(pool: Pool, engine: str, *, everything: bool) -> None:
             os.kill(pid, signal.SIGKILL)
     with timed("all on a node killed to the next step"):
         stepped(2)
+    with timed("a new hand and worker there, cold"):
+        stepped(3)
     answer("scancel", allocation)
     with timed("allocation cancelled to the next step"):
         stepped(1)

@@ -325,6 +325,8 @@ def test_slots_of_a_lost_host_that_are_taken_away_are_given_back() -> None:
     machine.lost(("b:0",))
     machine.gone("w1")
     assert Release("b:0") in machine.want(2, ("a:0",))
+    assert machine.back(machine.lost_slots) == []  # its host is back before the scheduler gives it again
+    assert Fork("w2", "b:0", 1, 2, newcomer=True) in machine.want(3, ("a:0", "b:0"))
 
 
 def test_too_few_members_wait_for_a_lost_host() -> None:
