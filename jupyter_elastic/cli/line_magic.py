@@ -50,15 +50,17 @@ class LineMagics(Magics):
         """Ask the pool, or tell it something.
 
         %elastic status | pool (who holds what, who waits) | jobs [--all] | logs JOB [--rank N] | cancel JOB |
-        explain JOB | attach JOB (its live view) | hosts | policy (the picker, with its what-if) |
-        policy NAME [--opt k=v] | sessions | session NAME --auto | session --off | pull NAME VARIABLE... |
-        push NAME VARIABLE... | end NAME
+        explain JOB | attach JOB (its live view) | hosts | timeline (past and likely future) |
+        policy (the picker, with its what-if) | policy NAME [--opt k=v] | sessions |
+        session NAME --auto | session --off | pull NAME VARIABLE... | push NAME VARIABLE... | end NAME
         """
         from jupyter_elastic.widgets.job_display import surface
 
         arguments = line.split()
         if arguments in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
             return self._show_pool(arguments)
+        if arguments[:1] == ["timeline"] and "--json" not in arguments and surface(self.shell) != "terminal":
+            return self._show_timeline(line)
         if arguments[:1] == ["attach"] and len(arguments) == 2 and not arguments[1].startswith("-"):
             return self._cells.attach(arguments[1])
         if arguments[:1] and arguments[0] in SESSION_WORDS:
@@ -83,3 +85,16 @@ class LineMagics(Magics):
 
         plain = main.text(arguments or ["status"], self._cells.client)
         show(PoolWidget(picking=arguments == ["policy"], plain=plain))
+
+    def _show_timeline(self, line: str) -> None:
+        """The timeline as a picture, which the saved file keeps."""
+        from jupyter_elastic.cli import timeline
+        from jupyter_elastic.widgets import timeline_page
+
+        given = main.parsed(line)
+        if given is None:
+            return
+        look = timeline.look_of(given)
+        self._cells.client()
+        screen = timeline.read(look)
+        show({"text/plain": timeline.text(screen), "text/html": timeline_page.html(screen)}, raw=True)

@@ -24,6 +24,7 @@ from jupyter_elastic.types.texts import visible
 from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.pool_screen import PoolScreen
+from jupyter_elastic.widgets.timeline_screen import TimelineLook, TimelineScreen
 from jupyter_elastic.widgets.updater import updater
 
 FIRST_S = 20.0
@@ -99,14 +100,16 @@ def _told(slot: SlotInfo, user: str) -> str:
 
 def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:
     connect()
-    pictures: queue.SimpleQueue[tuple[PoolScreen, float | None]] = queue.SimpleQueue()
-    rows = 20 if once else max(5, console.height // 2)
+    pictures: queue.SimpleQueue[tuple[PoolScreen, float | None, TimelineScreen | None]] = queue.SimpleQueue()
+    live = not (once or given.json or given.once)
+    rows = max(5, console.height // (4 if live else 2)) if not once else 20
 
     def take(follower: PoolFollower) -> None:
-        pictures.put((follower.screen(0, None if given.json else rows), follower.down_since))
+        ahead = follower.timeline_screen(TimelineLook()) if live else None
+        pictures.put((follower.screen(0, None if given.json else rows), follower.down_since, ahead))
 
-    def drawn(screen: PoolScreen, down_since: float | None) -> RenderableType:
-        return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width)
+    def drawn(screen: PoolScreen, down_since: float | None, timeline: TimelineScreen | None) -> RenderableType:
+        return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width, timeline=timeline)
 
     leave = updater().show_pool(take)
     try:

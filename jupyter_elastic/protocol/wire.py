@@ -29,7 +29,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
-VERSION = 6
+VERSION = 7
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 
@@ -232,6 +232,15 @@ class ReadAudit(Ask, frozen=True, kw_only=True):
     """The newest so many, of 2,000."""
 
 
+class ReadPast(Ask, frozen=True, kw_only=True):
+    """The events that say who held which slots from then on, for who begins to look later. Answer: `Past`."""
+
+    since: float = 0.0
+    """Seconds since the epoch. Jobs that were there then come with their events from before."""
+    after: int = 0
+    """Only events after this one (`seq`): the `last` of the answer before."""
+
+
 class Ping(Ask, frozen=True, kw_only=True):
     """Heart-beat. Answer: `Done`."""
 
@@ -261,6 +270,7 @@ AnyAsk: TypeAlias = (
     | RenewLeases
     | ReadUsage
     | ReadAudit
+    | ReadPast
     | RegisterKey
     | RevokeKey
     | ReadMetrics
@@ -466,6 +476,19 @@ class Audited(Answer, frozen=True, kw_only=True):
     """Whether older ones were left out."""
 
 
+class Past(Answer, frozen=True, kw_only=True):
+    """Events in order of `seq`: of jobs their beginning, slots and end, and of the pool its hosts, policies and shares.
+
+    What the receiver may not see is left out.
+    """
+
+    events: tuple[Event, ...]
+    last: int
+    """There is none of these kinds up to this one that was not sent."""
+    more: bool = False
+    """Whether there are later ones: ask again `after` `last`."""
+
+
 class Refused(Answer, frozen=True, kw_only=True):
     """An error; `code` is that of one of `errors`."""
 
@@ -487,6 +510,7 @@ AnyAnswer: TypeAlias = (
     | LeasesRenewed
     | Used
     | Audited
+    | Past
     | Metrics
     | KeyAdmitted
     | Refused

@@ -21,6 +21,7 @@ from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.intake import Intake
 from jupyter_elastic.scheduler.journal import Journal
 from jupyter_elastic.scheduler.limits import UNIT_S, Allowances, too_fast, too_many_connections
+from jupyter_elastic.scheduler.past import PastBook
 from jupyter_elastic.scheduler.planner import Planner
 from jupyter_elastic.scheduler.policy_runner import PolicyRunner
 from jupyter_elastic.scheduler.refusals import Refusals
@@ -102,6 +103,7 @@ class Daemon:
             settings.curve.keys.registered = self._registered
         self.usage = UsageBook(self.store.journal)
         self.audit = AuditBook(self.store.journal)
+        self.past = PastBook(self.store.journal)
         self._refusals = Refusals()
         self._clock = clock
         self.agents = Agents(self.store, self.transport, clock.monotonic)

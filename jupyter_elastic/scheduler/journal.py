@@ -13,7 +13,7 @@ import contextlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -117,7 +117,7 @@ class Journal:
             raise JournalError(_damaged(self.path, f"after event {after}: {problem}")) from problem
         return [self._event(row) for row in rows]
 
-    def of_kinds(self, after: int, kinds: tuple[str, ...]) -> Iterator[Event]:
+    def of_kinds(self, after: int, kinds: tuple[str, ...]) -> Generator[Event, None, None]:
         """The events of these kinds after `after`, in order, by a connection of their own: for another thread.
 
         JournalError where the file is damaged.

@@ -7,6 +7,7 @@ lasting is the daemon's business.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Awaitable, Generator, Iterator
 from functools import singledispatch
@@ -24,7 +25,9 @@ from jupyter_elastic.scheduler.audit import AuditBook
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import count, policy_reason
+from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
+from jupyter_elastic.scheduler.past import PastBook
 from jupyter_elastic.scheduler.settings import Settings
 from jupyter_elastic.scheduler.shares import Shares, Terms
 from jupyter_elastic.scheduler.state_store import Context, StateStore
@@ -36,6 +39,7 @@ from jupyter_elastic.types import (
     MAX_METRICS,
     Cancel,
     DrainSlots,
+    Event,
     JobSpec,
     ProgressReported,
     RegisterKey,
@@ -80,6 +84,7 @@ class DaemonApi(Protocol):
     limits: Limits
     usage: UsageBook
     audit: AuditBook
+    past: PastBook
     pool: str
     endpoints: list[str]
     started_at: float
@@ -404,6 +409,32 @@ def _own(api: DaemonApi, context: Context) -> str | None:
 def _read_audit(ask: wire.ReadAudit, api: DaemonApi, context: Context) -> Answer:
     api.answer_later(api.audit.rows(ask, _own(api, context)), context)
     return None
+
+
+@answer.register
+def _read_past(ask: wire.ReadPast, api: DaemonApi, context: Context) -> Answer:
+    api.answer_later(_past(ask, api, context), context)
+    return None
+
+
+async def _past(ask: wire.ReadPast, api: DaemonApi, context: Context) -> wire.Past:
+    if not math.isfinite(ask.since):
+        raise BadRequest("the time from which on the past is asked for is a finite number of seconds")
+    state, caller = api.store.core.state, context.peer.caller
+    head = state.seq
+    found, more = await api.past.events(state, ask.since, ask.after)
+    while True:
+        last = found[-1].seq if more else max(head, found[-1].seq if found else 0)
+        seen = (api.visibility.event(caller, event, _owner(state, event)) for event in found)
+        told = wire.Past(events=tuple(event for event in seen if event is not None), last=last, more=more)
+        if len(found) == 1 or len(msgspec.msgpack.encode(told)) < wire.MAX_FRAME - 1024:
+            return told
+        found, more = found[: len(found) // 2], True
+
+
+def _owner(state: State, event: Event) -> str | None:
+    job = getattr(event.data, "job", None)
+    return None if job is None else state.owner_of(job)
 
 
 @answer.register

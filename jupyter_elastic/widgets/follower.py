@@ -29,6 +29,8 @@ from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen
 from jupyter_elastic.widgets.speeds import Speeds
+from jupyter_elastic.widgets.timeline_follower import TimelineFollower
+from jupyter_elastic.widgets.timeline_screen import TimelineLook, TimelineScreen
 
 RETRY_S = 1.0
 """So often it looks whether the daemon is there, why jobs wait, and whether to ask policies again."""
@@ -131,6 +133,7 @@ class PoolFollower:
         self.jobs: dict[JobId, FollowedJob] = {}
         self.waits = forecasts.Waits(clock)
         self.shadows = forecasts.Shadows(clock)
+        self.timeline = TimelineFollower(self.waits, self.changed, clock)
         self._change = asyncio.Event()
         self._connecting = asyncio.Lock()
         self._follows_pool = asyncio.Event()
@@ -207,6 +210,13 @@ class PoolFollower:
         self.pool.shadows = self.shadows.rows
         self.changed()
 
+    def timeline_screen(self, look: TimelineLook) -> TimelineScreen:
+        """The timeline for somebody who looks; its past comes a moment later at first (`loaded`)."""
+        now = time.time()
+        if self.pool.hosts_known:
+            self.timeline.look(look, now, self.ask, self._begin)
+        return self.timeline.screen(self.pool, look, now)
+
     def screen(self, offset: int, limit: int | None) -> PoolScreen:
         """The pool's page for somebody who looks."""
         self._looked_at = self._clock()
@@ -275,6 +285,7 @@ class PoolFollower:
         model.history, model.switches, model.notes = past.history, past.switches, past.notes
         model.forecasts, model.shadows = self.waits.ranges, self.shadows.rows
         self.pool, begun_at = model, model.seq
+        self.timeline.forget()
         self.changed()
         async with aclosing(client.events(past.seq)) as events:
             async for event in events:
@@ -286,6 +297,7 @@ class PoolFollower:
                     model.adopt(past.jobs.values())
                     past.jobs = {}
                 model.fold(event)
+                self.timeline.fold(event)
                 self.changed()
 
     async def _present(self) -> PoolModel:
@@ -373,9 +385,10 @@ class PoolFollower:
             await asyncio.sleep(RETRY_S)
             since = self._clock() - LOOKED_S
             queued = [job for job in self.jobs.values() if job.model.phase == "queued" and job.looked_at > since]
-            if self.up and (queued or (self.pool.queued and self._looked_at > since)):
+            ahead = self.timeline.looked_at
+            if self.up and (ahead or queued or (self.pool.queued and self._looked_at > since)):
                 try:
-                    renewed = await self.waits.renew(self.ask)
+                    renewed = await self.waits.renew(self.ask, ends=ahead)
                 except Exception:  # a policy may be anybody's
                     self.log.exception("jupyter_elastic: no wait can be forecast")
                     continue

@@ -17,7 +17,7 @@ import msgspec
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler import plugins
-from jupyter_elastic.scheduler.forecast import shadow, whatif
+from jupyter_elastic.scheduler.forecast import outlook, shadow, whatif
 from jupyter_elastic.scheduler.forecast.lengths import History
 from jupyter_elastic.scheduler.policies.source import from_source
 from jupyter_elastic.types import JobId, Policy, View
@@ -29,6 +29,8 @@ Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
 Clock: TypeAlias = Callable[[], float]
 """Seconds that only go on."""
 EVERY_S = 10.0
+SOON_S = 1.0
+"""So soon after something happened that changes them, where somebody looks at the future."""
 MAX_JOBS = 300
 """Of a longer queue no waits are shown: it would take seconds to find out and be wrong."""
 PAST = 500
@@ -63,39 +65,74 @@ async def _usual(ask: Ask, view: View) -> History:
 
 
 class Waits:
-    """When the queued jobs will start, as ranges of seconds since the epoch; learns from how wrong it was."""
+    """When jobs will start, and on demand also when they will end and how they grow and shrink; learns from its errors.
+
+    Starts and ends are of the same possible futures, so that no two screens say different things.
+    """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.ranges: dict[JobId, tuple[float, float]] = {}
+        """When queued jobs will start, in seconds since the epoch."""
+        self.outlook = outlook.Outlook()
+        """The whole future, where it was asked for; its seconds count from `made_at`."""
+        self.made_at: float | None = None
+        """Seconds since the epoch; None before there is one."""
         self._clock = clock
-        self._past = whatif.Calibration()
-        self._predicted: dict[JobId, tuple[float, whatif.Eta]] = {}
-        """The first prediction of each queued job, and when it was made."""
-        self._next = 0.0
+        self._starts, self._ends = outlook.Calibration(), outlook.Calibration()
+        self._predicted: dict[JobId, tuple[float, outlook.Eta]] = {}
+        """The first prediction of each queued job's start, and when it was made."""
+        self._predicted_ends: dict[JobId, tuple[float, outlook.Eta]] = {}
+        """The same of its end."""
+        self._next = self._earliest = 0.0
 
-    async def renew(self, ask: Ask) -> bool:
-        """Find the ranges anew when it is time to; whether they were. A pool that does not answer has none."""
+    def hasten(self) -> None:
+        """Something has happened that was not in the last prediction: make the next one soon."""
+        self._next = max(self._earliest, min(self._next, self._clock() + SOON_S))
+
+    async def renew(self, ask: Ask, *, ends: bool = False) -> bool:
+        """Predict anew when it is time to; whether that was done. A pool that does not answer has no future."""
         began = self._clock()
-        if began < self._next:
+        if began < self._next and not (ends and self.made_at is None):
             return False
         self._next = began + EVERY_S
         try:
             answer = expect(await ask(wire.ReadView()), wire.PoolView)
             view, policy = answer.view, plugins.make_policy(answer.policy, answer.options)
             usual = await _usual(ask, view)
-        except ElasticError:  # gone, or a policy from somebody's notebook
+        except ElasticError as problem:  # gone, or a policy from somebody's notebook
             self.ranges = {}
+            self.outlook = outlook.Outlook(note=f"no prediction: {problem}")
             return True
         self._learn(view)
-        found: list[whatif.Eta] = []
+        starts: list[outlook.Eta] = []
+        found = outlook.Outlook(note=f"no prediction for more than {MAX_JOBS} jobs")
         if len(view.jobs) <= MAX_JOBS:
             simulated = self._clock()
-            found = await asyncio.to_thread(whatif.waits, view, policy, past=self._past, usual=usual)
-            self._next = max(self._next, began + LAZY * (self._clock() - simulated))
-        self.ranges = {eta.job: (view.now + eta.low_s, view.now + eta.high_s) for eta in found}
-        for eta in found:
+            if ends:
+                found = await asyncio.to_thread(
+                    outlook.outlook, view, policy, starts=self._starts, ends=self._ends, usual=usual
+                )
+                starts = [job.start for job in found.jobs if job.start is not None]
+            else:
+                starts = await asyncio.to_thread(outlook.waits, view, policy, past=self._starts, usual=usual)
+            self._earliest = began + LAZY * (self._clock() - simulated)
+            self._next = max(self._next, self._earliest)
+        self.ranges = {eta.job: (view.now + eta.low_s, view.now + eta.high_s) for eta in starts}
+        for eta in starts:
             self._predicted.setdefault(eta.job, (view.now, eta))
+        if ends:
+            self.outlook, self.made_at = found, view.now
+            for job in found.jobs:
+                if job.end is not None:
+                    self._predicted_ends.setdefault(job.job, (view.now, job.end))
         return True
+
+    def ended(self, job: JobId, at: float, *, completed: bool) -> None:
+        """Learn from a job's end; one that somebody or an error has ended teaches nothing."""
+        predicted = self._predicted_ends.pop(job, None)
+        if predicted is not None and completed:
+            since, eta = predicted
+            self._ends = self._ends.seen(eta, max(0.0, at - since))
 
     def _learn(self, view: View) -> None:
         jobs = {job.job: job for job in view.jobs}
@@ -105,7 +142,7 @@ class Waits:
                 continue
             del self._predicted[number]
             if job is not None and job.changed_at is not None:
-                self._past = self._past.seen(eta, max(0.0, job.changed_at - at))
+                self._starts = self._starts.seen(eta, max(0.0, job.changed_at - at))
 
 
 def compare(

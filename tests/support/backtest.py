@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_elastic.scheduler.core import Core
-from jupyter_elastic.scheduler.forecast import whatif
+from jupyter_elastic.scheduler.forecast import outlook
 from jupyter_elastic.scheduler.forecast.lengths import History, served
-from jupyter_elastic.scheduler.forecast.whatif import Calibration, Eta
+from jupyter_elastic.scheduler.forecast.outlook import Calibration, Eta
 from jupyter_elastic.types import Event, JobEnded, JobId, JobStarted, JobSubmitted, Policy
 from jupyter_elastic.types.errors import ElasticError
 
@@ -62,7 +62,7 @@ def backtest(events: Iterable[Event], make: Callable[[str, dict[str, Any]], Poli
             policy = _active(core, make, policies)
             if policy is None:
                 continue
-            etas = whatif.waits(core.view(event.at), policy, past=found.calibration, usual=history)
+            etas = outlook.waits(core.view(event.at), policy, past=found.calibration, usual=history)
             eta = next((eta for eta in etas if eta.job == data.job), None)
             if eta is not None:
                 open_[data.job] = (eta, event.at)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -29,8 +27,6 @@ IDLE_TRIES = 40
 """Decisions in a row without any job running after which those that still wait are given up as never starting."""
 LOSS, LOSS_S = 0.05, 10.0
 """Who finishes later by this share of its time and by this many seconds loses by a switch."""
-FUTURES = 12
-"""Possible futures from which the range of a predicted wait is taken."""
 
 Stretch: TypeAlias = Callable[[JobView], float]
 """How many times as long as it is thought to be a job is in this future."""
@@ -45,6 +41,8 @@ class JobForecast(Struct, frozen=True, kw_only=True):
     finish_s: float | None = None
     guessed: bool = False
     """Nobody knows how long this job is: the finish is a guess."""
+    sizes: tuple[tuple[float, int], ...] = ()
+    """From when on it has how many slots, until the next one, the last until its finish."""
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
@@ -85,7 +83,13 @@ def forecast(
     run = _Run(view, policy, stretch, usual)
     note = run.run(only_starts)
     jobs = tuple(
-        JobForecast(job=fluid.view.job, start_s=fluid.start, finish_s=fluid.finish, guessed=fluid.guessed)
+        JobForecast(
+            job=fluid.view.job,
+            start_s=fluid.start,
+            finish_s=fluid.finish,
+            guessed=fluid.guessed,
+            sizes=tuple(fluid.sizes),
+        )
         for fluid in run.fluids
     )
     jcts = [fluid.finish + view.now - fluid.view.submitted_at for fluid in run.fluids if fluid.finish is not None]
@@ -137,6 +141,7 @@ class _Fluid:
         self.start: float | None = 0.0 if view.size.workers else None
         self.finish: float | None = None
         self.changed: float | None = view.changed_at
+        self.sizes = [(0.0, view.size.slots)] if view.size.workers else []
 
     def ends_in(self) -> float:
         """Seconds to its end at the present size."""
@@ -230,6 +235,9 @@ class _Run:
             if fluid.start is None:
                 fluid.start = self.ahead
         fluid.size, fluid.changed = size, now
+        if fluid.sizes and fluid.sizes[-1][0] == self.ahead:
+            fluid.sizes.pop()
+        fluid.sizes.append((self.ahead, size.slots))
         fluid.speed = fluid.rate(size.workers)
 
     def _advance(self) -> None:
@@ -261,103 +269,3 @@ class _Run:
             free -= mine
             hosts.append(HostView(name=host.name, capacity=host.capacity, free=mine))
         return tuple(hosts)
-
-
-# --- how long will it wait? -------------------------------------------------------------------------------------------
-
-
-class Eta(Struct, frozen=True, kw_only=True):
-    """When a waiting job starts, in seconds from now: the best guess, and a range that should hold 8 times of 10."""
-
-    job: JobId
-    start_s: float
-    low_s: float
-    high_s: float
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How wrong earlier predictions were: the ratios of real to predicted waits, the newest last.
-
-    A new range spans the middle 80 % of what happens in `FUTURES` possible futures (lengths that nobody knows are drawn
-    anew in each) and, once there are `LEAST` ratios, the middle 80 % of those (split conformal prediction). `width`
-    stretches that: each miss adds four times what a hit takes away, so that in the long run 8 of 10 hit, whatever the
-    errors are like (adaptive conformal inference, Gibbs & Candès, 2021). Who starts at once teaches nothing.
-    """
-
-    ratios: tuple[float, ...] = ()
-    width: float = 0.0
-
-    LEAST = 10
-    KEPT = 50
-    SHARE = 0.8
-    STEP = 0.25
-    WIDEST = 3.0
-    SMALL_S = 1.0
-
-    def seen(self, eta: Eta, real_s: float) -> Calibration:
-        """With one more observation: the real wait of a job that `eta` was predicted for."""
-        if max(eta.high_s, real_s) <= self.SMALL_S:
-            return self
-        missed = not eta.low_s <= real_s <= eta.high_s
-        width = self.width + self.STEP * (missed - (1 - self.SHARE))
-        ratio = (real_s + self.SMALL_S) / (eta.start_s + self.SMALL_S)
-        return Calibration((*self.ratios, ratio)[-self.KEPT :], min(max(width, 0.0), self.WIDEST))
-
-    def range(self, guess: float, low: float, high: float) -> tuple[float, float]:
-        """The range around a guess, given the possible futures' own low and high."""
-        small = self.SMALL_S
-        low, high = min(low, guess), max(high, guess)
-        if len(self.ratios) >= self.LEAST:
-            ordered = sorted(self.ratios)
-            count = len(ordered)
-            below = max(0, math.floor((1 - self.SHARE) / 2 * (count + 1)) - 1)
-            above = min(count - 1, math.ceil((1 + self.SHARE) / 2 * (count + 1)) - 1)
-            low = min(low, (guess + small) * ordered[below] - small)
-            high = max(high, (guess + small) * ordered[above] - small)
-        stretch = math.exp(self.width)
-        return max(0.0, (low + small) / stretch - small), max(0.0, (high + small) * stretch - small)
-
-
-def waits(view: View, policy: Policy, *, past: Calibration | None = None, usual: Usual | None = None) -> list[Eta]:
-    """When each queued job will start under a policy, with a range; jobs that never start in sight are left out."""
-    past = past or Calibration()
-    queued = {job.job for job in view.jobs if job.phase == "queued"}
-    if not queued:
-        return []
-    central = _starts(view, policy, lambda _: 1.0, usual)
-    futures = [
-        _starts(view, policy, lambda job, number=number: _length_factor(job, number, view.seed), usual)  # type: ignore[misc]
-        for number in range(FUTURES)
-    ]
-    etas = []
-    for job in sorted(queued):
-        guess = central.get(job)
-        if guess is None:
-            continue
-        starts = sorted(math.inf if start is None else start for start in (future.get(job) for future in futures))
-        high = next((start for start in (starts[-2], starts[-3], starts[-4]) if math.isfinite(start)), guess)
-        low, high = past.range(guess, starts[1], high)
-        etas.append(Eta(job=job, start_s=guess, low_s=low, high_s=high))
-    return etas
-
-
-def _length_factor(job: JobView, number: int, seed: int) -> float:
-    """How much longer a job may be than thought, in one possible future: log-normal with mean 1, the same every time.
-
-    Lengths nobody knows vary as those of published clusters do (sigma 1.2), estimates by half, reports by little.
-    """
-    if job.profile.remaining is not None:
-        sigma = 0.15
-    else:
-        sigma = 1.2 if job.estimate_s is None and job.max_time_s is None else 0.5
-    bits = (job.job * 2654435761 + number * 40503 + seed * 97 + 12345) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 15)) * 2246822519) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 13)) * 3266489917) & 0xFFFFFFFF
-    uniform = ((bits ^ (bits >> 16)) + 0.5) / 4294967296
-    return math.exp(sigma * NormalDist().inv_cdf(uniform) - sigma * sigma / 2)
-
-
-def _starts(view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> dict[JobId, float | None]:
-    future = forecast(view, policy, stretch=stretch, usual=usual, only_starts=True)
-    return {job.job: job.start_s for job in future.jobs}

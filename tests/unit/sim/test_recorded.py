@@ -56,7 +56,7 @@ def test_waits_are_predicted_with_a_range_that_mostly_holds() -> None:
     assert found.coverage is not None
     assert found.coverage >= 0.6
     waiting = [(eta, real) for eta, real in found.pairs if real > 60]
-    assert all(eta.low_s <= eta.start_s * 1.0001 + 1 for eta, _ in waiting)
+    assert all(eta.low_s <= eta.guess_s * 1.0001 + 1 for eta, _ in waiting)
 
 
 def test_what_is_no_journal(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_elastic.scheduler.forecast import whatif
-from jupyter_elastic.scheduler.forecast.whatif import Calibration, Eta
+from jupyter_elastic.scheduler.forecast import outlook, whatif
+from jupyter_elastic.scheduler.forecast.outlook import Calibration, Eta
 from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import HostView, JobView, Plan, Profile, Size, Speed, View
 from tests.support.backtest import coverage
@@ -92,38 +92,38 @@ def test_a_policy_that_fails_has_a_note_and_no_figures() -> None:
 
 
 def test_waits_have_a_range_around_the_guess() -> None:
-    (eta,) = whatif.waits(view(1, job(1, workers=1, work=100.0), job(2)), make_policy("fifo"))
-    assert eta.start_s == pytest.approx(100, rel=0.05)
-    assert 70 < eta.low_s < eta.start_s < eta.high_s < 140  # the length is reported: it varies by little
-    (vague,) = whatif.waits(view(1, job(1, workers=1, work=None), job(2)), make_policy("fifo"))
+    (eta,) = outlook.waits(view(1, job(1, workers=1, work=100.0), job(2)), make_policy("fifo"))
+    assert eta.guess_s == pytest.approx(100, rel=0.05)
+    assert 70 < eta.low_s < eta.guess_s < eta.high_s < 140  # the length is reported: it varies by little
+    (vague,) = outlook.waits(view(1, job(1, workers=1, work=None), job(2)), make_policy("fifo"))
     assert vague.high_s > 2 * vague.low_s  # nobody knows it
-    assert whatif.waits(view(1, job(1, workers=1)), make_policy("fifo")) == []
+    assert outlook.waits(view(1, job(1, workers=1)), make_policy("fifo")) == []
 
 
 def test_calibration_learns_from_past_errors() -> None:
     assert Calibration().range(10.0, 5.0, 20.0) == (5.0, 20.0)
     past = Calibration()
     for real in range(100, 201, 2):  # everything took 1 to 2 times as long as predicted
-        past = past.seen(Eta(job=1, start_s=100.0, low_s=50.0, high_s=300.0), float(real))
+        past = past.seen(Eta(job=1, guess_s=100.0, low_s=50.0, high_s=300.0), float(real))
     low, high = past.range(1000.0, 1000.0, 1000.0)
     assert low == pytest.approx(1000.0, abs=100)
     assert 1750 <= high <= 2000
 
 
 def test_misses_widen_the_range_and_hits_narrow_it() -> None:
-    eta = Eta(job=1, start_s=100.0, low_s=90.0, high_s=110.0)
+    eta = Eta(job=1, guess_s=100.0, low_s=90.0, high_s=110.0)
     missed = Calibration().seen(eta, 500.0).seen(eta, 500.0)
     assert missed.width == pytest.approx(0.4)
     assert missed.seen(eta, 100.0).width == pytest.approx(0.35)
     low, high = missed.range(100.0, 100.0, 100.0)
     assert low < 70
     assert high > 145
-    at_once = Eta(job=1, start_s=0.0, low_s=0.0, high_s=0.0)
+    at_once = Eta(job=1, guess_s=0.0, low_s=0.0, high_s=0.0)
     assert missed.seen(at_once, 0.0) == missed
 
 
 def test_coverage_counts_what_was_inside() -> None:
-    eta = Eta(job=1, start_s=10, low_s=5, high_s=20)
+    eta = Eta(job=1, guess_s=10, low_s=5, high_s=20)
     assert coverage([(eta, 5.0), (eta, 20.0), (eta, 21.0), (eta, 1.0)]) == 0.5
     assert coverage([]) is None
 

@@ -1,0 +1,79 @@
+"""`jupyter elastic timeline`: who held which slots, and who will most likely hold them, as one picture."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import time
+from concurrent.futures import TimeoutError as NoAnswer
+from typing import cast
+
+from rich.console import Console
+
+from jupyter_elastic.cli.commands import Command, Connect, print_json
+from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
+from jupyter_elastic.widgets import timeline_text
+from jupyter_elastic.widgets.timeline_screen import LEAST_S, MONTH_S, TimelineLook, TimelineScreen
+from jupyter_elastic.widgets.updater import updater
+
+FIRST_S = 20.0
+"""How long the pool's answers are waited for."""
+PREDICTED_S = 5.0
+"""How long a prediction is waited for."""
+
+
+def read(look: TimelineLook) -> TimelineScreen:
+    """The timeline with its past and, if that comes soon, its future. DaemonUnreachable without a pool."""
+
+    async def ready() -> TimelineScreen:
+        follower = updater().follower
+        follower.follow_pool()
+        until = time.monotonic() + PREDICTED_S
+        while True:
+            screen = follower.timeline_screen(look)
+            known = follower.pool.hosts_known and screen.loaded
+            if known and (screen.predicted_at or screen.note or not look.ahead_s or time.monotonic() > until):
+                return screen
+            await asyncio.sleep(0.05)
+
+    asked = updater().begin(ready())
+    try:
+        return asked.result(FIRST_S)
+    except NoAnswer:
+        asked.cancel()
+        raise DaemonUnreachable("the pool did not answer in time; `jupyter elastic doctor` says why") from None
+
+
+def text(screen: TimelineScreen) -> str:
+    """The picture without colours."""
+    console = Console(highlight=False, file=io.StringIO(), width=100, force_jupyter=False)
+    console.print(timeline_text.picture(screen, width=100))
+    return cast("io.StringIO", console.file).getvalue().rstrip()
+
+
+def look_of(given: argparse.Namespace) -> TimelineLook:
+    """What the arguments ask for; BadRequest for times that there can't be."""
+    past, ahead = given.past * 60.0, given.ahead * 60.0
+    if not LEAST_S <= past <= MONTH_S or not 0 <= ahead <= MONTH_S:
+        raise BadRequest("--past and --ahead are minutes, up to 43200 (30 days); --past is at least 0.2")
+    return TimelineLook(past_s=past, ahead_s=ahead)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of the command, in a terminal and in a notebook."""
+    parser.add_argument("--past", type=float, default=10.0, metavar="MINUTES", help="so much of the past (10)")
+    parser.add_argument("--ahead", type=float, default=5.0, metavar="MINUTES", help="so much of the future (5)")
+
+
+def _timeline(given: argparse.Namespace, connect: Connect, console: Console) -> None:
+    look = look_of(given)
+    connect()
+    screen = read(look)
+    if given.json:
+        print_json(screen)
+    else:
+        console.print(timeline_text.picture(screen, width=console.width))
+
+
+TIMELINE = Command("who held which slots, and will most likely hold them", _timeline, arguments)

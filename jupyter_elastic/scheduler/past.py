@@ -1,0 +1,68 @@
+"""Who held which slots: the events of the journal from a time on that say so, for a page that is opened later.
+
+Reads the journal in a thread of its own when somebody asks, page by page. Must not know who may see what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from itertools import islice
+
+from msgspec.structs import replace
+
+from jupyter_elastic.scheduler.core.state import State
+from jupyter_elastic.scheduler.journal import Journal
+from jupyter_elastic.types import (
+    Event,
+    HostsChanged,
+    JobEnded,
+    JobRequeued,
+    JobStarted,
+    JobSubmitted,
+    PolicyUsed,
+    RescaleRequested,
+    SharesChanged,
+    SlotsReleased,
+)
+
+KINDS = (
+    JobSubmitted, JobStarted, RescaleRequested, SlotsReleased, JobRequeued, JobEnded, HostsChanged, PolicyUsed,
+    SharesChanged,
+)  # fmt: skip
+"""The events that matter."""
+PAGE = 2_000
+"""Events in one answer: with usual jobs what fits into a frame."""
+
+
+class PastBook:
+    """Reads the journal for whoever asks, one at a time."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._reading = asyncio.Lock()
+
+    async def events(self, state: State, since: float, after: int) -> tuple[list[Event], bool]:
+        """The next events after `after`, and whether there are more. JournalError where the journal is damaged.
+
+        The first page begins with the oldest job that the state knows and that had not ended at `since`.
+        """
+        first = min(
+            (job.submitted_seq for job in state.jobs.values() if (job.ended_at or since) >= since), default=None
+        )
+        async with self._reading:
+            return await asyncio.to_thread(self._read, since, after, first)
+
+    def _read(self, since: float, after: int, first: int | None) -> tuple[list[Event], bool]:
+        if not after:
+            after = self._journal.before(since)
+            if first is not None:
+                after = min(after, first - 1)
+        with closing(self._journal.of_kinds(max(after, 0), tuple(kind.__name__ for kind in KINDS))) as found:
+            page = [_short(event) for event in islice(found, PAGE + 1)]
+        return page[:PAGE], len(page) > PAGE
+
+
+def _short(event: Event) -> Event:
+    """Without what nobody draws and is long."""
+    return replace(event, data=replace(event.data, source="")) if isinstance(event.data, PolicyUsed) else event

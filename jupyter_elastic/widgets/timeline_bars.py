@@ -1,0 +1,187 @@
+"""Where bars lie: the rows of the timeline, past bars on the slots that jobs held, future ones on likely slots.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jupyter_elastic.scheduler.forecast.outlook import Outlook
+from jupyter_elastic.types import JobId, SlotId, SlotInfo
+from jupyter_elastic.widgets.timeline_screen import Bar, TimelineHost
+
+MAX_BARS = 1_500
+"""Of more, the short ones are drawn together."""
+SHARP = 1_000
+"""A bar that is shorter than this part of the window is no wider than a pixel or two."""
+MAX_HOSTS = 64
+"""Of more, several stand under one name."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A job on the same slots."""
+
+    begin: float
+    end: float | None
+    """None: it goes on."""
+    slots: frozenset[SlotId]
+
+
+class Rows:
+    """A row for each slot: those of the pool in their order, then those that it no longer has and that are drawn."""
+
+    def __init__(self, slots: Mapping[SlotId, SlotInfo], drawn: Iterable[frozenset[SlotId]] = ()) -> None:
+        there = sorted(slots, key=lambda name: (slots[name].for_servers, _natural(name)))
+        by_host: defaultdict[str, list[SlotId]] = defaultdict(list)
+        for name in sorted(there, key=lambda name: _natural(name)[0]):
+            by_host[_host(name)].append(name)
+        gone = sorted({name for names in drawn for name in names} - slots.keys(), key=_natural)
+        lost: defaultdict[str, list[SlotId]] = defaultdict(list)
+        for name in gone:
+            lost[_host(name)].append(name)
+        self._hosts = [TimelineHost(name=name, slots=names, gone=False) for name, names in by_host.items()]
+        self._hosts += [TimelineHost(name=name, slots=names, gone=True) for name, names in lost.items()]
+        self.order = [name for host in self._hosts for name in host.slots]
+        self.place = {name: row for row, name in enumerate(self.order)}
+        self.usable = [name for name in self.order if name in slots and slots[name].state != "out"]
+
+    def hosts(self) -> list[TimelineHost]:
+        """What stands beside the rows."""
+        step = -(-len(self._hosts) // MAX_HOSTS)
+        if step <= 1:
+            return self._hosts
+        parts = [self._hosts[at : at + step] for at in range(0, len(self._hosts), step)]
+        return [
+            TimelineHost(
+                name=part[0].name if len(part) == 1 else f"{part[0].name} … {part[-1].name}",
+                slots=[name for host in part for name in host.slots],
+                gone=all(host.gone for host in part),
+            )
+            for part in parts
+        ]
+
+    def runs(self, slots: Iterable[SlotId]) -> list[tuple[int, int]]:
+        """The rows of these slots: where each run of neighbours begins, and how many they are."""
+        found: list[tuple[int, int]] = []
+        for row in sorted(self.place[slot] for slot in slots if slot in self.place):
+            if found and sum(found[-1]) == row:
+                found[-1] = (found[-1][0], found[-1][1] + 1)
+            else:
+                found.append((row, 1))
+        return found
+
+
+def past_bars(rows: Rows, spans: Mapping[JobId, Sequence[Span]], begin: float, end: float) -> list[Bar]:
+    """What was, in a window: at most `MAX_BARS`, those that are too short to be seen together."""
+    bars = [
+        Bar(job=job, begin=span.begin, end=span.end, first=first, rows=count)
+        for job, held in spans.items()
+        for span in held
+        for first, count in rows.runs(span.slots)
+    ]
+    shortest = (end - begin) / SHARP
+    while len(bars) > MAX_BARS:
+        bars = _together(bars, shortest)
+        shortest *= 2
+        if shortest > 2 * (end - begin):
+            return sorted(bars, key=lambda bar: bar.begin)[-MAX_BARS:]
+    return bars
+
+
+def _together(bars: list[Bar], shortest: float) -> list[Bar]:
+    """Those that are shorter than this, by time and in neighbouring rows, as one."""
+    kept: list[Bar] = []
+    boxes: dict[tuple[int, int], Bar] = {}
+    for bar in bars:
+        if bar.end is None or bar.end - bar.begin >= shortest:
+            kept.append(bar)
+            continue
+        key = (int(bar.begin / shortest), bar.first // 8)
+        box = boxes.get(key)
+        if box is None:
+            boxes[key] = Bar(job=0, begin=bar.begin, end=bar.end, first=bar.first, rows=bar.rows, count=bar.count)
+            continue
+        first, last = min(box.first, bar.first), max(box.first + box.rows, bar.first + bar.rows)
+        boxes[key] = Bar(
+            job=0,
+            begin=min(box.begin, bar.begin),
+            end=max(box.end or 0.0, bar.end),
+            first=first,
+            rows=last - first,
+            count=box.count + bar.count,
+        )
+    return [*kept, *boxes.values()]
+
+
+def future_bars(
+    rows: Rows, outlook: Outlook, held: Mapping[JobId, Sequence[SlotId]], made_at: float, until: float
+) -> list[Bar]:
+    """What will most likely be, from `made_at` on. Slots that nobody has promised are chosen near those a job has.
+
+    A bar ends with the best guess; how far that may be off is the job's range.
+    """
+    there = set(rows.usable)
+    mine: dict[JobId, list[SlotId]] = {job: [slot for slot in slots if slot in there] for job, slots in held.items()}
+    since: dict[JobId, float] = {}
+    moves: list[tuple[float, bool, JobId, int]] = []
+    """When, whether it grows then, which job, to how many slots: what shrinks makes room for what grows then."""
+    for job in outlook.jobs:
+        size, last = 0, job.end.guess_s if job.end is not None else None
+        for when, slots in job.sizes:
+            if last is None or when < last:
+                moves.append((when, slots > size and when > 0, job.job, slots))
+                size = slots
+        if last is not None:
+            moves.append((last, False, job.job, 0))
+    for job_id in mine.keys() - {job.job for job in outlook.jobs}:  # one that is being stopped
+        mine[job_id] = []
+    found: list[Bar] = []
+
+    def close(job: JobId, at: float) -> None:
+        begun = since.pop(job, None)
+        if begun is not None and at > begun:
+            for first, count in rows.runs(mine[job]):
+                found.append(Bar(job=job, begin=made_at + begun, end=made_at + at, first=first, rows=count))
+
+    taken = {slot for slots in mine.values() for slot in slots}
+    for when, _, job_id, slots in sorted(moves):
+        if made_at + when > until:
+            break
+        have = mine.setdefault(job_id, [])
+        if len(have) == slots and job_id in since:
+            continue
+        close(job_id, when)
+        taken.difference_update(have[slots:])
+        del have[slots:]
+        if len(have) < slots:
+            more = _near(rows, have, taken, slots - len(have))
+            have += more
+            taken.update(more)
+        if slots:
+            since[job_id] = when
+    for job_id in list(since):
+        close(job_id, until - made_at)
+    return sorted(found, key=lambda bar: (bar.begin, bar.first))
+
+
+def _near(rows: Rows, have: Sequence[SlotId], taken: set[SlotId], count: int) -> list[SlotId]:
+    """Free slots: on the hosts that the job is on, then on the emptiest."""
+    mine = {_host(slot) for slot in have}
+    free = [slot for slot in rows.usable if slot not in taken]
+    room: defaultdict[str, int] = defaultdict(int)
+    for slot in free:
+        room[_host(slot)] += 1
+    return sorted(free, key=lambda slot: (_host(slot) not in mine, -room[_host(slot)], rows.place[slot]))[:count]
+
+
+def _host(slot: SlotId) -> str:
+    return slot.rpartition(":")[0]
+
+
+def _natural(slot: SlotId) -> tuple[str, int]:
+    host, _, index = slot.rpartition(":")
+    return host, int(index)

@@ -1,0 +1,127 @@
+"""Keeps the timeline's model up to date for whoever looks: the past by request, then the live events.
+
+Knows the model and how the daemon is asked; must not know how anything is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.forecast.outlook import Outlook
+from jupyter_elastic.types import Event, events
+from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.widgets.forecasts import Ask, Clock, Waits
+from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.timeline_model import TimelineModel
+from jupyter_elastic.widgets.timeline_screen import MONTH_S, TimelineLook, TimelineScreen
+
+LOOKED_S = 30.0
+"""So long after somebody looked the future is predicted on."""
+STALE_S = 60.0
+"""A prediction that is older is not shown."""
+FIRST_S = 3600.0
+"""So far the past is asked for at first, if nobody looks farther back."""
+PAGES = 50
+"""Answers of the daemon that the past may take; a longer one is shown from its first event that fits."""
+MOVES = (
+    events.JobSubmitted, events.JobStarted, events.RescaleRequested, events.JobRunning, events.JobRequeued,
+    events.JobResized, events.JobEnded, events.HostsChanged, events.PolicyUsed,
+)  # fmt: skip
+"""After these the last prediction no longer holds."""
+
+
+class Shown(NamedTuple):
+    """What a picture depends on: as long as it stays the same, so does the picture, but for the clock."""
+
+    version: int
+    predicted_at: float | None
+    policy: str
+    slots: int
+    loaded: bool
+
+
+class TimelineFollower:
+    """The timeline as this process knows it; nothing is kept before somebody looks."""
+
+    def __init__(self, waits: Waits, changed: Callable[[], None], clock: Clock = time.monotonic) -> None:
+        """`changed` is called when the past has come."""
+        self.waits, self._changed, self._clock = waits, changed, clock
+        self.model: TimelineModel | None = None
+        self._waiting: list[Event] = []
+        """Live events that came while the past was read."""
+        self._reading = False
+        self._looked_at = -math.inf
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether somebody looks at it now."""
+        return self._looked_at > self._clock() - LOOKED_S
+
+    def forget(self) -> None:
+        """The connection is a new one: what happened meanwhile is not known."""
+        self.model, self._waiting = None, []
+
+    def fold(self, event: Event) -> None:
+        """Take in a live event."""
+        data = event.data
+        if isinstance(data, events.JobEnded):
+            self.waits.ended(data.job, event.at, completed=data.outcome == "completed")
+        if self.model is None:
+            return
+        if self._reading:
+            self._waiting.append(event)
+        else:
+            self.model.fold(event)
+        if isinstance(data, MOVES) and self.looked_at:
+            self.waits.hasten()
+
+    def look(
+        self, look: TimelineLook, now: float, ask: Ask, begin: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        """Somebody looks so: have the past read as far as that goes, in a task that `begin` starts."""
+        self._looked_at = self._clock()
+        since = max((now if look.at is None else look.at) - look.past_s, now - MONTH_S)
+        if not self._reading and (self.model is None or since < self.model.since):
+            self._reading, self._waiting = True, []
+            first = min(since - look.past_s, now - FIRST_S)
+            model = self.model = TimelineModel(since=first)
+            begin(self._read(model, ask))
+
+    def shown(self, pool: PoolModel) -> Shown:
+        """As `Shown`."""
+        version, loaded = (self.model.version, self.model.loaded) if self.model is not None else (0, False)
+        return Shown(version, self.waits.made_at, pool.policy, len(pool.slots), loaded)
+
+    def screen(self, pool: PoolModel, look: TimelineLook, now: float) -> TimelineScreen:
+        """What there is to see; without a past while that is read."""
+        made_at, outlook = self.waits.made_at, self.waits.outlook
+        if made_at is None or now - made_at > STALE_S:
+            made_at, outlook = None, Outlook(note=outlook.note)
+        model = self.model if self.model is not None else TimelineModel(since=now)
+        return model.screen(pool, look, now, outlook=outlook, made_at=made_at)
+
+    async def _read(self, model: TimelineModel, ask: Ask) -> None:
+        try:
+            after = 0
+            for _ in range(PAGES):
+                past = expect(await ask(wire.ReadPast(since=model.since, after=after)), wire.Past)
+                for event in past.events:
+                    model.fold(event)
+                after = past.last
+                if not past.more:
+                    break
+            for event in self._waiting:
+                model.fold(event)
+            model.loaded = True
+            model.version += 1
+        except ElasticError:
+            if self.model is model:
+                self.model = None  # whoever looks next asks again
+        finally:
+            self._reading, self._waiting = False, []
+            self._changed()
