@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from rich.table import Table
 
 from jupyter_elastic.balance.generate import KINDS, generate
 from jupyter_elastic.balance.instance import Instance, read_instance
-from jupyter_elastic.balance.plan import Plan
+from jupyter_elastic.balance.plan import Plan, When
 from jupyter_elastic.balance.simulate import simulate
 from jupyter_elastic.balance.solvers import SOLVERS, solve
 from jupyter_elastic.types.arguments import ArgumentParser
@@ -60,12 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(msgspec.json.encode(generate(given.generate, given.hosts, given.seed)).decode())  # noqa: T201
             return 0
         instance = read_instance(_bytes(given.instance))
-        plan = solve(instance, given.solver, when="overlapped" if given.overlap else "before", budget_s=given.budget)
+        when: When = "overlapped" if given.overlap else "before"
+        with _nothing_else_printed():
+            plan = solve(instance, given.solver, when=when, budget_s=given.budget)
         if given.plot is not None:
             _plot(instance, plan, given.plot)
         row = _row(plan)
         if given.simulate:
-            training = simulate(instance, plan, noise=given.noise, seed=given.seed)
+            training = simulate(instance, plan, when=when, noise=given.noise, seed=given.seed)
             row["simulated"] = msgspec.to_builtins(training)
     except ElasticError as problem:
         print(f"{found.prog}: {problem}", file=sys.stderr)  # noqa: T201
@@ -75,6 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         _print(instance, plan, row)
     return 0
+
+
+@contextlib.contextmanager
+def _nothing_else_printed() -> Iterator[None]:
+    """HiGHS now and then writes a line of its own to this process's output, where `--json` has only the plan."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _bytes(path: Path) -> bytes:

@@ -11,6 +11,7 @@ from jupyter_elastic.types.errors import BadRequest
 MAX_HOSTS = 1000
 MAX_SAMPLES = 2**53
 """Samples of all hosts together: exact as a float."""
+MAX_EPOCHS = 1_000_000
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -70,8 +71,8 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             raise ValueError(f"`sample_bytes` is {self.sample_bytes}; it must be a number of bytes, 0 or more")
         if not 0 <= self.overhead_s < math.inf:
             raise ValueError(f"`overhead_s` is {self.overhead_s}; it must be a number of seconds, 0 or more")
-        if self.epochs < 1:
-            raise ValueError(f"`epochs` is {self.epochs}; it must be 1 or more")
+        if not 1 <= self.epochs <= MAX_EPOCHS:
+            raise ValueError(f"`epochs` is {self.epochs}; 1 to {MAX_EPOCHS:,} are possible")
 
     def seconds_a_sample(self, sender: int, receiver: int) -> float:
         """Seconds that one sample takes from one host (by index) to another; infinite where that is forbidden."""

@@ -67,7 +67,8 @@ def measure(instance: Instance, amounts: Amounts, when: When = "before") -> Cost
     epoch = computing + instance.overhead_s
     if when == "before":
         return Cost(epoch, transfer, instance.epochs * epoch + transfer)
-    return Cost(epoch, transfer, max(epoch, transfer) + (instance.epochs - 1) * epoch)
+    later = (instance.epochs - 1) * epoch if instance.epochs > 1 else 0.0  # none of an endless epoch is none
+    return Cost(epoch, transfer, max(epoch, transfer) + later)
 
 
 def fits(instance: Instance, amounts: Amounts) -> bool:
@@ -98,6 +99,8 @@ def _why(instance: Instance, moves: tuple[Move, ...], cost: Cost, without: Cost)
         return "no host holds a sample"
     if not moves and math.isinf(without.epoch_s):
         return f"{slowest.name} holds {slowest.samples} samples, trains on none, and none can leave it"
+    if not moves and not instance.movable(instance.hosts.index(slowest)):
+        return f"nothing moves: an epoch takes {without.epoch_s:.3g} s, and no sample may leave {slowest.name}"
     if not moves:
         return (
             f"nothing moves: an epoch takes {without.epoch_s:.3g} s as the samples lie, {slowest.name} last, and no "

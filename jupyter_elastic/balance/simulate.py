@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from jupyter_elastic.balance.instance import Instance
-from jupyter_elastic.balance.plan import Plan
+from jupyter_elastic.balance.plan import Plan, When
 from jupyter_elastic.types.errors import BadRequest
 
 PARTS = 20
@@ -24,8 +24,10 @@ class Training(msgspec.Struct, frozen=True):
     """By host the share of the epochs' time, 0 to 1, in which it waits for slower ones."""
 
 
-def simulate(instance: Instance, plan: Plan, *, steps: int = 100, noise: float = 0.0, seed: int = 0) -> Training:
-    """Move the samples, then train.
+def simulate(
+    instance: Instance, plan: Plan, *, when: When = "before", steps: int = 100, noise: float = 0.0, seed: int = 0
+) -> Training:
+    """Move the samples, then train; overlapped, the first epoch ends no sooner than the transfer.
 
     A sender always serves the receiver that is free and has most to get from it. In each step of an epoch a host works
     through an equal part of its samples, and all wait for the last.
@@ -33,12 +35,15 @@ def simulate(instance: Instance, plan: Plan, *, steps: int = 100, noise: float =
     Args:
         instance: the hosts and links.
         plan: who sends what to whom.
+        when: as the plan was made for.
         steps: of an epoch.
         noise: standard deviation of a step's duration, as a share of its mean.
         seed: of numpy's `default_rng`, for the noise.
     """
     if steps < 1 or not 0 <= noise <= 1:
         raise BadRequest("a simulation needs at least one step an epoch, and a noise between 0 and 1")
+    if seed < 0:
+        raise BadRequest(f"the seed of a simulation is {seed}; it must be 0 or more")
     index = {host.name: at for at, host in enumerate(instance.hosts)}
     held = np.array([float(host.samples) for host in instance.hosts])
     moves = {}
@@ -51,16 +56,21 @@ def simulate(instance: Instance, plan: Plan, *, steps: int = 100, noise: float =
     if (held[speeds == 0] > 0).any():
         raise BadRequest("under this plan a host with `speed` 0 holds samples: its epochs never end")
     a_step = np.divide(held, speeds, out=np.zeros_like(held), where=speeds > 0) / steps
+    transfer, first_s, training, worked = _transfer(moves), 0.0, 0.0, np.zeros_like(held)
     chance = np.random.default_rng(seed)
-    factors = np.maximum(chance.normal(1.0, noise, (instance.epochs * steps, len(held))), 0.05)
-    durations = a_step[None, :] * factors
-    lasted = durations.max(axis=1) + instance.overhead_s / steps
-    transfer, training = _transfer(moves), float(lasted.sum())
-    worked = durations.sum(axis=0)
+    for epoch in range(instance.epochs if noise else 1):
+        durations = a_step[None, :] * np.maximum(chance.normal(1.0, noise, (steps, len(held))), 0.05)
+        lasted = float(durations.max(axis=1).sum()) + instance.overhead_s
+        worked += durations.sum(axis=0)
+        training += lasted
+        first_s = first_s if epoch else lasted
+    if not noise:  # all epochs are alike
+        training, worked = training * instance.epochs, worked * instance.epochs
+    total = training + (transfer if when == "before" else max(0.0, transfer - first_s))
     return Training(
         transfer_s=transfer,
         epoch_s=training / instance.epochs,
-        total_s=transfer + training,
+        total_s=total,
         waiting={
             host.name: float(1 - worked[at] / training) if training else 0.0 for at, host in enumerate(instance.hosts)
         },

@@ -1,15 +1,6 @@
 """The solvers: an exact one (ILP), its relaxation with rounding (LP), a greedy one, none, and the best of them (auto).
 
-The problem, for hosts i with D_i samples and speed c_i, links b_ij, samples of s bytes and E epochs: choose whole
-numbers x_ij >= 0 of samples that i sends to j, an epoch's time T and the transfer's time C, to
-
-    minimise  E T + C                     (overlapped: F + (E - 1) T  with  F >= T, F >= C)
-    so that   D_i + in_i - out_i <= c_i T         the slowest host sets a synchronous epoch (what an epoch takes
-                                                  besides computing is a constant, and added to F and the result)
-              out_i <= what may leave i           own samples only, nothing is passed on
-              in_i - out_i <= storage_i - D_i
-              sum_j s x_ij / b_ij <= C,  sum_j s x_ji / b_ji <= C      one host sends to one, and receives from one,
-              at a time
+The problem that they solve stands in `linear`.
 """
 
 from __future__ import annotations
@@ -21,19 +12,20 @@ from typing import Any
 import numpy as np
 
 from jupyter_elastic.balance.instance import Instance
+from jupyter_elastic.balance.linear import linear
 from jupyter_elastic.balance.plan import Amounts, Plan, When, fits, made, measure
 from jupyter_elastic.types.errors import BadRequest
 
-GAP = 1e-3
-"""How far from the optimum, as a share of it, the exact solver may stop."""
 TARGETS, ROUNDS = 12, 3
 """How many epoch times the greedy plan tries in a round, and its rounds."""
 CHUNKS_A_HOST, CHUNKS = 15, 150
 """Into how many parts it cuts what is to be moved: so many for each host, and at most so many."""
 POWER = 6
 """How much more a busy host counts than an idle one when it chooses a link."""
-EXACT_HOSTS = 20
-"""Up to so many hosts `auto` asks the exact solver, which takes about a second for them; beyond, the relaxation."""
+RELAYING_HOSTS = 100
+"""Up to so many hosts it looks for two quick links in the place of a slow one."""
+EXACT_HOSTS, LINEAR_HOSTS = 20, 200
+"""Up to so many hosts `auto` asks the exact solver, which takes about a second for them, or the relaxation."""
 
 
 Solver = Callable[[Instance, When, float], Amounts]
@@ -45,21 +37,21 @@ def none(instance: Instance, when: When, budget_s: float) -> Amounts:  # noqa: A
 
 
 def ilp(instance: Instance, when: When, budget_s: float) -> Amounts:
-    """The best plan, to `GAP`, or the best one found within the budget: HiGHS by SciPy's `milp`."""
-    return _linear(instance, when, budget_s, whole=True)
+    """The best plan, to `linear.GAP`, or the best one found within the budget: HiGHS by SciPy's `milp`."""
+    return linear(instance, when, budget_s, whole=True)
 
 
 def lp(instance: Instance, when: When, budget_s: float) -> Amounts:
-    """The best plan in fractions of samples, each rounded down: for many hosts. At most a sample a link off."""
-    return _linear(instance, when, budget_s, whole=False)
+    """The best plan in fractions of samples, rounded: for many hosts. About a sample a link off."""
+    return linear(instance, when, budget_s, whole=False)
 
 
 def greedy(instance: Instance, when: When, budget_s: float) -> Amounts:  # noqa: ARG001
     """Try epoch times; for each let whoever holds too much send where that adds least to the busiest; keep the best.
 
-    Needs no library. The tried times lie evenly between the shortest epoch that any plan can have and today's, and
-    then, in two more rounds, around the best so far. Within 3 % of the best plan on ordinary networks, 8 % on very
-    slow ones.
+    Needs no library. The tried times lie evenly, by their logarithms, between the shortest epoch that any plan can have
+    and today's, and then, in two more rounds, around the best so far. Within 3 % of the best plan on ordinary networks,
+    8 % on very slow ones.
     """
     seconds = np.array(
         [
@@ -70,17 +62,19 @@ def greedy(instance: Instance, when: When, budget_s: float) -> Amounts:  # noqa:
     lowest, highest = _range_of_epochs(instance)
     best: Amounts = {}
     best_s, best_target = measure(instance, best, when).total_s, highest
-    width = highest - lowest
+    if not lowest:
+        return best
+    width = highest / lowest
     for _round in range(ROUNDS):
-        low, high = max(lowest, best_target - width), min(highest, best_target + width)
-        for target in np.linspace(low, high, TARGETS):
+        low, high = max(lowest, best_target / width), min(highest, best_target * width)
+        for target in np.geomspace(low, high, TARGETS):
             if instance.epochs * target >= best_s:
                 break  # no transfer is quick enough for this one and all that follow
             amounts = _sent_for(instance, float(target), seconds)
             total = measure(instance, amounts, when).total_s
             if total < best_s:
                 best, best_s, best_target = amounts, total, float(target)
-        width = (high - low) / (TARGETS - 1)
+        width = (high / low) ** (1 / (TARGETS - 1))
     return best
 
 
@@ -91,7 +85,7 @@ def auto(instance: Instance, when: When, budget_s: float) -> tuple[str, Amounts]
         the solver whose plan it is, and the plan
     """
     chosen: list[Solver] = [greedy]
-    if _has_scipy():
+    if len(instance.hosts) <= LINEAR_HOSTS and _has_scipy():
         chosen.append(ilp if len(instance.hosts) <= EXACT_HOSTS else lp)
     found = [(solver.__name__, solver(instance, when, budget_s)) for solver in chosen]
     found.append((found[0][0], {}))
@@ -127,6 +121,8 @@ def solve(instance: Instance, solver: str = "auto", *, when: When = "before", bu
         if measure(instance, amounts, when).total_s > measure(instance, {}, when).total_s:
             amounts = {}
     if math.isinf(measure(instance, amounts, when).total_s):
+        if solver == "none":
+            raise BadRequest("a host trains on nothing (`speed` 0) and holds samples: with the solver `none` they stay")
         raise BadRequest(
             f"{solver} found no plan that empties the hosts which train on nothing (`speed` 0); try the solver `ilp` "
             "or give them more links or the others more storage"
@@ -203,13 +199,14 @@ def _sent_for(instance: Instance, epoch_s: float, seconds: Any) -> Amounts:
     while surplus.any():
         sender = int(np.where(surplus > 0, sending + surplus * quickest / scale, -1.0).argmax())
         samples = min(chunk, int(surplus[sender]))
-        took = seconds * (samples / scale)
-        added = (sending[:, None] + took) ** POWER - (sending**POWER)[:, None]
-        added += (receiving[None, :] + took) ** POWER - (receiving**POWER)[None, :]
-        straight = np.where(room > 0, added[sender], math.inf)
-        through = added[sender][:, None] + np.where(room > 0, added, math.inf)
-        through[own < samples, :] = math.inf
-        through[sender, :] = math.inf
+        first, behind = (0, len(hosts)) if len(hosts) <= RELAYING_HOSTS else (sender, sender + 1)
+        sent, took = sending[first:behind, None], seconds[first:behind] * (samples / scale)
+        added = (sent + took) ** POWER - sent**POWER + (receiving + took) ** POWER - receiving**POWER
+        with_room = np.where(room > 0, added, math.inf)
+        straight = with_room[sender - first]
+        through = added[sender - first, first:behind, None] + with_room
+        through[own[first:behind] < samples, :] = math.inf
+        through[sender - first, :] = math.inf
         receiver, (between, last) = int(straight.argmin()), divmod(int(through.argmin()), len(hosts))
         if through[between, last] < straight[receiver]:
             samples = min(samples, int(room[last]))
@@ -228,106 +225,9 @@ def _sent_for(instance: Instance, epoch_s: float, seconds: Any) -> Amounts:
     return amounts
 
 
-# --- linear programs
-
-
 def _has_scipy() -> bool:
     try:
         import scipy.optimize  # noqa: F401
     except ImportError:
         return False
     return True
-
-
-def _linear(instance: Instance, when: When, budget_s: float, *, whole: bool) -> Amounts:
-    """Solve the program of this module's first lines."""
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
-    except ImportError:
-        raise BadRequest(
-            'this solver needs SciPy: pip install "jupyter-elastic[balance]"; the solver `greedy` does without'
-        ) from None
-    links = _links(instance)
-    if not links:
-        return {}
-    goal, rows, limits = _program(instance, when, links)
-    at = [index for index, row in enumerate(rows) for _ in row]
-    where = [variable for row in rows for variable in row]
-    what = [factor for row in rows for factor in row.values()]
-    kinds, most = np.zeros(len(goal)), np.full(len(goal), math.inf)
-    kinds[: len(links)] = whole
-    most[: len(links)] = [instance.movable(sender) for sender, _ in links]
-    answer: Any = milp(
-        goal,
-        integrality=kinds,
-        bounds=Bounds(0, most),
-        constraints=LinearConstraint(csr_array((what, (at, where)), shape=(len(rows), len(goal))), -math.inf, limits),
-        options={"time_limit": budget_s, "mip_rel_gap": GAP},
-    )
-    if answer.x is None:  # out of time before the first whole plan
-        return _linear(instance, when, budget_s, whole=False) if whole else {}
-    amounts = {
-        link: round(value) if whole else math.floor(value + 1e-6) for link, value in zip(links, answer.x, strict=False)
-    }
-    _empty_hosts_without_speed(instance, amounts)
-    return {link: samples for link, samples in amounts.items() if samples}
-
-
-def _links(instance: Instance) -> list[tuple[int, int]]:
-    """Those over which samples may go."""
-    hosts = range(len(instance.hosts))
-    return [
-        (i, j)
-        for i in hosts
-        for j in hosts
-        if i != j and instance.movable(i) and (instance.room(j) or instance.movable(j)) and instance.bandwidth[i][j] > 0
-    ]
-
-
-def _program(
-    instance: Instance, when: When, links: list[tuple[int, int]]
-) -> tuple[Any, list[dict[int, float]], list[float]]:
-    """What is to be minimised, rows of factors by variable, and the most that each row may be.
-
-    Variables: one x for each link, then T, C and, overlapped, F. Without samples on it a host needs none.
-    """
-    epoch, transfer, first = len(links), len(links) + 1, len(links) + 2
-    rows: list[dict[int, float]] = []
-    limits: list[float] = []
-
-    def at_most(row: dict[int, float], limit: float) -> None:
-        rows.append(row)
-        limits.append(limit)
-
-    for number, host in enumerate(instance.hosts):
-        out = [index for index, (sender, _) in enumerate(links) if sender == number]
-        into = [index for index, (_, receiver) in enumerate(links) if receiver == number]
-        balance = {**dict.fromkeys(into, 1.0), **dict.fromkeys(out, -1.0)}
-        at_most({**balance, epoch: -host.speed}, -host.samples)
-        if out:
-            at_most(dict.fromkeys(out, 1.0), instance.movable(number))
-        if host.storage is not None and into:
-            at_most(balance, instance.room(number))
-        for indices in (out, into):
-            if indices and instance.sample_bytes:
-                at_most({**{i: instance.seconds_a_sample(*links[i]) for i in indices}, transfer: -1.0}, 0.0)
-    if when == "before":
-        goal = np.zeros(len(links) + 2)
-        goal[epoch], goal[transfer] = instance.epochs, 1.0
-        return goal, rows, limits
-    goal = np.zeros(len(links) + 3)
-    goal[epoch], goal[first] = instance.epochs - 1, 1.0
-    at_most({epoch: 1.0, first: -1.0}, -instance.overhead_s)
-    at_most({transfer: 1.0, first: -1.0}, 0.0)
-    return goal, rows, limits
-
-
-def _empty_hosts_without_speed(instance: Instance, amounts: dict[tuple[int, int], int]) -> None:
-    """Send on what rounding down has left on hosts that can't train: a single sample there would wait for ever."""
-    for link in amounts:
-        sender, receiver = link
-        if instance.hosts[sender].speed == 0 < instance.hosts[receiver].speed:
-            left = instance.hosts[sender].samples - sum(n for (i, _), n in amounts.items() if i == sender)
-            taken = sum(n * ((j == receiver) - (i == receiver)) for (i, j), n in amounts.items())
-            amounts[link] += max(0, min(left, instance.room(receiver) - taken))

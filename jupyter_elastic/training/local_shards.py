@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from jupyter_elastic.balance import memory, table
-from jupyter_elastic.balance.instance import Host, Instance
+from jupyter_elastic.balance.instance import MAX_EPOCHS, Host, Instance
 from jupyter_elastic.balance.plan import Plan
 from jupyter_elastic.balance.solvers import solve
 from jupyter_elastic.platform import paths, private_files
@@ -595,7 +595,7 @@ def planned(
     for one, count, speed in zip(declared, held, speeds, strict=True):
         storage = None if one.storage is None else max(one.storage, count)
         hosts.append(Host(one.origin, count, speed, storage, min(one.pinned, count)))
-    instance = Instance(tuple(hosts), bandwidth, sample_bytes, max(1, epochs), overhead_s)
+    instance = Instance(tuple(hosts), bandwidth, sample_bytes, min(max(1, epochs), MAX_EPOCHS), overhead_s)
     if solver == "auto":
         quick = solve(instance, "greedy")
         if quick.total_s * GREEDY_OFF < EXACT_S:

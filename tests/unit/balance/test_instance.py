@@ -54,7 +54,12 @@ def test_a_good_one() -> None:
         ("bandwidth", [[0, 1]], "2 rows of 2"),
         ("bandwidth.0.1", -5, "from a to b is -5"),
         ("sample_bytes", -1, "`sample_bytes` is -1"),
+        ("bandwidth", 100, "Expected `array`"),
+        ("bandwidth", [[0, 1], [1]], "2 rows of 2"),
+        ("bandwidth.0.1", None, "`$.bandwidth[0][1]`"),
+        ("hosts.0.storage", -1, "storage for -1"),
         ("epochs", 0, "`epochs` is 0"),
+        ("epochs", 10**12, "1 to 1,000,000"),
         ("hosts.0.samples", 2**60, "count shards"),
     ],
 )
@@ -64,9 +69,15 @@ def test_bad_ones_say_what_is_wrong(where: str, value: Any, says: str) -> None:
     assert says in str(refusal.value)
 
 
-def test_no_json() -> None:
+@pytest.mark.parametrize("data", [b"", b"{", b"[1, 2]", b"\xff\x00", b'{"hosts": []}'])
+def test_no_json(data: bytes) -> None:
     with pytest.raises(BadRequest, match="no instance"):
-        read_instance(b"{")
+        read_instance(data)
+
+
+def test_a_number_without_bounds() -> None:
+    with pytest.raises(BadRequest, match="out of range"):
+        read_instance(json.dumps(GOOD).replace("100", "1e999").encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,5 +87,8 @@ def test_the_generator_draws_the_same_again_and_what_can_be_read(kind: Any) -> N
     assert read_instance(msgspec.json.encode(one)) == one
     speeds = [host.speed for host in one.hosts]
     assert max(speeds) <= 4 * min(speeds)
+    links = [value for row in one.bandwidth for value in row if value]
+    assert max(links) <= 10 * min(links)
+    assert len(links) == 90
     assert sum(host.samples for host in one.hosts) == pytest.approx(20_000, abs=10)
     assert one.epochs == 20

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -28,6 +30,15 @@ def test_the_simulated_training_takes_what_the_plan_says() -> None:
         assert simulate(one, solve(one, "none")).total_s == pytest.approx(plan.without_s)
 
 
+def test_a_transfer_beside_the_first_epoch() -> None:
+    for seed in range(3):
+        one = generate("slow", 8, seed)
+        plan = solve(one, "greedy", when="overlapped")
+        seen = simulate(one, plan, when="overlapped")
+        assert seen.total_s == pytest.approx(plan.total_s, rel=0.1)
+        assert seen.total_s < simulate(one, plan).total_s
+
+
 def test_uneven_steps_make_all_wait_for_the_slowest() -> None:
     one = generate("mild", 8, 1)
     plan = solve(one, "greedy")
@@ -37,6 +48,8 @@ def test_uneven_steps_make_all_wait_for_the_slowest() -> None:
     assert all(share >= -1e-9 for share in even.waiting.values())
     with pytest.raises(BadRequest, match="between 0 and 1"):
         simulate(one, plan, noise=2)
+    with pytest.raises(BadRequest, match="seed"):
+        simulate(one, plan, noise=0.1, seed=-1)
 
 
 def test_an_endless_epoch_is_refused() -> None:
@@ -86,6 +99,25 @@ def test_the_command_generates_plans_simulates_and_draws(tmp_path: Path, capsys:
     shown = capsys.readouterr().out
     assert "times as fast" in shown
     assert "host5" in shown
+
+
+def test_the_answer_is_json_alone_whatever_a_library_prints(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HiGHS writes lines of its own, past `sys.stdout`."""
+
+    def chatty(*given: object, **more: object) -> object:
+        os.write(1, b"HighsMipSolverData::transform")
+        return solve(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("jupyter_elastic.balance.cli.solve", chatty)
+    file = tmp_path / "instance.json"
+    file.write_bytes(msgspec.json.encode(generate("mild", 4, 0)))
+    assert main(["--instance", str(file), "--json", "--overlap", "--simulate"]) == 0
+    out, err = capfd.readouterr()
+    answer = json.loads(out)
+    assert answer["simulated"]["total_s"] == pytest.approx(answer["total_s"], rel=0.1)
+    assert "HighsMip" in err
 
 
 @pytest.mark.parametrize(
