@@ -127,7 +127,7 @@ def batches(
         _check_logical(batch_size, micro_batch, _context.logical_workers)
     for framework in _frameworks():
         if hasattr(framework, "collate_for"):
-            own = framework.collate_for(data)
+            own = framework.collate_for(data.content if isinstance(data, _LocalShard) else data)
             collate = collate or own
     if isinstance(data, _LocalShard):
         if _context.logical_workers:

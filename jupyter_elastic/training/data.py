@@ -121,6 +121,12 @@ def length(data: Any) -> int:
             "arrays as (x, y), or a data set with __len__ and __getitem__; an iterator can't be shared out again when "
             "the number of workers changes."
         ) from None
+    if not columnar(data) and not hasattr(type(data), "iloc") and not hasattr(type(data), "__getitem__"):
+        own = "its data set, `loader.dataset`" if hasattr(data, "dataset") else "a list"
+        raise BadRequest(
+            f"training.batches needs samples that can be taken by number, and a {type(data).__name__} has none. Pass "
+            f"{own}: batches are made, mixed and shared out here."
+        )
     if len(lengths) != 1:
         raise BadRequest(f"The arrays given to training.batches have different lengths: {sorted(lengths)}.")
     return int(lengths.pop())

@@ -35,6 +35,7 @@ from jupyter_elastic.training.data import MicroBatch, Numbers
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.pace import DRIFT, pace
+from jupyter_elastic.training.samples import fingerprint, pickled
 from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 
 CHUNK = 1 << 20
@@ -120,7 +121,8 @@ class LocalShard:
         self.content, self.solver = content, solver
         self.count = data.length(content)
         self.origin = ""
-        self.origin = f"{origin}.{self._fingerprint()}"
+        known = fingerprint(self.count, lambda number: self._sample(("", number)), type(content).__name__)
+        self.origin = f"{origin}.{known}"
         self.storage, self.pinned = storage, pinned
         self.here: Array = np.ones(self.count, dtype=bool)
         """Which of its own samples this worker holds."""
@@ -143,13 +145,6 @@ class LocalShard:
         """How many each held when it was first seen."""
         self._shown_at = -math.inf
         self._shown = secrets.token_hex(8)
-
-    def _fingerprint(self) -> str:
-        """Tells this data from other data under the same name."""
-        known = hashlib.blake2b(str(self.count).encode(), digest_size=4)
-        for number in range(0, self.count, max(1, self.count // 8)):
-            known.update(pickle.dumps(self._sample(("", number)), protocol=5))
-        return known.hexdigest()
 
     def show(self, group: Group, words: str | None = None) -> None:
         """Show what each host holds and how it works, as one display that is renewed; rank 0 does.
@@ -266,7 +261,7 @@ class LocalShard:
         if all(counts) or not any(counts):
             return
         giver = next(number for number, count in enumerate(counts) if count)
-        mine = pickle.dumps(self._sample(self.ids()[0])) if rank == giver else b""
+        mine = pickled(self._sample(self.ids()[0])) if rank == giver else b""
         self._company = pickle.loads(gathered(group, mine)[giver])  # noqa: S301  by a worker of this job
 
     def movable(self) -> list[SampleId]:
@@ -285,7 +280,7 @@ class LocalShard:
         content: list[bytes] = []
         total = 0
         for key in ids:
-            packed = pickle.dumps(self._sample(key), protocol=5)
+            packed = pickled(self._sample(key))
             total += len(packed)
             if len(packed) > MOST_BYTES // 2:
                 raise BadRequest(
@@ -685,7 +680,7 @@ def _round(shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wa
 def _mean_bytes(shard: LocalShard) -> int:
     ids = shard.ids()
     some = ids[:: max(1, len(ids) // 8)][:8]
-    return math.ceil(sum(len(pickle.dumps(shard._sample(key), protocol=5)) for key in some) / max(1, len(some)))
+    return math.ceil(sum(len(pickled(shard._sample(key))) for key in some) / max(1, len(some)))
 
 
 def _packed(numbers: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from jupyter_elastic.training.data import stack
@@ -52,16 +53,49 @@ def collate_for(data: Any) -> None:
 def indexable(data: Any) -> Any:
     """A TensorFlow data set as arrays, read once; anything else as it is.
 
+    One of batches counts by its samples. Where samples have parts within parts, or are of different shapes, it is a
+    list of them.
+
     Raises:
         BadRequest: It has no end, or nobody knows how long it is.
     """
     if not isinstance(data, tf.data.Dataset):
         return data
-    count = int(data.cardinality())
-    if count < 0:
+    if int(data.cardinality()) < 0:
         raise BadRequest(
             "This tf.data.Dataset has no end, or does not say where it is, and samples that may move are known by "
             "number. Bound it with `.take(n)` (or say so by `tf.data.experimental.assert_cardinality`), without "
-            "`.repeat()` and `.batch()`; or pass arrays."
+            "`.repeat()`; or pass arrays."
         )
-    return stack(list(data.as_numpy_iterator()))
+    if _of_batches(data):
+        data = data.unbatch()
+    samples, spec = list(data.as_numpy_iterator()), data.element_spec
+    parts = tuple(spec.values()) if isinstance(spec, dict) else spec if isinstance(spec, tuple) else ()
+    if any(isinstance(part, tuple | dict) for part in parts):
+        return samples
+    if not samples:
+        return tf.nest.map_structure(_empty, spec)
+    try:
+        return stack(samples)
+    except ValueError:  # of different shapes
+        return samples
+
+
+def _of_batches(data: Any) -> bool:
+    """Whether the elements are batches: `batch` or `unbatch`, whichever came last."""
+    while True:
+        kind = type(data).__name__.lower()
+        if "unbatch" in kind or "flatmap" in kind:
+            return False
+        if "batch" in kind:
+            return True
+        before = data._inputs() if hasattr(data, "_inputs") else []
+        if len(before) != 1:
+            return False
+        (data,) = before
+
+
+def _empty(spec: Any) -> Array:
+    shape = [size or 0 for size in spec.shape]
+    none: Array = np.zeros((0, *shape), spec.dtype.as_numpy_dtype)
+    return none

@@ -5,6 +5,7 @@ The workers are threads with a group in memory; what they exchange, and how they
 
 from __future__ import annotations
 
+import random
 import threading
 
 import numpy as np
@@ -376,6 +377,69 @@ def test_a_loop_over_declared_data_outside_of_a_job(monkeypatch):
     assert training.shard(np.arange(3), balance="greedy").solver == "greedy"
 
 
+def test_a_torch_data_set_gives_tensors_and_sends_a_sample_not_all_that_lies_below_it():
+    torch = pytest.importorskip("torch")
+    x, y = torch.arange(20_000.0).reshape(200, 100), torch.arange(200)
+    whole = torch.utils.data.TensorDataset(x, y)
+    content = [torch.utils.data.Subset(whole, range(150)), torch.utils.data.Subset(whole, range(150, 200))]
+    shards = [LocalShard(part, "greedy", origin=str(rank)) for rank, part in enumerate(content)]
+    message, number = shards[0].pack(shards[0].ids()[:10])
+    assert number == 10
+    assert len(message) < 10 * 2000, "a row of 400 bytes, and not the 80,000 of which it is a view"
+    together(shards, lambda shard, group: transfer(shard, group, {(0, 1): 70}, 1000, never))
+    assert [len(shard) for shard in shards] == [80, 120]
+    rows, labels = shards[1].take(shards[1].ids(), torch.utils.data.default_collate)
+    assert (rows[:, 0] == labels * 100).all()
+    assert sorted(int(shard[number][1]) for shard in shards for number in range(len(shard))) == list(range(200))
+    first = next(training.batches(training.shard(whole, balance="auto"), 64))
+    assert all(isinstance(column, torch.Tensor) for column in first), "as PyTorch's own loaders give them"
+
+
+def test_data_with_random_transforms_is_known_again_and_draws_as_before():
+    torch = pytest.importorskip("torch")
+
+    class Noisy(torch.utils.data.Dataset):
+        def __len__(self):
+            return 9
+
+        def __getitem__(self, number):
+            return drawn()
+
+    def drawn():
+        return torch.randn(1).item(), random.random(), np.random.random()  # noqa: NPY002  as transforms do
+
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    expected = drawn()
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])  # noqa: NPY002
+    one = LocalShard(Noisy(), "auto", origin="a")
+    assert drawn() == expected
+    assert LocalShard(Noisy(), "auto", origin="a").origin == one.origin, "as after a restart of the worker"
+
+
+def test_what_can_not_be_taken_by_number_or_not_be_sent_is_refused_with_the_way_out():
+    torch = pytest.importorskip("torch")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __len__(self):
+            return 3
+
+        def __iter__(self):
+            return iter(range(3))
+
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(4, 2)))
+    for ask in (lambda data: training.shard(data, balance="auto"), lambda data: training.batches(data, 2)):
+        with pytest.raises(BadRequest, match=r"DataLoader has none.*loader\.dataset"):
+            ask(loader)
+        with pytest.raises(BadRequest, match=r"set has none.*a list"):
+            ask({1, 2})
+    with pytest.raises(BadRequest, match=r"Sample 0 of this Stream can't be taken.*__getitem__"):
+        training.shard(Stream(), balance="auto")
+    with pytest.raises(BadRequest, match=r"can't be sent.*arrays, tensors"):
+        training.shard([(np.zeros(2), lambda: 3)] * 9, balance="auto")
+
+
 def test_what_can_not_be_declared_is_refused_with_the_way_out():
     with pytest.raises(BadRequest, match=r"generator.*tuple of arrays"):
         training.shard((i for i in range(3)), balance="auto")
@@ -394,6 +458,13 @@ def test_a_tensorflow_data_set_is_read_once_and_an_endless_one_refused():
     assert [x.tolist() for x, _ in training.batches(shard, 5, shuffle=False)] == [[0, 1, 2, 3, 4]]
     with pytest.raises(BadRequest, match=r"\.take\(n\)"):
         training.shard(found.repeat(), balance="auto")
+    batched = training.shard(found.batch(2).prefetch(1), balance="auto")
+    assert [x.tolist() for x, _ in training.batches(batched, 5, shuffle=False)] == [[0, 1, 2, 3, 4]]
+    assert len(training.shard(found.take(0), balance="auto")) == 0
+    nested = tf.data.Dataset.from_tensor_slices(({"a": np.arange(9), "b": np.zeros((9, 2))}, np.arange(9)))
+    ((features, labels),) = training.batches(training.shard(nested, balance="auto"), 9, shuffle=False)
+    assert features["b"].shape == (9, 2)
+    assert features["a"].tolist() == labels.tolist() == list(range(9))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
