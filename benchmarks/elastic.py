@@ -121,10 +121,10 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder, Pool(Path(folder, "pool"), slots=2) as pool:
         pool.client.ask(wire.SwitchPolicy(name="elastic_fifo", options={"cooldown": 0}))
         for index in range(rounds):
-            _ours(pool, TORCH, Path(folder, f"torch{index}"), native, kill=True)
-            _ours(pool, TRAINING, Path(folder, f"distributed{index}"), torch, kill=True, engine="torch")
-            _ours(pool, TRAINING, Path(folder, f"horovod{index}"), horovod, kill=True)
-            _ours(pool, KERAS, Path(folder, f"keras{index}"), keras, kill=False)
+            resized(pool, TORCH, Path(folder, f"torch{index}"), native, kill=True)
+            resized(pool, TRAINING, Path(folder, f"distributed{index}"), torch, kill=True, engine="torch")
+            resized(pool, TRAINING, Path(folder, f"horovod{index}"), horovod, kill=True)
+            resized(pool, KERAS, Path(folder, f"keras{index}"), keras, kill=False)
             for name, run in runs.items():
                 try:
                     run(Path(folder, f"{name}{index}"), peers[name])
@@ -153,7 +153,17 @@ def _rows(what: str, ours: Found, name: str, peer: Found) -> list[dict[str, Any]
     ]
 
 
-def _ours(pool: Pool, source: str, folder: Path, found: Found, *, kill: bool, engine: str = "horovod") -> None:
+def resized(
+    pool: Pool,
+    source: str,
+    folder: Path,
+    found: Found,
+    *,
+    kill: bool,
+    engine: str = "horovod",
+    first_only: bool = False,
+) -> None:
+    """Run a job of ours that begins on one slot, and measure (`first_only`: no more than) what its changes take."""
     folder.mkdir()
     steps, stop = Steps(folder / "steps"), folder / "stop"
     names = {"steps": str(steps.path), "stop": str(stop)}
@@ -168,7 +178,7 @@ def _ours(pool: Pool, source: str, folder: Path, found: Found, *, kill: bool, en
         pool.client.ask(wire.ResizeJob(job=job, min_slots=slots, max_slots=slots))
         return begun, steps.first(lambda step: step[0] > begun and step[2] == slots and step[3] in members)
 
-    for what, slots in (("grow", 2), ("shrink", 1), ("grow", 2)):
+    for what, slots in () if first_only else (("grow", 2), ("shrink", 1), ("grow", 2)):
         begun, step = resize(slots)
         found.setdefault(what, []).append(step[0] - begun)
         found.setdefault(f"{what} pause", []).append(steps.pause(step[0], step[3]))

@@ -28,7 +28,7 @@ from jupyter_elastic.driver.lease import COMMIT_S, TERM_S, Lease
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
 from jupyter_elastic.driver.reports import Reports
-from jupyter_elastic.driver.usage_sampler import UsageSampler
+from jupyter_elastic.driver.usage_sampler import UsageSampler, UseElsewhere
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
@@ -145,7 +145,9 @@ class Driver:
         ready()
         if agent is not None:
             self._first = asyncio.create_task(self._agents.serve(*await asyncio.open_connection(sock=agent)))
-        sampler = UsageSampler(self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits)
+        sampler = UsageSampler(
+            self.folder.job_folder, self._pids, lambda: self.orders.devices, self._waits, elsewhere=self._use_elsewhere
+        )
         work = (self._run_engine(), self._records.keep_processes(), sampler.run(), self._keeper.run())
         tasks = [asyncio.create_task(one) for one in work]
         await self._over.wait()
@@ -259,6 +261,10 @@ class Driver:
 
     def _waits(self) -> str:
         return str(getattr(self._engine, "waits", str)())  # there is no engine yet at first, and others' need not know
+
+    def _use_elsewhere(self) -> UseElsewhere:
+        found: UseElsewhere = getattr(self._engine, "use_elsewhere", UseElsewhere)()  # as above
+        return found
 
     # --- the agent
 

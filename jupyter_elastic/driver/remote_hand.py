@@ -165,6 +165,8 @@ class RemoteHand:
         """By which workers on other hosts reach those on this one."""
         self.silent_since = 0.0
         """When it was last heard, by `time.monotonic()`."""
+        self.use = messages.Use(())
+        """What the workers there used last."""
         self._setting = setting
         self._on_lost = on_lost
         self._output = _Output(setting.folder)
@@ -460,6 +462,8 @@ class RemoteHand:
                     worker.exited(code, cleared=cleared)
                     if cleared:
                         del self._workers[channel]
+                if not self._workers:
+                    self.use = messages.Use(())
             case messages.Cleared(channel):
                 if (worker := self._workers.pop(channel, None)) is not None:
                     worker.cleared()
@@ -474,6 +478,8 @@ class RemoteHand:
                 self._answer(message, number)
             case messages.Commit():
                 self._answer(message, 0)
+            case messages.Use():
+                self.use = message
             case messages.Refused(problem):
                 self._lose(problem)
 

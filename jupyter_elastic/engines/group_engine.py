@@ -100,7 +100,7 @@ class GroupEngine(WorkersEngine):
                         round=go.round,
                         rank=rank,
                         size=len(go.members),
-                        local_size=self._local_size(member.slot, self._slots_of_group()),
+                        place=self._place(member.slot, self._slots_of_group()),
                         restore=go.restore,
                         collective=go.collective,
                         rendezvous=places[name],

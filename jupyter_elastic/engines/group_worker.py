@@ -81,7 +81,7 @@ class GroupWorker:
     def joining(self, go: Go) -> Iterator[None]:
         """Around the forming of a group: everybody knows this worker's new rank before, and the driver of it after."""
         self.session.collective_count.joined(go.round)
-        self.host.follow(go.rank, go.size, go.local_size)
+        self.host.follow(go.rank, go.size, go.place)
         with self.sockets.opening():
             yield
         self.channel.send(Joined(round=go.round))

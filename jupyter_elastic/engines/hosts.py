@@ -16,9 +16,11 @@ from msgspec import structs
 from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.hands import Hand
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
+from jupyter_elastic.driver.usage_sampler import UseElsewhere
 from jupyter_elastic.engines.rendezvous import LOOPBACK
 from jupyter_elastic.platform import host_failures, paths, reachability
 from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.platform.machine_use import Gpu
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
@@ -96,6 +98,13 @@ class Hosts:
     def of(self, slot: SlotId) -> Hand:
         """Who starts workers on this slot."""
         return self._local if host_of(slot) not in self._addresses else _Opened(self, slot)
+
+    def use(self) -> UseElsewhere:
+        """What the workers on other hosts use."""
+        said = [hand.use for hand in self._hands.values()]
+        workers = [(worker.cores, worker.memory) for use in said for worker in use.workers]
+        gpus = {gpu.device: Gpu(gpu.busy, gpu.memory, gpu.total) for use in said for gpu in use.gpus}
+        return UseElsewhere(workers, gpus)
 
     def lost(self, slots: Iterable[SlotId]) -> tuple[SlotId, ...]:
         """Those of the slots whose hosts are lost."""

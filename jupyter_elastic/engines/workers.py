@@ -25,6 +25,7 @@ from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action, Membership
 from jupyter_elastic.driver.remote_hand import Setting, installed
 from jupyter_elastic.driver.session import CellOfSession, SessionWorker
+from jupyter_elastic.driver.usage_sampler import UseElsewhere
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines import cell_text, deaths
 from jupyter_elastic.engines.commit_flusher import CommitFlusher
@@ -247,6 +248,10 @@ class WorkersEngine:
         """Every worker's (pid, start time)."""
         return self.workers.pids()
 
+    def use_elsewhere(self) -> UseElsewhere:
+        """What the workers on other hosts use."""
+        return self.hosts.use() if hasattr(self, "hosts") else UseElsewhere()
+
     def kept(self) -> frozenset[processes.ProcessId]:
         """Workers of a session, which stay when the attempt is over."""
         return frozenset() if self._session is None else frozenset(self._session.kept)
@@ -344,9 +349,14 @@ class WorkersEngine:
         """The members on the slot's host."""
         return [member for member in self.members.values() if host_of(member.slot) == host_of(slot)]
 
-    def _local_size(self, slot: SlotId, slots: Iterable[SlotId]) -> int:
-        """How many of these slots are on the slot's host; 0: there is one host."""
-        return sum(host_of(other) == host_of(slot) for other in slots) if self.hosts.others else 0
+    def _place(self, slot: SlotId, slots: Iterable[SlotId]) -> messages.HostPlace:
+        """Where the slot's host stands among those of these slots, which are in the order of their ranks."""
+        if not self.hosts.others:
+            return messages.ONE_HOST
+        hosts = [host_of(other) for other in slots]
+        host, each = host_of(slot), list(dict.fromkeys(hosts))
+        number = each.index(host) if host in each else len(each)
+        return messages.HostPlace(workers=max(1, hosts.count(host)), number=number, hosts=max(len(each), number + 1))
 
     def _order(self, member: Member, size: int) -> messages.Start:
         devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._on_host(member.slot)}
@@ -355,7 +365,7 @@ class WorkersEngine:
             name=member.name,
             rank=member.rank,
             size=size,
-            local_size=self._local_size(member.slot, self.machine.wanted),
+            place=self._place(member.slot, self.machine.wanted),
             local_rank=member.local_rank,
             visible=visible,
             device=device,

@@ -30,11 +30,12 @@ from jupyter_elastic.forkserver.workers import WorkerLauncher
 from jupyter_elastic.hand.facts import forget_session, hello, step
 from jupyter_elastic.hand.output import OutputReader
 from jupyter_elastic.jobfiles.commits import Commits
-from jupyter_elastic.platform import paths, reachability
+from jupyter_elastic.platform import machine_use, paths, reachability
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.loopback_peer import is_own
 from jupyter_elastic.platform.lossless import open_lossless
+from jupyter_elastic.platform.machine_use import ProcessMeter
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.protocol import hand as messages
 from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, PIECE, TO_HAND, FromHand, ToHand
@@ -66,6 +67,8 @@ class Hand:
         self._step = ""
         """Of Slurm's: whatever it has started ends with it, so that nobody else may use its forkserver."""
         self._workers: dict[int, ForkedProcess] = {}
+        self._devices: dict[int, set[str]] = {}
+        """The GPUs that each worker sees, by UUID."""
         self._streams: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
         self._last_connection = 0
@@ -101,7 +104,7 @@ class Hand:
             self._commits = Commits(self._job)
             listening = self._spawn(self._listen(reader))
             listening.add_done_callback(lambda _: self._ended.set())
-            for work in (self._beat(), self._watch_output()):
+            for work in (self._beat(), self._watch_output(), self._watch_use()):
                 self._spawn(work)
             try:
                 await self._ended.wait()
@@ -203,6 +206,7 @@ class Hand:
             self._say(messages.Started(channel, problem=str(problem)[:4000] or type(problem).__name__))
             return
         self._workers[channel] = process
+        self._devices[channel] = {device for device in start.visible.split(",") if device}
         reader, self._streams[channel] = await open_lossless(ours)
         self._say(messages.Started(channel))
         carrying = self._spawn(self._carry(channel, reader))
@@ -216,7 +220,7 @@ class Hand:
         if not cleared:
             await process.clear()
             self._say(messages.Cleared(channel))
-        del self._workers[channel]
+        del self._workers[channel], self._devices[channel]
 
     async def _carry(self, channel: int, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):
@@ -229,6 +233,22 @@ class Hand:
             await asyncio.sleep(LOOK_S)
             if self._workers:
                 await self._output.send_new()
+
+    async def _watch_use(self) -> None:
+        meter = ProcessMeter()
+        while True:
+            await asyncio.sleep(messages.USE_S)
+            if not self._workers:
+                continue
+            used = meter.measure(process.pid for process in self._workers.values())
+            devices = set().union(*self._devices.values())
+            gpus = await asyncio.to_thread(machine_use.gpus, devices) if devices else {}
+            await self._send(
+                messages.Use(
+                    tuple(messages.WorkerUse(round(cores, 2), memory) for cores, memory in used),
+                    tuple(messages.GpuUse(device, gpu.busy, gpu.memory, gpu.total) for device, gpu in gpus.items()),
+                )
+            )
 
     # --- files
 

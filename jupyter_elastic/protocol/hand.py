@@ -21,6 +21,7 @@ MAX_MESSAGE = 1200 * 1024
 BEAT_S = 0.5
 FENCE_S = 3.5
 """A hand that has not heard its driver for so long is killed, with its workers."""
+USE_S = 2.0
 LOST_S = 5.0
 """A host that has not been heard for so long is lost. More than `FENCE_S` and a beat: others may have its work now."""
 
@@ -225,6 +226,34 @@ class Commit(_Message, frozen=True):
     found: bool = True
 
 
+class WorkerUse(Struct, frozen=True, array_like=True):
+    """What a worker, with all that it started, uses."""
+
+    cores: Annotated[float, Meta(ge=0)]
+    """Kept busy since the last time."""
+    memory: Annotated[int, Meta(ge=0, le=2**60)]
+    """Resident bytes."""
+
+
+class GpuUse(Struct, frozen=True, array_like=True):
+    """What is used of a GPU."""
+
+    device: Short
+    """Its UUID."""
+    busy: Annotated[float, Meta(ge=0, le=1)] | None
+    """Part of the last moments in which it computed; None where nobody says it."""
+    memory: Annotated[int, Meta(ge=0, le=2**60)]
+    """Bytes in use."""
+    total: Annotated[int, Meta(ge=0, le=2**60)]
+
+
+class Use(_Message, frozen=True):
+    """What the workers use now; said every `USE_S` while there are any."""
+
+    workers: Annotated[tuple[WorkerUse, ...], Meta(max_length=10_000)]
+    gpus: Annotated[tuple[GpuUse, ...], Meta(max_length=10_000)] = ()
+
+
 class Listening(_Message, frozen=True):
     """The port where the token is waited for; 0 and why it can't be."""
 
@@ -255,6 +284,7 @@ FromHand: TypeAlias = (
     | Forwarding
     | Connected
     | Commit
+    | Use
     | Listening
     | Dialled
     | Data

@@ -31,6 +31,19 @@ class _Message(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
 # --- to a worker ------------------------------------------------------------------------------------------------------
 
 
+class HostPlace(Struct, frozen=True, kw_only=True):
+    """A worker's host among those of its job, as torchrun counts them."""
+
+    workers: int = 0
+    """How many of the job's are there; 0: all."""
+    number: int = 0
+    """Of the host, by the lowest rank on each."""
+    hosts: int = 1
+
+
+ONE_HOST = HostPlace()
+
+
 class Start(_Message, frozen=True, kw_only=True):
     """The first message: which cell to run, and as which rank."""
 
@@ -38,8 +51,7 @@ class Start(_Message, frozen=True, kw_only=True):
     """Of the worker, within its attempt."""
     rank: int
     size: int
-    local_size: int = 0
-    """How many of them are on this host; 0: all."""
+    place: HostPlace = ONE_HOST
     local_rank: int
     visible: str
     """`CUDA_VISIBLE_DEVICES`; empty without GPUs."""
@@ -75,8 +87,7 @@ class Go(_Message, frozen=True, kw_only=True):
     """The number of the group within its attempt."""
     rank: int
     size: int
-    local_size: int = 0
-    """How many of the members are on this one's host; 0: all."""
+    place: HostPlace = ONE_HOST
     restore: bool = False
     """No member has the state: rank 0 restores the last commit."""
     collective: bool = False

@@ -9,16 +9,25 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 
+from jupyter_elastic.protocol.worker import ONE_HOST, HostPlace
+
 HOST = "127.0.0.1"
 """All workers of a job are on one machine and connect to each other there."""
 
 
 def torchrun(
-    *, rank: int, size: int, local_rank: int, local_size: int = 0, port: int = 0, job: int = 0, restarts: int = 0
+    *,
+    rank: int,
+    size: int,
+    local_rank: int,
+    place: HostPlace = ONE_HOST,
+    port: int = 0,
+    job: int = 0,
+    restarts: int = 0,
 ) -> dict[str, str]:
     """The variables that torchrun sets for a worker; without those of the rendezvous when there is no `port`.
 
-    `local_size` is how many workers are on this one's host; 0: all.
+    torchrun's groups are the hosts: one agent of its is on each.
 
     `TORCHELASTIC_USE_AGENT_STORE` says that rank 0 is to open the store: our driver has none.
     """
@@ -26,9 +35,9 @@ def torchrun(
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(local_size or size),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": str(place.workers or size),
+        "GROUP_RANK": str(place.number),
+        "GROUP_WORLD_SIZE": str(place.hosts),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(size),

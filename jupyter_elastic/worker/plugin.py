@@ -26,7 +26,7 @@ class Host:
     name: str
     """The worker's, within its attempt."""
     follow: Callable[..., None]
-    """Called with rank and size of each group that is joined, and how many of it are on this host (left out: all),
+    """Called with rank and size of each group that is joined, and this host's `HostPlace` (left out: the only one),
     before it forms: output, environment and names follow."""
     expect: Callable[[int, int], None]
     """The same for a group that a newcomer will join: all but the output."""

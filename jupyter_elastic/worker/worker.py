@@ -129,7 +129,7 @@ class Worker:
         self._channel = channel
         self._folder = Path(order.folder)
         self._rank = order.rank
-        self._size, self._local_size = order.size, order.local_size
+        self._size, self._place = order.size, order.place
         self._output = Output(self._folder)
         self._session = WorkerSession(channel, order.engine, self._folder)
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
@@ -284,10 +284,10 @@ class Worker:
             self._channel, self._session, self._order.name, self._follow, self._expect, self._exit_removed
         )
 
-    def _follow(self, rank: int, size: int, local_size: int = 0) -> None:
+    def _follow(self, rank: int, size: int, place: messages.HostPlace = messages.ONE_HOST) -> None:
         """A new membership: files, environment and the namespace's own numbers say so."""
         self._output.follow(rank)
-        self._local_size = local_size
+        self._place = place
         self._expect(rank, size)
 
     def _expect(self, rank: int, size: int) -> None:
@@ -305,7 +305,7 @@ class Worker:
                 rank=self._rank,
                 size=self._size,
                 local_rank=self._order.local_rank,
-                local_size=self._local_size,
+                place=self._place,
                 **rendezvous,
             )
         )

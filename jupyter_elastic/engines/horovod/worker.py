@@ -276,11 +276,11 @@ class HorovodWorker(GroupWorker):
 
         init.__doc__ = real.__doc__
         kind.init = init
-        for name, answer in _ON_ONE_HOST.items():
+        for name, answer in _OF_HOSTS.items():
             setattr(kind, name, answer)
         for name, loaded in list(sys.modules.items()):  # who took a bound method when it was imported
             if name.startswith("horovod."):
-                for method in ("init", *_ON_ONE_HOST):
+                for method in ("init", *_OF_HOSTS):
                     bound = vars(loaded).get(method)
                     if isinstance(bound, types.MethodType) and isinstance(bound.__self__, kind):
                         vars(loaded)[method] = getattr(bound.__self__, method)
@@ -323,15 +323,15 @@ def _local_size(basics: Any) -> int:
 
 def _cross_rank(basics: Any) -> int:
     basics.rank()
-    return 0
+    return int(os.environ.get("GROUP_RANK", "0"))
 
 
 def _cross_size(basics: Any) -> int:
     basics.rank()
-    return 1
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1"))
 
 
-_ON_ONE_HOST: dict[str, Callable[[Any], int]] = {
+_OF_HOSTS: dict[str, Callable[[Any], int]] = {
     "local_rank": _local_rank,
     "local_size": _local_size,
     "cross_rank": _cross_rank,

@@ -23,7 +23,10 @@ EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
 HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
 SAY = """
 print("rank", rank, "of", world_size, "says so")
-print("here", os.environ["LOCAL_RANK"], "of", os.environ["LOCAL_WORLD_SIZE"])
+where = [os.environ[name] for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")]
+if "horovod" in str(globals().get("hvd")):
+    assert where == [str(of()) for of in (hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size)]
+print("here", *where)
 """
 ENGINES = [pytest.param(Horovod, TORCH, marks=needs("torch"), id="horovod"), pytest.param(Torch, cell(), id="torch")]
 
@@ -62,6 +65,8 @@ async def test_job_grows_over_three_hosts_shrinks_and_ends(folder: Path, engine:
             await bench.rescale(*slots)
             assert set((await bench.running()).slots) == set(slots)
             await bench.step_at(len(slots), time.time())
+        await bench.until(lambda: len(bench.engine.use_elsewhere().workers) == 2)
+        assert all(memory > 10_000_000 for _, memory in bench.engine.use_elsewhere().workers)
         await bench.rescale("b:0", "c:0")  # without the host that the driver is on, which had rank 0
         await bench.running()
         await bench.step_at(2, time.time())
@@ -69,7 +74,7 @@ async def test_job_grows_over_three_hosts_shrinks_and_ends(folder: Path, engine:
         await complete(bench)
         assert sorted(bench.results()) == [0, 1]
         for rank in (0, 1):
-            assert f"rank {rank} of 2 says so\nhere 0 of 1" in bench.text(rank)
+            assert f"rank {rank} of 2 says so\nhere 0 1 {rank} 2" in bench.text(rank)
         assert not left(folder, "newcomer.*")
 
 

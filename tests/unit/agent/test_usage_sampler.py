@@ -20,7 +20,8 @@ from jupyter_elastic.driver import usage_sampler
 from jupyter_elastic.driver.usage_sampler import UsageSampler
 from jupyter_elastic.jobfiles import usage, usage_history
 from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
-from jupyter_elastic.platform import processes
+from jupyter_elastic.platform import machine_use, processes
+from jupyter_elastic.platform.machine_use import Gpu
 
 SPINS = """
 import subprocess, sys
@@ -63,7 +64,7 @@ def test_a_worker_s_cores_and_memory_with_those_of_its_children(tmp_path: Path, 
 
 
 def _spent(known: processes.ProcessId) -> float:
-    return sum(found[0] for pid, _ in processes.family([known]) if (found := usage_sampler._read(pid)) is not None)
+    return sum(found[0] for pid, _ in processes.family([known]) if (found := machine_use.read(pid)) is not None)
 
 
 def test_a_worker_that_is_gone_is_left_out(tmp_path: Path, busy: processes.ProcessId) -> None:
@@ -135,6 +136,8 @@ class _Nvml(types.ModuleType):
         pass
 
     def nvmlDeviceGetHandleByUUID(self, device: str) -> str:
+        if device == "GPU-of-another-host":
+            raise self.NVMLError
         return device
 
     def nvmlDeviceGetMemoryInfo(self, device: str) -> Any:
@@ -148,18 +151,22 @@ class _Nvml(types.ModuleType):
 
 def test_the_job_s_own_gpus_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", _Nvml("pynvml"))
-    monkeypatch.setattr(usage_sampler, "_nvml", None)
-    found = usage_sampler.gpu_usage({"a:1": "MIG-2", "a:0": "GPU-1", "a:2": ""})
+    monkeypatch.setattr(machine_use, "_nvml", None)
+    found = usage_sampler.gpu_usage(
+        {"a:1": "MIG-2", "a:0": "GPU-1", "a:2": "", "b:0": "GPU-b", "c:0": "GPU-of-another-host"},
+        {"GPU-b": Gpu(0.5, 1, 2)},
+    )
     assert [(gpu.slot, gpu.busy, gpu.memory, gpu.total) for gpu in found] == [
         ("a:0", 0.93, 3_000_000_000, 80_000_000_000),
         ("a:1", None, 3_000_000_000, 80_000_000_000),
+        ("b:0", 0.5, 1, 2),
     ]
 
 
 def test_without_a_driver_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_sampler, "_nvml", None)
+    monkeypatch.setattr(machine_use, "_nvml", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert usage_sampler.gpu_usage({"a:0": "GPU-1"}) == []
+    assert usage_sampler.gpu_usage({"a:0": "GPU-1"}, {}) == []
 
 
 def test_who_waits_for_whom_goes_with_it(tmp_path: Path) -> None:
