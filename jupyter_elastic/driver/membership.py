@@ -140,12 +140,12 @@ class Settled:
 class GiveUp:
     """The attempt can't go on.
 
-    A worker of a cell that isn't elastic died, workers die again and again, or this one is through with its cell and
-    the group still needed it.
+    A worker of a cell that isn't elastic died, or was lost with its host; workers die again and again; or this one is
+    through with its cell and the group still needed it.
     """
 
     name: str
-    why: Literal["not elastic", "too often", "left early"]
+    why: Literal["not elastic", "host lost", "too often", "left early"]
 
 
 Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Restart | Release | Settled | GiveUp
@@ -330,7 +330,7 @@ class Membership:
             self._broken = 0
         if worker.slot in self._lost:
             self._member_died |= worker.round == self.round
-            return self._decide() if self._replaces or self.resumable else [GiveUp(name, "not elastic"), *self.end()]
+            return self._decide() if self._replaces or self.resumable else [GiveUp(name, "host lost"), *self.end()]
         if self.resumable and not self.finishing:
             self.deaths = self.deaths + 1 if self._age < STEADY else 1
             if self.deaths > RESTARTS:

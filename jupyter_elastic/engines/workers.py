@@ -534,6 +534,12 @@ class WorkersEngine:
             other = next((m.rank for m in self.members.values() if not m.done), 0)
             self._fail(Weight.GONE, ended_early(self._through[name], other))
             return
+        if why == "host lost":  # which is no fault of the cell's: the job begins anew elsewhere
+            host = host_of(self._last_left[0].slot) if self._last_left else ""
+            self._without_hosts = self._without_hosts or f"host {host} was lost: {self.hosts.why_lost(f'{host}:0')}"
+            self._stopping = self._stopping or "preempt"
+            self._spawn_task(self._end_workers(FAIL))
+            return
         weight, death = self._death(*(self._last_left or (Member(name, "", 0), None)))
         if why == "too often":
             since = "soon after each restart" if self.machine.resumable else "without a commit between"

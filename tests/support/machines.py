@@ -178,6 +178,7 @@ class Machines:
         config = Path(f"/run/sshd-{number}.conf")
         config.write_text(
             f"ListenAddress {address(number)}\nHostKey {self.keys / 'host'}\nPidFile none\nUsePAM no\n"
-            f"PasswordAuthentication no\nStrictModes no\nSetEnv JUPYTER_ELASTIC_DIR=/run/pool-{number}\n"
+            f"PasswordAuthentication no\nStrictModes no\n"
+            f"SetEnv JUPYTER_ELASTIC_DIR=/run/pool-{number} PYTHONPATH={SOURCE}\n"
         )
         return f"{SSHD} -f {config}"

@@ -12,12 +12,14 @@ import psutil
 import pytest
 
 from jupyter_elastic.engines.horovod.driver import Horovod
+from jupyter_elastic.engines.process import Process as ProcessEngine
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.hosts_file import HostAddress
 from tests.live.engine.bench import TORCH, Bench, asynchronous, check_training, needs
 from tests.live.engine.test_torch_distributed import cell
 from tests.support import slurm
+from tests.support.marks import everything
 
 EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
 HOSTS = (HostAddress(name="b", reach="exec:"), HostAddress(name="c", reach="exec:"))
@@ -104,6 +106,19 @@ async def test_worker_or_hand_on_another_host_is_killed(folder: Path) -> None:
         await bench.rescale("a:0", "b:0", "c:0")
         await bench.step_at(3, time.time())
         await complete(bench)
+
+
+@everything
+@asynchronous
+async def test_cell_that_cannot_regroup_is_lost_with_its_host_and_has_not_failed(folder: Path) -> None:
+    """So the daemon queues it again."""
+    source = "open(f'{FOLDER}/begun.{rank}', 'w'); import time; time.sleep(600)"
+    async with Bench(ProcessEngine, folder, source, hosts=HOSTS, min_slots=2) as bench:
+        await bench.launch("b:0", "c:0")
+        await bench.until(lambda: len(left(folder, "begun.*")) == 2)
+        processes.send(hand_of(bench, "b"), signal.SIGKILL)
+        found = await bench.ended()
+        assert (found.outcome, found.reason) == ("lost", "host b was lost: its hand has ended")
 
 
 @asynchronous

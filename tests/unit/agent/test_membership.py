@@ -340,4 +340,4 @@ def test_too_few_members_wait_for_a_lost_host() -> None:
 def test_worker_on_a_lost_host_ends_a_cell_that_cannot_regroup() -> None:
     machine = ring("a:0", "b:0", elastic=False)
     machine.lost(("b:0",))
-    assert GiveUp("w1", "not elastic") in machine.gone("w1")
+    assert GiveUp("w1", "host lost") in machine.gone("w1")
