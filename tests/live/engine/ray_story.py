@@ -119,39 +119,63 @@ async def step_at(job: Bench, size: int, after: float) -> None:
 
 
 async def story(cluster: Cluster, folder: Path, engine: str) -> None:
-    """Train on two nodes, lose a worker, and Ray on a node; come to the end."""
+    """Grow over two nodes and this machine, lose a worker, a cable, and Ray on a node; come to the end."""
     kind, source = CELLS[engine]
     hosts = (host(1), host(2))
     async with Bench(kind, folder, source + SAY, out=("steps", "weights"), hosts=hosts) as job:
-        with timed("cold submit to a step of two nodes"):
-            await job.launch("h1:0", "h2:0")
+        with timed("cold submit to a step on a node"):
+            await job.launch("h1:0")
             await job.until(job.steps, PATIENCE_S)
-            await step_at(job, 2, 0.0)
-        with timed("worker killed to the next step"):
-            began = time.time()
-            job.kill(1)
-            await step_at(job, 1, began)
-        with timed("and to a step of two nodes"):
+        with timed("1 to 2 hosts, cold"):
+            await job.rescale("h1:0", "h2:0")
             await step_at(job, 2, time.time())
-        before = await job.until(lambda: workers_of(job, 2))
-        began = time.time()
-        with timed("Ray killed on a node to a step without it"):  # until then its workers train on
-            raylet(2).kill()
-            await step_at(job, 1, began)
-        await job.until(lambda: not before & set(Machines.pids(2)))
-        times["longest pause"] = round(longest_pause(job, began), 3)
+        with timed("2 to 3 hosts"):
+            await job.rescale("h1:0", "h2:0", "a:0")
+            await step_at(job, 3, time.time())
+        with timed("3 to 2 hosts"):
+            await job.rescale("h1:0", "h2:0")
+            await step_at(job, 2, time.time())
+        await faults(cluster.machines, job)
         await job.rescale("h1:0", "a:0")
         await step_at(job, 2, time.time())
-        await job.rescale("h1:0")
         await job.running()
         job.finish()
         assert (await job.ended()).outcome == "completed", job.story()
         check_training(job)
-        assert sorted(job.results()) == [0]
-        assert "rank 0 of 1 says so" in job.text(0)
-        first, *others = (death.cause for death in job.of("DeathReported"))
+        assert sorted(job.results()) == [0, 1]
+        for rank in (0, 1):
+            assert f"rank {rank} of 2 says so" in job.text(rank)
+        first, cut, *others = (death.cause for death in job.of("DeathReported"))
         assert first == "was killed by SIGKILL"
+        assert cut == "was lost with host h2: silent for 5 s"
         assert [cause.startswith("was lost with host h2: ") for cause in others] == [True], others
+
+
+async def faults(machines: Machines, job: Bench) -> None:
+    """A job of two nodes loses a worker, a cable, and then Ray on a node."""
+    with timed("worker killed to the next step"):
+        began = time.time()
+        job.kill(1)
+        await step_at(job, 1, began)
+    with timed("and to a step of two nodes"):
+        await step_at(job, 2, time.time())
+    before = await job.until(lambda: workers_of(job, 2))
+    with timed("cable cut to the next step"):
+        began = time.time()
+        machines.cut(2)
+        await step_at(job, 1, began + 1)
+    await job.until(lambda: not before & set(Machines.pids(2)))
+    times["cable cut to its workers' end over there, at most"] = round(time.time() - began, 3)
+    machines.mend(2)
+    with timed("cable in again to a step of two nodes"):
+        await step_at(job, 2, time.time())
+    before = await job.until(lambda: workers_of(job, 2))
+    began = time.time()
+    with timed("Ray killed on a node to a step without it"):  # until then its workers train on
+        raylet(2).kill()
+        await step_at(job, 1, began)
+    await job.until(lambda: not before & set(Machines.pids(2)))
+    times["longest pause"] = round(longest_pause(job, began), 3)
 
 
 def longest_pause(job: Bench, after: float) -> float:
