@@ -196,6 +196,8 @@ class RemoteHand:
 
     async def open(self) -> None:
         """Reach the host, if that has not been done. EngineError when nobody answers there, or cannot take part."""
+        if self.lost:
+            raise EngineError(f"host {self.name} is lost: {self.lost}")
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
         await asyncio.shield(self._opening)

@@ -24,6 +24,8 @@ class CommitFlusher:
         self._commits = commits
         self._now = now
         self._unsaved_since: float | None = None
+        self._missed_since: float | None = None
+        """Since when there are commits that could not be brought: the next one does not wait."""
         self._hand: RemoteHand | None = None
         """Of the host that has the newest commit; None when it is this one."""
         self._fetching: asyncio.Task[None] | None = None
@@ -34,25 +36,35 @@ class CommitFlusher:
         if durable and hand is None:
             self._unsaved_since = None
         elif self._unsaved_since is None:
-            self._unsaved_since = self._now()
+            self._unsaved_since = self._now() if self._missed_since is None else self._missed_since
 
     async def bring(self) -> None:
         """Have the newest commit on this host. Where its host is lost, the one that was brought last counts."""
+        await self._bring(self._unsaved_since)
+
+    async def _bring(self, since: float | None) -> None:
+        """`bring`, of commits that have been there alone since then."""
         hand, self._hand = self._hand, None
-        if hand is not None and not hand.lost:
-            self._unsaved_since = None
-            try:
+        if hand is None:
+            return
+        self._unsaved_since = None
+        try:
+            if not hand.lost:
                 await hand.fetch_commit()
-            except (EngineError, OSError) as problem:
-                log.warning("the commit on host %s could not be brought: %s", hand.name, problem)
+                self._missed_since = None
+                return
+        except (EngineError, OSError) as problem:
+            log.warning("the commit on host %s could not be brought: %s", hand.name, problem)
+        if self._missed_since is None:
+            self._missed_since = self._now() if since is None else since
 
     async def flush_if_due(self) -> None:
         """Bring the last commit to disk when it is time; a disk that is full is tried again at the next commit."""
         if self._unsaved_since is not None and self._now() - self._unsaved_since > EVERY_S:
-            self._unsaved_since = None
+            since, self._unsaved_since = self._unsaved_since, None
             if self._hand is not None:  # it may be large and the way slow: nobody waits for it
                 if self._fetching is None or self._fetching.done():
-                    self._fetching = asyncio.create_task(self.bring())
+                    self._fetching = asyncio.create_task(self._bring(since))
                 return
             try:
                 await asyncio.to_thread(self._commits.to_disk)

@@ -87,10 +87,15 @@ class Hosts:
         self._addresses |= new
 
     def remote(self, slot: SlotId) -> RemoteHand | None:
-        """The hand of a slot on another host, open or not; None for a slot on this one."""
+        """The hand of a slot on another host, open or not; of one that is lost the one that was, which only refuses.
+
+        None for a slot on this host.
+        """
         name = host_of(slot)
         if name not in self._addresses:
             return None
+        if name in self._lost:  # another one is for `_come_back` to open, when nothing lives there any more
+            return self._lost[name]
         if name not in self._hands:
             self._hands[name] = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
         return self._hands[name]

@@ -8,6 +8,7 @@ import shlex
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ import pytest
 from jupyter_elastic.cli import ray_cluster
 from jupyter_elastic.driver import reach
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, _Output, check
+from jupyter_elastic.engines.hosts import Hosts
 from jupyter_elastic.forkserver.workers import address
 from jupyter_elastic.hand import facts
 from jupyter_elastic.hand.facts import hello
@@ -291,6 +293,22 @@ def test_messages_of_a_hand_are_checked(message: messages.FromHand) -> None:
 def test_a_lost_host_is_lost_before_its_fence_can_be_passed() -> None:
     assert messages.LOST_S - messages.BEAT_S > messages.FENCE_S
     assert len(TO_HAND.encode(messages.StartWorker(1, bytes(1100 * 1024)))) < messages.MAX_MESSAGE + 4
+
+
+def test_a_lost_host_is_not_reached_anew_by_who_asks_for_its_hand() -> None:
+    """Before its fence has passed another hand could start a worker beside the old one."""
+
+    async def story() -> None:
+        owner: Any = SimpleNamespace(host_lost=lambda *_: None)
+        address = HostAddress(name="b", reach="exec:")
+        hosts = Hosts([address], Setting.to_visit(sys.executable), owner, owner, asyncio.create_task)
+        hand = hosts.remote("b:0")
+        hosts.unusable("b", "no reason")
+        assert hosts.remote("b:0") is hand
+        with pytest.raises(EngineError, match="host b is lost"):
+            await hosts.open("b:0")
+
+    asyncio.run(story())
 
 
 def test_displays_of_another_host_stand_after_what_was_printed_here(tmp_path: Path) -> None:
