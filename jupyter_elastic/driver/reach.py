@@ -28,6 +28,10 @@ _SRUN = (
 )  # fmt: skip
 """A step beside all others of the allocation, with its whole memory there; buffered it would give lines, and late."""
 _STEP = ("SLURM_", "SRUN_")
+_POD = re.compile(
+    r"kubectl://([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)/([a-z0-9][a-z0-9.-]{0,251}[a-z0-9])(?:/([a-z0-9][a-z0-9-]{0,62}))?"
+)
+"""By Kubernetes' own rules for names, none of which begins with a dash."""
 _SLURM = re.compile(r"slurm://([0-9]{1,15})/([A-Za-z0-9][A-Za-z0-9._-]{0,199})")
 
 
@@ -45,6 +49,8 @@ def check(host: HostAddress, *, clusters: bool = False) -> None:
                 f"host {host.name} can't be reached by {host.reach!r}: expected ray://HOST:PORT/NODE, with the address "
                 "of the cluster's GCS, and the node's address or id"
             )
+    elif host.reach.startswith("kubectl:"):
+        _pod(host)
     elif host.reach != "exec:":
         _destination(host)
     if host.network:
@@ -66,6 +72,10 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
         cluster, node = ray_node(host.reach)
         held = ("--gpus", str(len(host.devices))) if host.devices else ("--cpus", str(host.slots))
         return [*ray_bridge(cluster), "--node", node, "--pool", control.name, *held, "--run", *argv]
+    if host.reach.startswith("kubectl:"):
+        namespace, pod, container = _pod(host)
+        inside = [f"--container={container}"] if container else []
+        return ["kubectl", "exec", "--stdin", f"--namespace={namespace}", pod, *inside, "--", *argv]
     destination, port = _destination(host)
     return [
         *_SSH,
@@ -126,6 +136,10 @@ def data_address(host: HostAddress, hello: Hello) -> str:
         return "127.0.0.1"
     if hello.came_by in hello.addresses:
         return hello.came_by
+    if host.reach.startswith("kubectl:"):
+        outside = [address for address in hello.addresses if not ipaddress.ip_address(address).is_loopback]
+        if len(outside) == 1:  # a pod has one, which all other pods reach
+            return outside[0]
     raise EngineError(
         f"nobody knows by which address other hosts reach {host.name}, which has {', '.join(hello.addresses)}: name "
         "its network in the pool's file of hosts"
@@ -145,6 +159,16 @@ def _node(host: HostAddress) -> tuple[str, str]:
     if found is None:
         raise BadRequest(f"host {host.name} can't be reached by {host.reach!r}: expected slurm://ALLOCATION/NODE")
     return found[1], found[2]
+
+
+def _pod(host: HostAddress) -> tuple[str, str, str]:
+    """Namespace, pod and container (empty: the pod's first) of a `kubectl://` URL."""
+    found = _POD.fullmatch(host.reach)
+    if found is None:
+        raise BadRequest(
+            f"host {host.name} can't be reached by {host.reach!r}: expected kubectl://NAMESPACE/POD[/CONTAINER]"
+        )
+    return found[1], found[2], found[3] or ""
 
 
 def _destination(host: HostAddress) -> tuple[str, int | None]:

@@ -24,7 +24,8 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
     reach: Annotated[str, Meta(max_length=300)]
-    """`ssh://[user@]host[:port]`, `slurm://ALLOCATION/NODE`, or `exec:` for a process on this machine."""
+    """`ssh://[user@]host[:port]`, `slurm://ALLOCATION/NODE`, `ray://HOST:PORT/NODE`, `kubectl://NAMESPACE/POD`,
+    or `exec:`, a process on this machine."""
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 1
     devices: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
     """UUIDs of the GPUs that its slots are; empty: the slots are CPU cores."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -57,6 +58,7 @@ class Cluster:
 
     def __init__(self, machines: Machines, count: int) -> None:
         self.machines = machines
+        os.environ["RAY_TMPDIR"] = "/tmp"  # each machine has an own one there
         Path("/tmp/ray").mkdir(exist_ok=True)
         command("mount", "-t", "tmpfs", "none", "/tmp/ray")
         command(sys.executable, ray_node.__file__, address(0), "0")

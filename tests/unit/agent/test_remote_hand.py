@@ -111,6 +111,28 @@ def test_forkserver_of_a_step_is_nobody_elses() -> None:
     assert len({one, other, address("/p", {}, ("torch",)).path}) == 3
 
 
+def test_a_pod_is_reached_by_kubectl_exec() -> None:
+    words = reach.command(host("kubectl://ada/gpu-0/main"), "/opt/python", Path("/run"))
+    assert words[:6] == ["kubectl", "exec", "--stdin", "--namespace=ada", "gpu-0", "--container=main"]
+    assert words[6:] == ["--", "/opt/python", "-P", "-m", "jupyter_elastic.hand"]
+    assert reach.command(host("kubectl://ada/gpu-0"), "/opt/python", Path("/run"))[5] == "--"
+    one = msgspec.structs.replace(hello(), addresses=("127.0.0.1", "10.244.1.7"), came_by="")
+    assert reach.data_address(host("kubectl://ada/gpu-0"), one) == "10.244.1.7"
+    two = msgspec.structs.replace(one, addresses=(*one.addresses, "192.168.0.7"))
+    with pytest.raises(EngineError, match="name its network"):
+        reach.data_address(host("kubectl://ada/gpu-0"), two)
+    assert reach.data_address(host("kubectl://ada/gpu-0", network="192.168.0.0/16"), two) == "192.168.0.7"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["kubectl://gpu-0", "kubectl://ada/-oProxy", "kubectl://--all/gpu-0", "kubectl://a/b/c/d", "kubectl://a/$(x)"],
+)
+def test_a_pod_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest, match="expected kubectl://NAMESPACE/POD"):
+        reach.check(host(url))
+
+
 def test_a_node_of_a_ray_cluster_is_reached_by_the_bridge_which_holds_the_slots_there() -> None:
     url = "ray://10.0.0.1:6379/10.0.0.11"
     argv = reach.command(host(url, slots=3), "/opt/python", Path("/run/x"))
