@@ -225,7 +225,7 @@ class Chaos:
                 lost_s = newest - at[number]
                 assert lost_s < BROUGHT_S, f"step {number} was made again: {lost_s:.0f} s are lost"
             last[pid], newest = number, step["at"]
-            at.setdefault(number, step["at"])
+            at[number] = step["at"]
 
 
 def _words(pid: int) -> list[str]:

@@ -147,10 +147,10 @@ async def story(cluster: Cluster, folder: Path, engine: str) -> None:
         assert sorted(job.results()) == [0, 1]
         for rank in (0, 1):
             assert f"rank {rank} of 2 says so" in job.text(rank)
-        first, cut, *others = (death.cause for death in job.of("DeathReported"))
-        assert first == "was killed by SIGKILL"
-        assert cut == "was lost with host h2: silent for 5 s"
-        assert [cause.startswith("was lost with host h2: ") for cause in others] == [True], others
+        causes = [death.cause for death in job.of("DeathReported")]
+        assert "was killed by SIGKILL" in causes, causes
+        assert "was lost with host h2: silent for 5 s" in causes, causes
+        assert all(cause.startswith("was lost with host ") for cause in causes if "SIGKILL" not in cause), causes
 
 
 async def faults(machines: Machines, job: Bench) -> None:
