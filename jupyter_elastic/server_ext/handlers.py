@@ -30,7 +30,7 @@ from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext.functions import CallRequest, job_info
 from jupyter_elastic.types import ENDED, JobInfo
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
-from jupyter_elastic.widgets import forecasts
+from jupyter_elastic.widgets import earlier, forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
 from jupyter_elastic.widgets.patches import patch
@@ -250,6 +250,24 @@ class KeptHandler(_Api):
         return await asyncio.to_thread(kept_page, await self.follower.job(job_number(job)))
 
 
+class EarlierHandler(_Api):
+    """Earlier runs of a job."""
+
+    @_answers("read")
+    async def get(self, job: str) -> Any:
+        """A list of `Run`, newest first."""
+        return await earlier.runs(self.follower, job_number(job))
+
+
+class MetricsHandler(_Api):
+    """The metrics of a job."""
+
+    @_answers("read")
+    async def get(self, job: str) -> Any:
+        """A list of `Series`."""
+        return await earlier.metrics(self.follower, job_number(job))
+
+
 class ScriptHandler(_Api):
     """The cell as it was submitted."""
 
@@ -335,6 +353,8 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
     """What a socket wants to be sent: a window of the pool, some jobs."""
 
     pool: tuple[int, int] | None = None
+    status: bool = False
+    """Whether the few figures of a status bar are wanted."""
     jobs: list[int] = []
     ranks: dict[str, int] = {}
     """By job, the rank whose lines are in sight; only they are sent. A job that is not named: those of all ranks."""
@@ -345,9 +365,9 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
 class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
     """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
 
-    The page says what it looks at: `{"pool": [offset, limit], "jobs": [7]}`. It is sent `{"pool": PoolScreen,
-    "down_since": ...}` and `{"job": JobPage}`; with `"patches": true` what makes these of the last one under the same
-    key: `{"key": "job 7", "patch": ...}`.
+    The page says what it looks at: `{"pool": [offset, limit], "status": true, "jobs": [7]}`. It is sent
+    `{"pool": PoolScreen, "down_since": ...}`, `{"status": PoolStatus, "down_since": ...}` and `{"job": JobPage}`; with
+    `"patches": true` what makes these of the last one under the same key: `{"key": "job 7", "patch": ...}`.
     """
 
     task: asyncio.Task[None] | None = None
@@ -401,6 +421,11 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
             screen, down_since = follower.screen(offset, limit), follower.down_since
             marker = msgspec.json.encode((msgspec.structs.replace(screen, at=0.0), down_since))
             await self.send_once("pool", marker, {"pool": screen, "offset": offset, "down_since": down_since})
+        if self.look.status:
+            status, down_since = follower.status(), follower.down_since
+            await self.send_once(
+                "status", msgspec.json.encode((status, down_since)), {"status": status, "down_since": down_since}
+            )
         for job in self.look.jobs:
             try:
                 page = await asyncio.to_thread(
@@ -507,6 +532,8 @@ ROUTES: list[tuple[str, Any]] = [
     (f"{_API}/jobs/([0-9]+)/background", BackgroundHandler),
     (f"{_API}/jobs/([0-9]+)/explanation", ExplanationHandler),
     (f"{_API}/jobs/([0-9]+)/kept", KeptHandler),
+    (f"{_API}/jobs/([0-9]+)/earlier", EarlierHandler),
+    (f"{_API}/jobs/([0-9]+)/metrics", MetricsHandler),
     (f"{_API}/jobs/([0-9]+)/script", ScriptHandler),
     (f"{_API}/jobs/([0-9]+)/outputs/([0-9]+)/(stdout|stderr)", OutputHandler),
     (f"{_API}/policies", PoliciesHandler),

@@ -28,11 +28,12 @@ _TEMPLATE: Template = Template(
 )
 
 
-def html(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
-    """The job as one `<div>`, by the template `job.html`; a live view above it hides it by its class."""
+def html(screen: JobScreen, output: Output | None = None, *, error: str = "", folder: str = "") -> str:
+    """The job as one `<div>`, by the template `job.html`; a live view of the same `folder` hides it by its class."""
     ranged = screen.min_slots != screen.max_slots
     return _TEMPLATE.render(
         screen=screen,
+        folder=folder,
         wants=f"{screen.min_slots}:{screen.max_slots}" if ranged else screen.max_slots,
         state=_state(screen),
         figures=figures(screen),
@@ -100,7 +101,8 @@ def change(point: SizePoint, before: int) -> str:
 
 def _band(screen: JobScreen) -> list[tuple[float, float, float]]:
     """Slots over time as steps, in a box of 600 by 30: from where, how wide, how high. Empty without a change."""
-    if len(screen.sizes) < 2:
+    held = [point.slots for point in screen.sizes if point.slots]
+    if len(screen.sizes) < 2 or (screen.phase in ENDED and len(set(held)) < 2):
         return []
     begin, end = screen.sizes[0].at, screen.ended_at or screen.now
     span, most = max(end - begin, 1e-9), max([1, screen.max_slots, *[point.slots for point in screen.sizes]])

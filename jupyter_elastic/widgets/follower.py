@@ -27,7 +27,7 @@ from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.output import Outputs
 from jupyter_elastic.widgets.pool_model import PoolModel
-from jupyter_elastic.widgets.pool_screen import PoolScreen
+from jupyter_elastic.widgets.pool_screen import PoolScreen, PoolStatus
 from jupyter_elastic.widgets.speeds import Speeds
 from jupyter_elastic.widgets.timeline_follower import TimelineFollower
 from jupyter_elastic.widgets.timeline_screen import TimelineLook, TimelineScreen
@@ -222,6 +222,10 @@ class PoolFollower:
         self._looked_at = self._clock()
         return self.pool.screen(time.time(), limit=limit, offset=offset)
 
+    def status(self) -> PoolStatus:
+        """The pool in a few figures; asks for no forecast."""
+        return self.pool.status()
+
     @property
     def up(self) -> bool:
         """Whether the daemon answers, and the pool is known where it is followed."""
@@ -283,6 +287,7 @@ class PoolFollower:
         model = await self._present()
         past = self.pool if 0 < self.pool.seq <= model.seq else _empty_before(model)
         model.history, model.switches, model.notes = past.history, past.switches, past.notes
+        model.ended = past.ended
         model.forecasts, model.shadows = self.waits.ranges, self.shadows.rows
         self.pool, begun_at = model, model.seq
         self.timeline.forget()

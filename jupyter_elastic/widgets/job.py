@@ -13,14 +13,9 @@ import traitlets
 
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobId
-from jupyter_elastic.widgets import bundle
+from jupyter_elastic.widgets import bundle, earlier
 from jupyter_elastic.widgets.commands import Command, CommandWidget
 from jupyter_elastic.widgets.updater import updater
-
-_STAND_IN = """
-/* While the live view is on the page, the static HTML of the same job below it is not shown. */
-.jp-OutputArea-child:has(.je-job) + .jp-OutputArea-child:has(.jelastic-static) { display: none; }
-"""
 
 
 class JobWidget(CommandWidget):
@@ -40,21 +35,28 @@ class JobWidget(CommandWidget):
         self._job, self._on_background = job, on_background
         self.asleep = False
         """Whether its page has said that nobody sees it."""
+        self.drawn = False
+        """Whether a page has said that it draws this."""
 
-    async def execute(self, command: Command) -> None:
+    async def execute(self, command: Command) -> Any:
         """What the server does by REST, and letting the cell that waits go on."""
         ask = updater().follower.ask
         match command.type:
             case "background":
                 self._on_background()
             case "sleep" | "wake":
-                self.asleep = command.type == "sleep"
+                self.asleep, self.drawn = command.type == "sleep", True
+            case "earlier":
+                return await earlier.runs(updater().follower, self._job)
+            case "metrics":
+                return await earlier.metrics(updater().follower, command.job)
             case "cancel":
                 await ask(wire.CancelJob(job=self._job, reason="cancelled in the notebook"))
             case "resize":
                 await ask(wire.ResizeJob(job=self._job, min_slots=command.least, max_slots=command.most))
             case _:
                 await super().execute(command)
+        return None
 
     def add_traits(self, **traits: Any) -> None:
         """Leave out what the class has: for anywidget's own traits every view would be given a class of its own."""
@@ -69,7 +71,7 @@ class _Shared(ipywidgets.Layout):
     """
 
     script = traitlets.Unicode(bundle.script("job").read_text(encoding="utf-8")).tag(sync=True)
-    style = traitlets.Unicode(bundle.style() + _STAND_IN).tag(sync=True)
+    style = traitlets.Unicode(bundle.style()).tag(sync=True)
 
 
 _shared: _Shared | None = None

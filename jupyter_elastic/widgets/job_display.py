@@ -26,6 +26,8 @@ STATIC_S = 1.0
 KEPT_S = 60.0
 """What a page keeps below a live view is renewed so often while the job goes on, and soon after it has begun."""
 BEGUN_S = 3.0
+UNDRAWN_S = 5.0
+"""The same where no page has said that it draws the live view: then the static one may be all that there is."""
 ASLEEP_S = 10.0
 """A widget that nobody sees is fed so often."""
 WAIT_TICK_S = 0.25
@@ -163,6 +165,8 @@ class JobDisplay:
     def _stale(self) -> bool:
         """Whether what the page keeps is no longer what a reader of the file should see."""
         age = time.monotonic() - self._drawn_at
+        if self.surface == "widget" and not self._widget.drawn and age >= UNDRAWN_S:
+            return True
         return age >= KEPT_S or (self.followed.model.phase != self._drawn_phase and age >= min(BEGUN_S, KEPT_S))
 
     def _draw_static(self) -> None:

@@ -21,6 +21,8 @@ class JobPage(Struct, frozen=True, kw_only=True):
     screen: JobScreen
     outputs: Output
     traceback: str
+    failed_rank: int | None
+    """The rank that failed first, where one did."""
     notice: str
     folder: str
     """Name of the job's folder: no two jobs of any pools share it, as they may share a number."""
@@ -50,6 +52,7 @@ def job_page(
         screen=screen,
         outputs=without(outputs or job.outputs.snapshot(), text),
         traceback="" if failure_apart else text,
+        failed_rank=None if found is None else found.rank,
         notice=job.problem or notice,
         folder=job.folder.name,
     )
@@ -72,7 +75,7 @@ def forms(job: FollowedJob, page: JobPage) -> dict[str, str]:
     found = failure_of(job)
     error = f"rank {found.rank}\n{page.traceback}" if found is not None and page.traceback else ""
     return {
-        "text/html": display.html(page.screen, page.outputs, error=error),
+        "text/html": display.html(page.screen, page.outputs, error=error, folder=page.folder),
         "text/plain": display.text(page.screen, page.outputs, error=error),
     }
 

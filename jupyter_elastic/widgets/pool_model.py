@@ -16,11 +16,13 @@ from jupyter_elastic.client.job_model import fraction_done
 from jupyter_elastic.types import ACTIVE, ENDED, Event, JobId, JobInfo, SlotId, SlotInfo, events
 from jupyter_elastic.types.texts import also_used_by, in_use_by, visible
 from jupyter_elastic.widgets.pool_screen import (
+    EndedRow,
     HistoryPoint,
     HostBox,
     JobRow,
     NoteRow,
     PoolScreen,
+    PoolStatus,
     ShadowRow,
     ShareRow,
     SlotBox,
@@ -30,6 +32,8 @@ from jupyter_elastic.widgets.pool_screen import (
 HISTORY_S = 6 * 3600.0
 MAX_POINTS = 720
 MAX_NOTES = 60
+MAX_ENDED = 10
+"""Of one's own jobs that have ended so many are remembered."""
 
 
 class PoolModel:
@@ -66,6 +70,7 @@ class PoolModel:
         self.history: deque[HistoryPoint] = deque(maxlen=MAX_POINTS)
         self.switches: deque[SwitchRow] = deque(maxlen=50)
         self.notes: deque[NoteRow] = deque(maxlen=MAX_NOTES)
+        self.ended: deque[EndedRow] = deque(maxlen=MAX_ENDED)
 
     @property
     def hosts_known(self) -> bool:
@@ -114,6 +119,8 @@ class PoolModel:
             case events.JobEnded():
                 gone = self.jobs.pop(data.job, None)
                 self.queued -= gone is not None and gone.phase == "queued"
+                if gone is not None and gone.owner == self.user:
+                    self._remember_end(event.at, gone, data.outcome)
                 self.forecasts.pop(data.job, None)
             case events.HostsChanged():
                 self._set_hosts(data)
@@ -133,6 +140,11 @@ class PoolModel:
                     self._note(event.at, int(job), text)
         if not isinstance(data, events.JobProgressed):
             self._remember(event.at)
+
+    def _remember_end(self, at: float, info: JobInfo, outcome: str) -> None:
+        self.ended.append(
+            EndedRow(job=info.job, name=info.spec.name, outcome=outcome, started_at=info.started_at, ended_at=at)
+        )
 
     def _lease(self, at: float, data: events.JobStarted | events.RescaleRequested) -> None:
         info = self.jobs.get(data.job)
@@ -248,6 +260,19 @@ class PoolModel:
             switches=list(self.switches),
             notes=list(self.notes),
             shadows=list(self.shadows),
+        )
+
+    def status(self) -> PoolStatus:
+        """The few figures of a status bar."""
+        states = Counter(slot.state for slot in self._shared())
+        mine = [info.phase in ACTIVE for info in self.jobs.values() if info.owner == self.user]
+        return PoolStatus(
+            kind=self.kind,
+            free=states["free"],
+            capacity=states.total() - states["out"],
+            running=sum(mine),
+            waiting=len(mine) - sum(mine),
+            ended=list(self.ended),
         )
 
     def _row(self, info: JobInfo, position: int | None, now: float) -> JobRow:

@@ -151,3 +151,26 @@ class PoolScreen(Struct, frozen=True, kw_only=True):
     switches: list[SwitchRow]
     notes: list[NoteRow]
     shadows: list[ShadowRow]
+
+
+class EndedRow(Struct, frozen=True, kw_only=True):
+    """A job of who looks that has ended. Times are seconds since the epoch."""
+
+    job: int
+    name: str
+    outcome: str
+    started_at: float | None
+    ended_at: float
+
+
+class PoolStatus(Struct, frozen=True, kw_only=True):
+    """The pool in a few figures, for a status bar, and what of one's own has ended of late."""
+
+    kind: str
+    free: int
+    capacity: int
+    running: int
+    """Jobs of who looks that hold slots."""
+    waiting: int
+    ended: list[EndedRow]
+    """Oldest first."""

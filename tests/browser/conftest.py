@@ -5,6 +5,7 @@ Driven by commands, not clicks, where a person would use a menu; by clicks on wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.support.lab import Lab, clean_environment
@@ -40,6 +42,8 @@ ANSWERS = """async () => {
 REPAINTED = """() => Promise.all(
   document.getAnimations().filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null))
 ).then(() => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(() => resolve(null)))))"""
+FOLD = "Plots and output"
+"""What unfolds a job that is over."""
 expect.set_options(timeout=60_000)
 
 
@@ -84,11 +88,12 @@ def kernel(request: pytest.FixtureRequest) -> str:
 both_kernels = pytest.mark.parametrize("kernel", ["python3", OLDER], indirect=True)
 """For what depends on how ipykernel hands messages to a busy kernel."""
 EVERYTHING = bool(os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"))
+everything = pytest.mark.skipif(not EVERYTHING, reason="JUPYTER_ELASTIC_TEST_EVERYTHING")
 older_kernel_too = pytest.mark.parametrize(
     "kernel",
     [
         "python3",
-        pytest.param(OLDER, marks=pytest.mark.skipif(not EVERYTHING, reason="JUPYTER_ELASTIC_TEST_EVERYTHING")),
+        pytest.param(OLDER, marks=everything),
     ],
     indirect=True,
 )
@@ -150,7 +155,8 @@ class Notebook:
             try:
                 self.page.wait_for_function(condition, timeout=15_000)
             except PlaywrightTimeoutError:
-                self.wait_command("kernelmenu:reconnect-to-kernel")
+                with contextlib.suppress(PlaywrightError):  # "disconnected": it connects again by itself
+                    self.wait_command("kernelmenu:reconnect-to-kernel")
             else:
                 return
         pytest.fail(f"the kernel takes no request: {condition}")
@@ -206,8 +212,30 @@ class Notebook:
         self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 
 
+def open_panel(page: Page, lab: Lab) -> Locator:
+    """JupyterLab with the panel of the pool in sight, and no notebook: `panel.book` executes its commands."""
+    book = Notebook(page, lab, "")
+    page.goto(f"{lab.url}lab?reset&token={lab.token}")
+    page.wait_for_function("() => window.jupyterapp?.commands.hasCommand('jupyter-elastic:open-pool')")
+    page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+    book.wait_command("jupyter-elastic:open-pool")
+    panel = page.locator("#jupyter-elastic-pool")
+    expect(panel.locator(".je-map")).to_be_visible()
+    panel.book = book  # type: ignore[attr-defined]
+    return panel
+
+
 @pytest.fixture
-def notebook(page: Page, lab: Lab, pool: Pool, kernel: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+def ends_jobs(pool: Pool) -> Iterator[None]:
+    """Whatever a test has begun is over after it."""
+    yield
+    for info in pool.client.jobs():
+        pool.cancel(info.job)
+        pool.ended(info.job)
+
+
+@pytest.fixture
+def notebook(page: Page, lab: Lab, ends_jobs: None, kernel: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     """`notebook(cell, ...)` writes a notebook, opens it and waits for its kernel."""
     opened: list[Notebook] = []
 
@@ -220,8 +248,5 @@ def notebook(page: Page, lab: Lab, pool: Pool, kernel: str, request: pytest.Fixt
         return made
 
     yield make
-    for info in pool.client.jobs():
-        pool.cancel(info.job)
-        pool.ended(info.job)
     for session in lab.api("api/sessions"):
         lab.api(f"api/sessions/{session['id']}", "DELETE")

@@ -12,7 +12,7 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import tab_to
+from tests.browser.conftest import open_panel, tab_to
 from tests.live.engine.bench import needs
 from tests.support.lab import Lab
 from tests.support.pool import Pool
@@ -65,14 +65,9 @@ def aged(page: Page, seconds: float) -> None:
 
 
 @pytest.fixture
-def panel(notebook: Any, page: Page) -> Locator:
+def panel(ends_jobs: None, page: Page, lab: Lab) -> Locator:
     aged(page, 120)
-    book = notebook("1")
-    book.wait_command("jupyter-elastic:open-pool")
-    found = page.locator("#jupyter-elastic-pool")
-    expect(found.locator(".je-map")).to_be_visible()
-    found.book = book  # type: ignore[attr-defined]
-    return found
+    return open_panel(page, lab)
 
 
 @needs("torch")
@@ -143,9 +138,12 @@ def test_the_buttons_of_a_view(notebook: Any, page: Page, pool: Pool) -> None:  
     expect(asked).to_have_text("Cancelling…")
     news()
     expect(asked).to_be_disabled()
-    held[0].continue_()
+    pool.cancel(info.job)
+    pool.ended(info.job)
+    held[0].continue_()  # it has ended before this comes to the server
     expect(view.locator(".je-state")).to_contain_text("cancelled")
     expect(asked).to_have_count(0)
+    expect(problem).to_have_count(0)
 
 
 def test_the_rows_of_the_panel(panel: Locator, pool: Pool, page: Page) -> None:
@@ -213,18 +211,7 @@ def test_what_a_policy_would_change_is_said_once(panel: Locator, pool: Pool) -> 
 
 
 def test_a_view_says_once_when_its_job_starts(notebook: Any, page: Page, pool: Pool) -> None:
-    holder = pool.submit(WAITS, slots=2, max_time_s=300)  # known to the forecast alone
-    pool.running(holder)
-    book = notebook(LOAD, PLAIN)
-    book.run_all()
-    view = page.locator(VIEW)
-    expect(view.locator(".je-state")).to_contain_text("starts in")
-    expect(view).to_contain_text("Policy fifo says: needs 2 slots and too few are free.")
-    expect(view).not_to_contain_text("time is unknown")
-    book.picture("actions-waits")
-
-
-def test_the_wait_is_told_from_the_progress_of_independent_workers(notebook: Any, page: Page, pool: Pool) -> None:
+    """From the progress of independent workers, of which the pool hears too."""
     counting = (
         "import time\nfrom jupyter_elastic import training\n"
         "for step in range(100_000):\n"
@@ -234,7 +221,11 @@ def test_the_wait_is_told_from_the_progress_of_independent_workers(notebook: Any
     pool.until(lambda: pool.info(holder).progress is not None, "the pool hears of its progress")
     book = notebook(LOAD, PLAIN)
     book.run_all()
-    expect(page.locator(VIEW).locator(".je-state")).to_contain_text(re.compile(r"starts in about \d.* h"))
+    view = page.locator(VIEW)
+    expect(view.locator(".je-state")).to_contain_text(re.compile(r"starts in about \d.* h"))
+    expect(view).to_contain_text("Policy fifo says: needs 2 slots and too few are free.")
+    expect(view).not_to_contain_text("time is unknown")
+    book.picture("actions-waits")
 
 
 def test_what_is_saved_in_mid_run_says_what_was_and_when(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import FOLD
+
 CELL = """%%distribute --gpus 2 --engine process --name shown
 import matplotlib.pyplot as plt
 from tqdm.notebook import tqdm
@@ -32,6 +34,7 @@ def test_displays_below_the_view_and_in_the_tabs(notebook: Any, page: Page) -> N
     expect(cell.locator(".jupyter-widgets")).to_contain_text(["20/20"])
     expect(view.locator(".je-output img, .je-output iframe")).to_have_count(0)
     tab = view.get_by_role("tab", name="rank 1")
+    view.get_by_role("button", name=FOLD).click()
     tab.click()
     expect(view.locator(".je-output img")).to_be_visible()
     frame = view.locator(".je-output iframe")
@@ -47,6 +50,7 @@ def test_displays_below_the_view_and_in_the_tabs(notebook: Any, page: Page) -> N
     expect(cell.locator(".jp-RenderedImage img")).to_have_count(1)
     expect(cell.locator(".jp-OutputArea-executeResult")).to_contain_text("from 0")
     expect(cell.locator(".jupyter-widgets")).to_contain_text(["20/20"])
+    view.get_by_role("button", name=FOLD).click()
     tab.click()
     expect(view.locator(".je-output img")).to_be_visible()
     view.scroll_into_view_if_needed()

@@ -9,7 +9,7 @@ from typing import Any
 import ipykernel
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import OLDER, both_kernels, cancel, older_kernel_too
+from tests.browser.conftest import FOLD, OLDER, both_kernels, cancel, older_kernel_too, tab_to
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -18,6 +18,8 @@ VIEW = ".jp-OutputArea .je-renderer .je-job"
 BAR_BETWEEN = """([low, high]) => { const bar = document.querySelector('.je-renderer [role=progressbar]');
   const value = Number(bar?.getAttribute('aria-valuenow') ?? NaN);
   return low <= value && value <= high; }"""
+SELECT = """box => { const line = [...box.querySelectorAll('span')].at(-3);
+  getSelection().selectAllChildren(line); return String(getSelection()); }"""
 STEPS = """%%distribute --gpus 2 --engine process --name steps {options}
 import os, sys, time
 from jupyter_elastic import training
@@ -36,8 +38,16 @@ def steps(count: int, options: str = "", then: str = "") -> str:
 
 
 @older_kernel_too
-def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -> None:
+def test_the_view_from_start_to_end(  # noqa: PLR0915 - one page for all
+    notebook: Any, page: Page, tmp_path: Path, pool: Pool
+) -> None:
     held = f"while step in (20, 40) and not os.path.exists(f'{tmp_path}/{{step}}'): time.sleep(0.1)"
+    code = (
+        "import time\nfrom jupyter_elastic import training\nfor step in range(6):\n"
+        "    training.report(step=step, loss=1 / (step + 1))\n    time.sleep(0.4)\n"
+    )
+    earlier = pool.submit(code, name="steps")
+    pool.ended(earlier)
     book = notebook(LOAD, steps(60, then=held))
     book.run_all()
     view = page.locator(VIEW)
@@ -55,7 +65,7 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -
     view.get_by_label("log scale").check()
     view.get_by_role("combobox", name="over").select_option("time")
     plot.locator(".u-over").hover()
-    expect(plot.locator(".u-legend")).to_contain_text(re.compile(r"time[\d.]+loss0\.\d+val_loss[\d.]+"))
+    expect(plot.locator(".u-legend")).to_contain_text(re.compile(r"time[\d.]+ sloss0\.\d+val_loss[\d.]+"))
     with page.expect_download() as saved:
         view.get_by_role("button", name="Save as CSV").click()
     rows = saved.value.path().read_text().splitlines()
@@ -71,40 +81,57 @@ def test_the_view_from_start_to_end(notebook: Any, page: Page, tmp_path: Path) -
     usage.locator(".je-curve").last.scroll_into_view_if_needed()
     book.picture("job-resource-use")
     usage.locator("summary").click()
+    # An earlier run of the same name stands beside it.
+    view.get_by_text("Compare with earlier runs").click()
+    view.get_by_role("checkbox", name=f"job {earlier}").check()
+    expect(plot.locator(".u-legend")).to_contain_text(f"loss, job {earlier}")
+    band = view.get_by_role("img", name="CPU slots over time")
+    expect(band).to_have_attribute("aria-label", re.compile(r"from \d\d:\d\d:\d\d to \d\d:\d\d:\d\d: 2$"))
+    expect(view.locator(".je-sizeband")).to_contain_text("CPU slots held, of at most 2")
+    page.emulate_media(reduced_motion="reduce")
+    bar = view.get_by_role("progressbar").locator("span")
+    assert bar.evaluate("bar => getComputedStyle(bar).transitionDuration") in ("0s", "0.00001s")
     book.pictures("job-running")
+    # What is selected stays what it was while lines come.
+    selected = view.locator(".je-output").evaluate(SELECT)
+    at = len((Path(pool.client.jobs()[-1].spec.folder) / "rank.1" / "stdout").read_text().splitlines())
     (tmp_path / "40").touch()
+    expect(view.locator(".je-output")).to_contain_text(f"rank 1 step {at + 2}")
+    assert page.evaluate("String(getSelection())") == selected
+    # What somebody is busy with stays open at the end; who comes later finds a line, and all behind it.
+    view.locator(".je-output").hover()
     expect(view.locator(".je-state")).to_contain_text("completed")
     book.wait_idle()
+    expect(view.locator(".je-output")).to_be_visible()
+    book.save()
+    book.open()
+    expect(view.locator(".je-state")).to_contain_text(re.compile(r"completed in .*loss 0\.\d+"))
+    expect(view.locator(".je-output, canvas")).to_have_count(0)
     book.picture("job-completed")
+    tab_to(view.get_by_role("button", name=FOLD))
+    page.keyboard.press("Enter")
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 59")
+    expect(view.locator(".je-curve canvas")).to_be_visible()
 
 
-@both_kernels
-def test_live_and_cancelled_while_another_cell_keeps_the_kernel_busy(notebook: Any, page: Page, pool: Pool) -> None:
-    book = notebook(LOAD, steps(3000, "--detach"), "import time\ntime.sleep(600)")
+@older_kernel_too
+def test_live_reloaded_and_cancelled_while_another_cell_keeps_the_kernel_busy(
+    notebook: Any, page: Page, pool: Pool
+) -> None:
+    book = notebook(LOAD, steps(3000, "--detach"), "import time\nprint('sleeps')\ntime.sleep(600)")
     book.run_all()
     view = page.locator(VIEW)
     expect(view.locator(".je-output")).to_contain_text("rank 0 step 5")
-    expect(view.locator(".je-output")).to_contain_text("rank 0 step 10")
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("sleeps")  # and will, longer than this test
     (info,) = pool.client.jobs()
+    book.save()
+    book.open()
+    at = len(pool.output(info.job).splitlines())
+    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 3}")
     cancel(view.get_by_role("button", name=f"Cancel job {info.job}"))
     expect(view.locator(".je-state")).to_contain_text("cancelled")
     assert pool.ended(info.job).outcome == "cancelled"
     book.command("notebook:interrupt-kernel")
-
-
-@both_kernels
-def test_reload_while_busy(notebook: Any, page: Page, pool: Pool) -> None:
-    book = notebook(LOAD, steps(3000, "--detach"), "import time\nprint('sleeps')\ntime.sleep(600)")
-    book.run_all()
-    view = page.locator(VIEW)
-    expect(view.locator(".je-output")).to_contain_text("rank 0 step 2")
-    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("sleeps")  # and will, longer than this test
-    book.save()
-    book.open()
-    at = len(pool.output(pool.client.jobs()[0].job).splitlines())
-    expect(view.locator(".je-output")).to_contain_text(f"rank 0 step {at + 3}")
-    cancel(view.get_by_role("button", name="Cancel job"))
-    expect(view.locator(".je-state")).to_contain_text("cancelled")
 
 
 @both_kernels
@@ -185,7 +212,11 @@ def test_a_failure_is_shown_once_by_the_cell_or_else_by_the_view(notebook: Any, 
     book.run_all()
     views, errors = page.locator(VIEW), page.locator(".jp-OutputArea-output:not(.je-renderer)[data-mime-type*=stderr]")
     for _ in range(2):
-        expect(views.nth(0).locator(".je-traceback")).to_contain_text("number / 0")
+        traceback = views.nth(0).locator(".je-traceback")
+        expect(traceback).to_contain_text("number / 0")
+        expect(traceback.locator(".je-tb-error").last).to_have_text("ZeroDivisionError")
+        expect(traceback.locator(".je-tb-path").first).to_contain_text("In[2]")
+        expect(views.nth(0).get_by_role("tab", selected=True)).to_have_accessible_name("rank 1, failed")
         expect(errors.filter(has_text="pop from empty list")).to_contain_text("the same")
         expect(views.nth(1).locator(".je-state")).to_contain_text("failed")
         expect(views.nth(1).locator(".je-traceback")).to_have_count(0)
@@ -207,6 +238,9 @@ def test_names_are_text_in_both_themes_and_at_400_px(notebook: Any, page: Page) 
     view = page.locator(VIEW)
     expect(view.locator(".je-head")).to_contain_text("<b>bold</b>-💥")
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
+    book.pictures("job-folded")
+    view.get_by_role("button", name=FOLD).click()
+    expect(view.locator(".je-output")).to_contain_text("rank 0 step 3")
     book.pictures("job")
     page.set_viewport_size({"width": 400, "height": 800})
     book.command("application:toggle-left-area")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import EVERYTHING, cancel, tab_to
+from tests.browser.conftest import EVERYTHING, cancel, open_panel, tab_to
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -17,13 +18,8 @@ MANY = 5000 if EVERYTHING else 1500
 
 
 @pytest.fixture
-def panel(notebook: Any, page: Page) -> Locator:
-    book = notebook("1")
-    book.wait_command("jupyter-elastic:open-pool")
-    found = page.locator("#jupyter-elastic-pool")
-    expect(found.locator(".je-map")).to_be_visible()
-    found.book = book  # type: ignore[attr-defined]
-    return found
+def panel(ends_jobs: None, page: Page, lab: Lab) -> Locator:
+    return open_panel(page, lab)
 
 
 def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
@@ -34,9 +30,57 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     expect(row).to_contain_text("#1 in the queue")
     expect(panel.locator(".je-shares")).to_contain_text("2 of 2.0")
     panel.book.picture("panel")  # type: ignore[attr-defined]
+    page = panel.page
+    status = page.locator("#jp-main-statusbar .je-status-item")
+    expect(status).to_have_text("0 of 2 slots free · my jobs: 1 running, 1 waiting")
+    # A row opens the job: its output and what one can do, without its notebook.
+    panel.get_by_role("button", name=f"Open job {first}").click()
+    tab = page.locator(".je-job-tab:visible")
+    expect(tab.locator(".je-output")).to_contain_text("here")
+    expect(tab.get_by_role("button", name="Show the cell")).to_have_count(0)  # no notebook of this page has it
+    panel.book.pictures("job-tab")  # type: ignore[attr-defined]
     cancel(panel.get_by_role("button", name=f"Cancel job {first}"))
     expect(row).to_contain_text("running")
     expect(panel.locator(".je-slot.je-free")).to_have_count(1)
+    expect(tab.locator(".je-state")).to_contain_text("cancelled")
+    expect(tab.locator(".je-output")).to_contain_text("here")  # it stays open
+    expect(status).to_have_text("1 of 2 slots free · my jobs: 1 running")
+    # The other ways to the panel.
+    panel.book.wait_command("application:toggle-left-area")  # type: ignore[attr-defined]
+    expect(panel).to_be_hidden()
+    page.get_by_role("tab", name="Launcher").click()
+    page.locator(".jp-LauncherCard:visible", has_text="Elastic pool").click()
+    expect(panel).to_be_visible()
+    page.get_by_role("menuitem", name="View").click()
+    expect(page.locator(".lm-Menu-item", has_text="Show the Elastic Pool")).to_be_visible()
+    page.keyboard.press("Escape")
+
+
+NOTIFIED = """(() => { window.notified = []; const real = window.Notification;
+  window.Notification = class extends real {
+    constructor(title, options) { super(title, options); window.notified.push([title, options.body]); } }; })()"""
+SETTINGS = "lab/api/settings/jupyter-elastic:pool"
+
+
+def test_a_notification_tells_of_the_end_of_a_long_job_where_that_is_asked_for(
+    ends_jobs: None, page: Page, pool: Pool, lab: Lab
+) -> None:
+    page.context.grant_permissions(["notifications"])
+    page.add_init_script(NOTIFIED)
+    lab.api(SETTINGS, "PUT", {"raw": '{"notifyAfterMinutes": 0.02}'})
+    try:
+        open_panel(page, lab)
+        expect(page.locator(".je-status-item")).to_contain_text("2 of 2 slots free")
+        short = pool.submit("print(1)", name="short")
+        pool.ended(short)
+        long = pool.submit("import time; time.sleep(2)", name="long <b>")
+        pool.ended(long)
+        page.wait_for_function("window.notified.length > 0")
+        title, body = page.evaluate("window.notified")[-1]
+        assert title == "long <b>: completed"
+        assert body.startswith(f"job {long}, after ")
+    finally:
+        lab.api(SETTINGS, "PUT", {"raw": "{}"})
 
 
 def test_a_policy_is_picked_looked_at_and_applied_by_keyboard_alone(notebook: Any, page: Page, pool: Pool) -> None:
@@ -118,11 +162,50 @@ def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:
         pool.cancel(job)
 
 
-def test_the_daemon_goes_and_comes_back(panel: Locator, pool: Pool) -> None:
+def test_the_daemon_goes_and_comes_back_on_a_page_that_is_open_for_an_hour(
+    ends_jobs: None, page: Page, pool: Pool, lab: Lab
+) -> None:
+    """It is killed before, during and after an action, which is carried out or not, and the panel says which."""
+    page.clock.install()
+    panel = open_panel(page, lab)
+    job = pool.submit(WAITS, name="goes on")
+    pool.running(job)
+    gone = panel.get_by_role("alert").filter(has_text="has not answered since")
+    problem = panel.locator(".je-error")
+    button = panel.get_by_role("button", name=f"Cancel job {job}")
+    expect(button).to_be_visible()
+
+    def back() -> None:
+        pool.start_daemon()
+        expect(gone).to_have_count(0)
+        panel.get_by_role("button", name="Close").click()
+        assert pool.info(job).phase == "running"
+
     pool.kill_daemon()
-    expect(panel.get_by_role("alert")).to_contain_text("has not answered since")
+    expect(gone).to_be_visible()
+    page.clock.fast_forward("30:00")
+    cancel(button)
+    expect(problem).to_contain_text("daemon")
+    back()
+
+    held: list[Route] = []
+    requests = re.compile(r"elastic/api/jobs/\d+")
+    page.route(requests, lambda route: held.append(route))  # noqa: PLW0108 - a bound builtin can not be one
+    cancel(button)
+    expect(panel.get_by_role("button", name=f"Cancelling job {job}")).to_be_disabled()
+    pool.kill_daemon()  # while the request is on its way
+    page.clock.fast_forward("30:00")
+    held[0].continue_()
+    expect(problem).to_contain_text("daemon")
+    page.unroute(requests)
+    back()
+
+    cancel(button)
+    pool.until(lambda: pool.info(job).phase != "running", "the command is on disk")
+    pool.kill_daemon()
     pool.start_daemon()
-    expect(panel.get_by_role("alert")).to_have_count(0)
+    assert pool.ended(job).outcome == "cancelled"
+    expect(panel.locator(".je-row")).to_have_count(0)
     job = pool.submit("print('back')", name="after the return")
     assert pool.ended(job).outcome == "completed"
 
@@ -130,3 +213,4 @@ def test_the_daemon_goes_and_comes_back(panel: Locator, pool: Pool) -> None:
 def test_the_panel_has_its_place_in_the_settings_editor(lab: Lab) -> None:
     found = lab.api("lab/api/settings/jupyter-elastic:pool")
     assert found["schema"]["properties"]["openAtStart"]["default"] is False
+    assert found["schema"]["properties"]["notifyAfterMinutes"]["default"] == 0

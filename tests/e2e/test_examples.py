@@ -27,7 +27,7 @@ FIRST, ELASTIC, KERAS = "01_first_cell.ipynb", "02_elastic_training.ipynb", "03_
 COMPARE, POLICY = "04_compare_policies.ipynb", "05_write_a_policy.ipynb"
 UNEQUAL, SESSION, SERVERS = "06_unequal_hosts.ipynb", "07_session.ipynb", "08_parameter_servers.ipynb"
 TOOLS = ["jupyter execute", "papermill"] if os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING") else ["papermill"]
-VIEW = 'class="jelastic-static"'
+VIEW = 'class="jelastic-static '
 PYTHON = [sys.executable, "-m"]
 Executed = Callable[[str, str], Path]
 

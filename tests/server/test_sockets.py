@@ -56,6 +56,28 @@ def test_a_job_s_page_comes_with_what_it_prints(server: Lab, pool: Pool) -> None
         until(connection, lambda m: "job" in m and m["job"]["screen"]["phase"] == "cancelled")
 
 
+def test_a_status_line_and_earlier_runs_with_their_metrics(server: Lab, pool: Pool) -> None:
+    report = (
+        "from jupyter_elastic import training\nfor step in range(5): training.report(step=step, loss=1 / (step + 1))"
+    )
+    runs = [pool.submit(report, name="of one name") for _ in range(2)]
+    with socket(server, "screens") as connection:
+        connection.send(json.dumps({"status": True}))
+        until(connection, lambda m: {row["job"] for row in m["status"]["ended"]} >= set(runs))
+    other = pool.submit("print(1)", name="of another name")
+    pool.ended(other)
+    last = pool.submit(WAITS, name="of one name")
+    pool.running(last)
+    found = server.api(f"elastic/api/jobs/{last}/earlier")
+    assert [(run["job"], run["phase"]) for run in found] == [(job, "completed") for job in reversed(runs)]
+    assert server.api(f"elastic/api/jobs/{other}/earlier") == []
+    (loss,) = [each for each in server.api(f"elastic/api/jobs/{runs[0]}/metrics") if each["name"] == "loss"]
+    assert loss["points"][-1][0] == 4
+    assert 0 < loss["points"][-1][1] <= 1  # several reports may be told as their mean
+    assert server.refusal("elastic/api/jobs/99999/earlier")[0] == 404
+    pool.cancel(last)
+
+
 def test_a_page_that_puts_screens_together_is_sent_changes_of_the_rank_in_sight(server: Lab, pool: Pool) -> None:
     job = pool.submit(
         "import time\nfor step in range(10_000):\n    print(step, flush=True)\n    time.sleep(0.05)\n", slots=2
@@ -70,7 +92,7 @@ def test_a_page_that_puts_screens_together_is_sent_changes_of_the_rank_in_sight(
             outputs: dict[str, Any] = change["patch"]["k"]["job"]["k"]["outputs"]["k"]
             return outputs
 
-        pool.until(lambda: "3\n" in pool.output(job, 1), "rank 1 prints")
+        pool.until(lambda: all("3\n" in pool.output(job, rank) for rank in (0, 1)), "both ranks print")
         for rank in (0, 1):
             outputs = lines_of(rank)
             assert list(outputs) == [str(rank)]

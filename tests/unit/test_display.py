@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -162,3 +163,20 @@ def test_a_traceback_that_is_shown_elsewhere_is_not_shown_again() -> None:
     assert without({"0": printed}, failure.replace("1 / 0", "2 / 0")) == {"0": printed}
     crash = [["stderr", "w"], ["stderr", "Fatal Python error: Aborted"], ["stderr", ""], ["stderr", '  File "ours"']]
     assert without({"0": crash}, "rank 0: killed\nFatal Python error: Aborted\n") == {"0": [["stderr", "w"], once]}
+
+
+def test_a_reader_that_keeps_no_style_and_no_picture_reads_sentences() -> None:
+    """As GitHub and strict sanitisers leave it: the words stand apart and say all."""
+    html = display.html(screen(), {"0": [["stdout", "hello"]]}, folder="f0")
+    for pattern in (r' style="[^"]*"', r"<svg.*?</svg>"):
+        html = re.sub(pattern, "", html, flags=re.DOTALL)
+    words = " ".join("".join(parse(html).itertext()).split())
+    assert "digits job 7 · horovod · 1:4 GPUs ● completed in 12 s" in words
+    assert "loss 0.5 0.5 to 2 rank 0 hello" in words
+    assert "jelastic-f0" in html  # by which a live view of this job hides it
+
+
+def test_a_job_of_one_size_that_is_over_has_no_band() -> None:
+    sizes = [SizePoint(at=1, slots=2), SizePoint(at=9, slots=0, reason="completed")]
+    assert "GPUs over time" not in display.html(screen(sizes=sizes, metrics=[]))
+    assert "GPUs over time" in display.html(screen(sizes=sizes, metrics=[], phase="running", ended_at=None))

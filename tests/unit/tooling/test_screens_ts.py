@@ -12,9 +12,9 @@ import pytest
 import jupyter_elastic
 from jupyter_elastic.client import job_model
 from jupyter_elastic.jobfiles import usage
-from jupyter_elastic.widgets import pool_screen
+from jupyter_elastic.widgets import earlier, pool_screen
 
-MODULES = [pool_screen, job_model, usage]
+MODULES = [pool_screen, job_model, usage, earlier]
 SOURCE = Path(pool_screen.__file__).parent / "frontend" / "src" / "screens.ts"
 
 
@@ -36,7 +36,7 @@ def structs(module: ModuleType) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("module", MODULES, ids=["pool", "job", "use"])
+@pytest.mark.parametrize("module", MODULES, ids=["pool", "job", "use", "earlier"])
 def test_every_screen_has_its_twin(module: ModuleType) -> None:
     twins = interfaces()
     python = structs(module)

@@ -235,3 +235,22 @@ def test_who_administers_may_change_what_is_others() -> None:
 
 def waiting(job: int) -> JobInfo:
     return JobInfo(job=job, owner="ann", spec=spec(), phase="queued", submitted_at=0.0)
+
+
+def test_the_status_line_counts_ones_own_jobs_and_remembers_their_ends() -> None:
+    story = Story()
+    for number, owner in enumerate(("ann", "ann", "bob"), 1):
+        story.tell(JobSubmitted(job=number, owner=owner, spec=spec(f"job {number}")))
+    story.tell(JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")))
+    status = story.model.status()
+    assert (status.free, status.capacity, status.running, status.waiting, status.ended) == (2, 4, 1, 1, [])
+    story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:0", "lab:1")))
+    story.tell(JobEnded(job=1, outcome="completed"), JobEnded(job=3, outcome="failed"))
+    status = story.model.status()
+    assert [(row.job, row.name, row.outcome) for row in status.ended] == [(1, "job 1", "completed")]
+    assert status.ended[0].started_at is not None
+    assert (status.free, status.running, status.waiting) == (4, 0, 1)
+    for number in range(4, 5004):  # of thousands that end some are remembered
+        story.tell(JobSubmitted(job=number, owner="ann", spec=spec()), JobEnded(job=number, outcome="completed"))
+    assert [row.job for row in story.model.status().ended] == list(range(4994, 5004))
+    assert story.screen().total_jobs == 1

@@ -46,8 +46,31 @@ export function memory(bytes: number): string {
   return size < 1 ? `${Math.round(size * 1000)} MB` : `${size.toFixed(size < 10 ? 1 : 0)} GB`;
 }
 
+/** "20:33:49": of a day in 24 hours everywhere, as the server and the terminal write it. */
 export function clock(at: number): string {
-  return new Date(at * 1000).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+  return new Date(at * 1000).toLocaleTimeString('en-GB');
+}
+
+/** "24 Nov 2026". */
+export function day(at: number): string {
+  return new Date(at * 1000).toLocaleDateString('en-GB', { day: '2-digit', month: 'short', year: 'numeric' });
+}
+
+/** A time on an axis that begins with 0: "45 s", "1:30", "2:05:00". */
+export function sinceBegin(seconds: number): string {
+  if (Math.abs(seconds) < 60) return `${figure(seconds)} s`;
+  const s = Math.round(seconds);
+  const [h, m, rest] = [Math.floor(s / 3600), Math.floor((s % 3600) / 60), s % 60].map(part => String(part).padStart(2, '0'));
+  return s < 3600 ? `${Number(m)}:${rest}` : `${Number(h)}:${m}:${rest}`;
+}
+
+/** Let the browser save something as a file. */
+export function download(blob: Blob, name: string): void {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 export function plural(count: number, word: string): string {

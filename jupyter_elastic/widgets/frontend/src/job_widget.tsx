@@ -3,6 +3,7 @@ import { render } from 'preact';
 import { ask } from './ask';
 import { Comm, type Model } from './comm';
 import { findHome, Refused, Server } from './server';
+import type { Run, Series } from './screens';
 import { JobView, type JobPage } from './view/JobView';
 
 /** Out of sight for so long it sleeps: a view that comes and goes while the page is set up does not. */
@@ -28,6 +29,14 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     comm.ask({ type: awake ? 'wake' : 'sleep' }).catch(() => undefined);
     draw();
   };
+  // While it lives the static form of the same job is not shown, wherever a front end has put that.
+  const covers = document.head.appendChild(document.createElement('style'));
+  const cover = (page: JobPage) => {
+    const folder = /^\w+$/.test(page.folder) ? page.folder : '';
+    const rule = folder && `.jelastic-static.jelastic-${folder} { display: none; }`;
+    if (covers.textContent !== rule) covers.textContent = rule;
+  };
+  comm.ask({ type: 'wake' }).catch(() => undefined); // the kernel learns that somebody draws this
   const looked = new ResizeObserver(() => {
     clearTimeout(dozing);
     if (el.getClientRects().length) tell(true);
@@ -38,6 +47,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     const text = model.get('page') as string;
     if (!text) return;
     const page: JobPage = JSON.parse(text);
+    cover(page);
     const job = page.screen.job;
     const rest = server;
     const reach = async (over: (server: Server) => Promise<void>, command: Record<string, unknown>) => {
@@ -53,7 +63,8 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
       resize: (least: number, most: number) => reach(s => s.resize(job, least, most), { type: 'resize', least, most }),
       background: model.get('waits') ? () => reach(s => s.background(job), { type: 'background' }) : undefined,
       script: rest ? () => rest.script(job).then(text => navigator.clipboard.writeText(text)) : undefined,
-      link: (rank: number) => rest?.output(job, rank) ?? null
+      link: (rank: number) => rest?.output(job, rank) ?? null,
+      earlier: { runs: () => comm.ask<Run[]>({ type: 'earlier' }), metrics: (job: number) => comm.ask<Series[]>({ type: 'metrics', job }) }
     };
     render(<JobView page={problem ? { ...page, notice: problem } : page} actions={actions} ask={ask} />, el);
   };
@@ -67,6 +78,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
     model.off('change:page', draw);
     model.off('change:waits', draw);
     comm.close();
+    covers.remove();
     render(null, el);
   };
 }

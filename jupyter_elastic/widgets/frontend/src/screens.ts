@@ -1,4 +1,4 @@
-// The same structs as in widgets/pool_screen.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The same structs as in widgets/pool_screen.py, widgets/earlier.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
@@ -99,6 +99,29 @@ export interface PoolScreen {
   switches: SwitchRow[];
   notes: NoteRow[];
   shadows: ShadowRow[];
+}
+
+export interface EndedRow {
+  job: number;
+  name: string;
+  outcome: string;
+  started_at: number | null;
+  ended_at: number;
+}
+
+export interface PoolStatus {
+  kind: string;
+  free: number;
+  capacity: number;
+  running: number;
+  waiting: number;
+  ended: EndedRow[];
+}
+
+export interface Run {
+  job: number;
+  phase: string;
+  submitted_at: number;
 }
 
 export interface SizePoint {

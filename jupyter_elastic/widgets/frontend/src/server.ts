@@ -1,9 +1,9 @@
 // The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
 import type { Forecast, PickerActions, Policies } from './actions';
 import { patched, type Patch } from './patches';
-import type { PoolScreen } from './screens';
+import type { PoolScreen, PoolStatus, Run, Series } from './screens';
 import { older, VERSION } from './version';
-import type { JobPage } from './view/JobView';
+import type { JobActions, JobPage } from './view/JobView';
 
 export interface Home {
   baseUrl: string;
@@ -29,7 +29,12 @@ function cookie(name: string): string {
 }
 
 const ABSENT =
-  'The server extension of jupyter-elastic is not installed or not enabled: run `pip install jupyter-elastic` where JupyterLab is installed, and restart the Jupyter server.';
+  'The server extension of jupyter-elastic is not installed or not enabled where JupyterLab runs: run `pip install jupyter-elastic` there, or, if it is installed, ' +
+  '`jupyter server extension enable jupyter_elastic.server_ext`; then restart the Jupyter server.';
+/** A socket that broke is opened again after this at most, in ms. */
+const RETRY_MS = 10_000;
+/** A server without the extension, or with an old one, changes only by a restart: it is asked so often, and when somebody comes back to the page. */
+const UNFIT_MS = 300_000;
 
 /** The server answers, but knows nothing of us. */
 class Absent extends Error {}
@@ -43,6 +48,9 @@ function outdated(version: string): string {
     'run `pip install -U jupyter-elastic` where JupyterLab is installed, and restart the Jupyter server.'
   );
 }
+
+/** What was last found out about a server: several views of a page ask at the same time. */
+const judged = new Map<string, { at: number; answer: Promise<string> }>();
 
 export class Server {
   constructor(private home: Home) {}
@@ -73,6 +81,14 @@ export class Server {
 
   /** Why this page can't rely on the server's extension and what to do; empty where it can, or where nothing answers. */
   async unfit(): Promise<string> {
+    const known = judged.get(this.home.baseUrl);
+    if (known && Date.now() - known.at < RETRY_MS) return known.answer;
+    const answer = this.judge();
+    judged.set(this.home.baseUrl, { at: Date.now(), answer });
+    return answer;
+  }
+
+  private async judge(): Promise<string> {
     try {
       const { version } = await this.ask<{ version: string }>('GET', 'health');
       return older(version, VERSION) ? outdated(version) : '';
@@ -85,8 +101,21 @@ export class Server {
   resize = (job: number, min_slots: number, max_slots: number) => this.ask<void>('PATCH', `jobs/${job}`, { min_slots, max_slots });
   background = (job: number) => this.ask<void>('POST', `jobs/${job}/background`);
   script = async (job: number) => (await this.ask<{ script: string }>('GET', `jobs/${job}/script`)).script;
+  earlier = (job: number) => this.ask<Run[]>('GET', `jobs/${job}/earlier`);
+  metrics = (job: number) => this.ask<Series[]>('GET', `jobs/${job}/metrics`);
   kept = (job: number) => this.ask<Kept>('GET', `jobs/${job}/kept`);
   output = (job: number, rank: number) => this.url(`jobs/${job}/outputs/${rank}/stdout`);
+
+  /** What one can do to a job, and ask about it. */
+  actions(job: number): JobActions {
+    return {
+      cancel: () => this.cancel(job),
+      resize: (least, most) => this.resize(job, least, most),
+      script: () => this.script(job).then(text => navigator.clipboard.writeText(text)),
+      link: rank => this.output(job, rank),
+      earlier: { runs: () => this.earlier(job), metrics: this.metrics }
+    };
+  }
 
   picker(active: () => string): PickerActions {
     return {
@@ -108,6 +137,8 @@ export interface Kept {
 
 export interface Look {
   pool?: [number, number];
+  /** The few figures of a status bar. */
+  status?: boolean;
   jobs?: number[];
   /** By job, the rank whose lines are in sight: those of the others are not sent. */
   ranks?: Record<number, number>;
@@ -115,6 +146,7 @@ export interface Look {
 
 export interface Screens {
   pool?: (screen: PoolScreen, offset: number, downSince: number | null) => void;
+  status?: (status: PoolStatus, downSince: number | null) => void;
   job?: (page: JobPage) => void;
   /** There is no such job here. */
   missing?: (job: number, message: string) => void;
@@ -175,6 +207,7 @@ export class Feed {
         this.known.set(key, (message = patched(this.known.get(key), patch)));
       }
       if (message.pool) this.screens.pool?.(message.pool, message.offset, message.down_since);
+      else if (message.status) this.screens.status?.(message.status, message.down_since);
       else if (message.job) this.screens.job?.(message.job);
       else if (message.missing) this.screens.missing?.(message.missing, message.message);
       else if (message.waiting) this.screens.waiting?.(message.waiting, message.message);
@@ -186,7 +219,15 @@ export class Feed {
     if (this.closed) return;
     this.since ??= Date.now() / 1000;
     this.screens.down?.(this.since, unfit);
-    setTimeout(() => !this.closed && void this.connect(), this.wait);
-    this.wait = Math.min(this.wait * 1.6, 10000);
+    this.wait = unfit ? Math.max(this.wait, 3 * RETRY_MS) : this.wait;
+    const again = () => {
+      clearTimeout(timer);
+      document.removeEventListener('visibilitychange', looked);
+      if (!this.closed) void this.connect();
+    };
+    const looked = () => document.visibilityState === 'visible' && again();
+    const timer = setTimeout(again, this.wait);
+    if (unfit) document.addEventListener('visibilitychange', looked);
+    this.wait = Math.min(this.wait * 1.6, unfit ? UNFIT_MS : RETRY_MS);
   }
 }

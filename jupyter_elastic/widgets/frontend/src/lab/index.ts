@@ -1,10 +1,16 @@
-// The JupyterLab plugin: puts the panel into the left side bar and its command into the palette.
+// The JupyterLab plugin: the panel in the left side bar, jobs in tabs, and the ways to both: palette, View menu (schema/pool.json),
+// launcher, status bar. What Notebook 7 has none of is left out there.
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette } from '@jupyterlab/apputils';
+import { ICommandPalette, MainAreaWidget } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStatusBar } from '@jupyterlab/statusbar';
 import { LabIcon } from '@jupyterlab/ui-components';
+import type { JobPage } from '../view/JobView';
+import { JobTab } from './job_tab';
 import { PoolPanel } from './panel';
-import { keep } from './renderer';
+import { keep, viewOf } from './renderer';
+import { allowed, announceEnds, StatusItem } from './status';
 
 /** What of a notebook's model is needed to come to its outputs. */
 interface Listed<T> {
@@ -30,21 +36,81 @@ const icon = new LabIcon({
     <rect x="1" y="9" width="6" height="6" rx="1" opacity=".45"/><rect x="9" y="9" width="6" height="6" rx="1"/></g></svg>`
 });
 
+const OPEN_POOL = 'jupyter-elastic:open-pool';
+const OPEN_JOB = 'jupyter-elastic:open-job';
+
 const plugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-elastic:pool',
   description: 'The shared GPU pool: who holds what, who waits, and which policy decides.',
   autoStart: true,
-  optional: [ISettingRegistry, ICommandPalette],
-  activate: (app: JupyterFrontEnd, registry: ISettingRegistry | null, palette: ICommandPalette | null) => {
+  optional: [ISettingRegistry, ICommandPalette, ILauncher, IStatusBar],
+  activate: (
+    app: JupyterFrontEnd,
+    registry: ISettingRegistry | null,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null,
+    statusBar: IStatusBar | null
+  ) => {
     const { baseUrl, wsUrl, token } = app.serviceManager.serverSettings;
-    const panel = new PoolPanel({ baseUrl: new URL(baseUrl, location.href).href, wsUrl, token });
+    const home = { baseUrl: new URL(baseUrl, location.href).href, wsUrl, token };
+    const { commands, shell } = app;
+
+    const panel = new PoolPanel(home, (job, name) => void commands.execute(OPEN_JOB, { job, name }));
     panel.id = 'jupyter-elastic-pool';
     panel.title.icon = icon;
     panel.title.caption = 'Elastic pool';
-    app.shell.add(panel, 'left', { rank: 650 });
-    void registry?.load('jupyter-elastic:pool').then(settings => {
-      if (settings.get('openAtStart').composite) void app.restored.then(() => app.shell.activateById(panel.id));
+    shell.add(panel, 'left', { rank: 650 });
+    commands.addCommand(OPEN_POOL, {
+      label: args => (args.isLauncher ? 'Elastic pool' : 'Show the Elastic Pool'),
+      caption: 'Who holds the slots of the shared pool, who waits, and why',
+      icon: args => (args.isPalette ? undefined : icon),
+      execute: () => shell.activateById(panel.id)
     });
+
+    /** What scrolls to the view of a job below its cell; undefined where its notebook is not open. */
+    const cell = ({ screen, folder }: JobPage) => {
+      const view = viewOf(screen.job, folder);
+      if (!view) return undefined;
+      return () => {
+        for (let widget = view.parent; widget; widget = widget.parent) if (widget.id && widget.hasClass('jp-NotebookPanel')) shell.activateById(widget.id);
+        view.node.scrollIntoView({ block: 'center' });
+      };
+    };
+    commands.addCommand(OPEN_JOB, {
+      label: args => `Open Job ${args.job}`,
+      execute: args => {
+        const [job, name] = [Number(args.job), String(args.name ?? '')];
+        const id = `jupyter-elastic-job-${job}`;
+        if (![...shell.widgets('main'), ...shell.widgets('right')].some(widget => widget.id === id)) {
+          const tab = new MainAreaWidget({ content: new JobTab(home, job, cell) });
+          tab.id = id;
+          tab.title.label = name ? `${name} (job ${job})` : `Job ${job}`;
+          tab.title.icon = icon;
+          tab.title.closable = true;
+          tab.title.caption = tab.title.label;
+          shell.add(tab, 'main');
+          if (!tab.isAttached) shell.add(tab, 'right'); // Notebook 7 has room for one document alone
+        }
+        shell.activateById(id);
+      }
+    });
+    palette?.addItem({ command: OPEN_POOL, category: 'Elastic pool', args: { isPalette: true } });
+    launcher?.add({ command: OPEN_POOL, category: 'Other', rank: 100, args: { isLauncher: true } });
+
+    const status = new StatusItem(home, () => void commands.execute(OPEN_POOL));
+    statusBar?.registerStatusItem('jupyter-elastic:status', { item: status, align: 'left', rank: 20, isActive: () => status.known, activeStateChanged: status.changed });
+    void registry?.load('jupyter-elastic:pool').then(settings => {
+      if (settings.get('openAtStart').composite) void app.restored.then(() => shell.activateById(panel.id));
+      const minutes = () => Number(settings.get('notifyAfterMinutes').composite ?? 0);
+      announceEnds(status, minutes, job => void commands.execute(OPEN_JOB, { job: job.job, name: job.name }));
+      const follow = () => status.listen(statusBar !== null || minutes() > 0);
+      follow();
+      settings.changed.connect(() => {
+        follow();
+        if (minutes() > 0 && typeof Notification !== 'undefined') void allowed(); // asked when it is switched on, not when a job ends unseen
+      });
+    });
+
     app.docRegistry.addWidgetExtension('Notebook', {
       createNew: (_panel, context) => {
         context.saveState.connect((_, state) => {
@@ -52,11 +118,6 @@ const plugin: JupyterFrontEndPlugin<void> = {
         });
       }
     });
-    app.commands.addCommand('jupyter-elastic:open-pool', {
-      label: 'Show the Elastic Pool',
-      execute: () => app.shell.activateById(panel.id)
-    });
-    palette?.addItem({ command: 'jupyter-elastic:open-pool', category: 'Elastic pool' });
   }
 };
 

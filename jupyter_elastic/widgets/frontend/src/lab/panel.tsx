@@ -19,7 +19,11 @@ export class PoolPanel extends Widget {
   private unfit = '';
   private picking = false;
 
-  constructor(private home: Home) {
+  /** `open`: what shows a job in a tab. */
+  constructor(
+    private home: Home,
+    private open: (job: number, name: string) => void
+  ) {
     super();
     this.server = new Server(home);
     this.addClass('je-panel');
@@ -85,6 +89,7 @@ export class PoolPanel extends Widget {
         ask={askInLab}
         actions={{
           cancel: job => this.server.cancel(job),
+          open: this.open,
           unshadow: row => picker.unshadow(row.policy),
           openPicker: () => ((this.picking = !this.picking), this.draw()),
           window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] })

@@ -2,10 +2,11 @@
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
-import { clock } from '../format';
+import { clock, day } from '../format';
 import { Feed, findHome, Server, type Kept, type Look } from '../server';
 import { askInLab } from './dialog';
-import { ENDED, JobView, type JobActions, type JobPage, type Outputs } from '../view/JobView';
+import { ENDED, JobView, type JobActions, type JobPage } from '../view/JobView';
+import type { Outputs } from '../view/Ranks';
 
 const MIME = 'application/vnd.jupyter-elastic.job+json';
 
@@ -26,6 +27,14 @@ const KEPT_MS = 60_000;
 
 /** The job's view that draws this output. */
 const drawn = new WeakMap<object, JobRenderer>();
+
+/** Those that stand in open notebooks. */
+const standing = new Set<JobRenderer>();
+
+/** The view of a job below its cell, where its notebook is open in this page. */
+export function viewOf(job: number, folder: string): Widget | null {
+  return [...standing].find(view => view.shows(job, folder)) ?? null;
+}
 
 /** Let an output that shows a job keep what is so now; called when its notebook is about to be saved. */
 export function keep(output: object): void {
@@ -55,6 +64,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
   constructor() {
     super();
     this.addClass('je-renderer');
+    standing.add(this);
     // Until the server is known not to answer, the widget above steps back.
     this.toggleClass('je-live', this.home !== null);
   }
@@ -63,7 +73,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     const saved = model.data[MIME] as unknown as Saved;
     this.model = model;
     drawn.set(model, this);
-    if (saved.page && (!this.page || !this.ours)) this.page = saved.page;
+    if (saved.page && (!this.fresh || !this.ours)) this.page = saved.page; // what the kernel renews, where no server does
     const other = this.saved?.job !== saved.job || this.saved?.folder !== saved.folder;
     this.saved = saved;
     if (other) {
@@ -79,7 +89,12 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     this.draw();
   }
 
+  shows(job: number, folder: string): boolean {
+    return this.job === job && (!this.saved?.folder || this.saved.folder === folder) && this.node.isConnected;
+  }
+
   dispose(): void {
+    standing.delete(this);
     this.feed?.close();
     render(null, this.node);
     super.dispose();
@@ -113,7 +128,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           this.toggleClass('je-unfit', unfit !== '');
           if (since === null) this.notice = '';
           else if (unfit) this.notice = unfit;
-          else this.notice = `The Jupyter server has not answered since ${new Date(since * 1000).toLocaleTimeString()}. The job goes on; this view reconnects by itself.`;
+          else this.notice = `The Jupyter server has not answered since ${clock(since)}. The job goes on; this view reconnects by itself.`;
           this.draw();
         }
       }
@@ -150,7 +165,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     this.ours = false;
     this.page = this.saved?.page ?? this.page;
     const screen = this.page?.screen;
-    const when = screen && !ENDED.includes(screen.phase) ? `, as of ${clock(screen.now)}, ${new Date(screen.now * 1000).toLocaleDateString()}` : '';
+    const when = screen && !ENDED.includes(screen.phase) ? `, as of ${clock(screen.now)}, ${day(screen.now)}` : '';
     this.notice = `${FOREIGN}${when}. ${why}`.trim();
     this.feed?.close();
     this.feed = null;
@@ -172,11 +187,8 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
     };
     const actions: JobActions = server
       ? {
-          cancel: () => server.cancel(this.job),
-          resize: (least, most) => server.resize(this.job, least, most),
+          ...server.actions(this.job),
           background: this.saved?.waits && !this.released ? background : undefined,
-          script: () => server.script(this.job).then(text => navigator.clipboard.writeText(text)),
-          link: rank => server.output(this.job, rank),
           look: rank => {
             this.rank = rank;
             this.feed?.show(this.look());

@@ -5,31 +5,30 @@ import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
 import { readSlots } from '../slots';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
-import { Band, changeOfSize, Plots, Speeds, UsagePlots } from './plots';
+import { Plots, UsagePlots, type Earlier } from './plots';
+import { Ranks, type Outputs, type RankActions } from './Ranks';
+import { changeOfSize, SizeBand } from './SizeBand';
+import { Speeds } from './Speeds';
+import { Traceback } from './Traceback';
 
-export interface JobActions {
+export interface JobActions extends RankActions {
   /** Nothing can be done to a job that nobody here knows: then the first two are missing as well. */
   cancel?: () => Promise<unknown>;
   resize?: (least: number, most: number) => Promise<unknown>;
   /** Let the notebook go on while the job runs; only where a cell waits for it. */
   background?: () => Promise<unknown>;
   script?: () => Promise<unknown>;
-  /** Where the whole output of a rank can be opened; null where there is no server to ask. */
-  link?: (rank: number) => string | null;
-  /** This rank's lines are in sight now. */
-  look?: (rank: number) => void;
+  /** Show the cell below which the job stands, where it is open in this page. */
+  cell?: () => void;
+  /** Where to ask for earlier runs of the same name. */
+  earlier?: Earlier;
 }
 
-/** A line of a rank, [stream, text], or what it displays: ['image', plain, address], ['html', plain, markup]. */
-export type Line = [string, string] | [string, string, string];
-
-/** Rank (as text) to its last lines. */
-export type Outputs = Record<string, Line[]>;
-
 export const ENDED = ['completed', 'failed', 'cancelled'];
+const SPEED = 'samples/s';
 
 function Progress({ screen }: { screen: JobScreen }) {
-  if (ENDED.includes(screen.phase) && screen.fraction === null) return null;
+  if (screen.phase === 'completed' || (ENDED.includes(screen.phase) && screen.fraction === null)) return null;
   if (screen.fraction === null) {
     return screen.phase === 'running' ? (
       <div class="je-bar je-unknown" role="progressbar" aria-label={`progress of ${screen.name}`}>
@@ -39,7 +38,7 @@ function Progress({ screen }: { screen: JobScreen }) {
   }
   const percent = Math.round(100 * screen.fraction);
   return (
-    <div class="je-bar" role="progressbar" aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100} aria-label={`progress of ${screen.name}`}>
+    <div class={`je-bar je-is-${screen.phase}`} role="progressbar" aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100} aria-label={`progress of ${screen.name}`}>
       <span style={`width: ${(100 * screen.fraction).toFixed(2)}%`} />
     </div>
   );
@@ -47,12 +46,11 @@ function Progress({ screen }: { screen: JobScreen }) {
 
 function Figures({ screen }: { screen: JobScreen }) {
   const figures: string[] = [];
-  if (screen.fraction !== null) figures.push(`${Math.round(100 * screen.fraction)} %`);
+  if (screen.fraction !== null && screen.phase !== 'completed') figures.push(`${Math.round(100 * screen.fraction)} %`);
   if (screen.epoch !== null) figures.push(`epoch ${figure(screen.epoch)}${screen.epochs === null ? '' : ` of ${figure(screen.epochs)}`}`);
   if (screen.step !== null) figures.push(`step ${screen.step}`);
   if (screen.samples_per_s !== null) figures.push(`${figure(screen.samples_per_s)} samples/s`);
-  if (screen.ended_at !== null && screen.started_at !== null) figures.push(`took ${duration(screen.ended_at - screen.started_at)}`);
-  else if (screen.eta_s !== null && screen.eta_s >= 1) figures.push(`about ${duration(screen.eta_s)} left`);
+  if (screen.ended_at === null && screen.eta_s !== null && screen.eta_s >= 1) figures.push(`about ${duration(screen.eta_s)} left`);
   return figures.length ? (
     <div class="je-figures">
       {figures.map(text => (
@@ -98,9 +96,10 @@ function Sizes({ screen }: { screen: JobScreen }) {
   if (screen.sizes.length < 1) return null;
   const end = screen.ended_at ?? screen.now;
   const changes = screen.sizes.map((point, index) => ({ point, before: index ? screen.sizes[index - 1].slots : 0 })).filter(({ point }) => !ENDED.includes(point.reason)).slice(-3);
+  const same = screen.ended_at !== null && new Set(screen.sizes.map(point => point.slots).filter(Boolean)).size < 2;
   return (
     <div class="je-sizes">
-      <Band points={screen.sizes} end={end} most={screen.max_slots} />
+      {same ? null : <SizeBand points={screen.sizes} end={end} most={screen.max_slots} unit={screen.unit} />}
       <ul class="je-notes">
         {changes.map(({ point, before }) => (
           <li key={point.at}>
@@ -108,122 +107,6 @@ function Sizes({ screen }: { screen: JobScreen }) {
           </li>
         ))}
       </ul>
-    </div>
-  );
-}
-
-const FRAME =
-  '<style>body{margin:4px;font:13px/1.4 sans-serif;background:#fff;color:#212121}table{border-collapse:collapse}' +
-  'td,th{padding:2px 8px;text-align:right}</style>';
-
-/** HTML stands in a frame that runs no script and can't tell its height: that goes by its rows. */
-function Shown({ line: [stream, plain, content] }: { line: Line }) {
-  if (stream === 'image') return <img class="je-image" src={content} alt={plain} />;
-  if (stream === 'html' && content !== undefined) {
-    const rows = content.split(/<tr|<p/).length;
-    return <iframe class="je-html" sandbox="" srcdoc={FRAME + content} title={plain.slice(0, 200)} height={Math.min(320, Math.max(60, 28 * rows))} />;
-  }
-  return (
-    <span class={`je-${stream}`}>
-      {plain}
-      {'\n'}
-    </span>
-  );
-}
-
-/** How many of the lines before are gone, where the rest of them are the first now; the last one may have grown. */
-function gone(before: Line[], now: Line[]): number {
-  const same = (a: Line, b: Line) => a[0] === b[0] && a[1] === b[1];
-  for (let drop = 0; drop < before.length; drop++) {
-    const common = Math.min(before.length - drop, now.length) - 1;
-    let run = 0;
-    while (run < common && same(before[drop + run], now[run])) run++;
-    if (run >= common) return drop;
-  }
-  return before.length;
-}
-
-function Output(props: { rank: string; lines: Line[]; link?: string | null }) {
-  const { lines, link } = props;
-  const box = useRef<HTMLPreElement>(null);
-  const follows = useRef(true);
-  // By their own numbers, so that what is selected stays selected when lines above it go.
-  const known = useRef({ lines, first: 0 });
-  if (known.current.lines !== lines) known.current = { lines, first: known.current.first + gone(known.current.lines, lines) };
-  const { first } = known.current;
-  useEffect(() => {
-    if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
-  }, [lines]);
-  const scrolled = () => {
-    const pre = box.current;
-    if (pre) follows.current = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 20;
-  };
-  return (
-    <>
-      <pre class="je-output" ref={box} onScroll={scrolled} tabIndex={0} role="group" aria-label={`output of rank ${props.rank}`}>
-        {lines.length ? (
-          lines.map((line, index) => <Shown key={first + index} line={line} />)
-        ) : (
-          <span class="je-quiet">nothing printed yet</span>
-        )}
-      </pre>
-      {link && lines.length > 0 && (
-        <p class="je-quiet">
-          the last lines; <a href={link} target="_blank" rel="noreferrer">open the whole output</a>
-        </p>
-      )}
-    </>
-  );
-}
-
-function Ranks({ outputs, actions }: { outputs: Outputs; actions: JobActions }) {
-  const [chosen, setChosen] = useState('');
-  const id = useId();
-  const tabs = useRef<HTMLDivElement>(null);
-  const ranks = Object.keys(outputs).sort((a, b) => Number(a) - Number(b));
-  if (!ranks.length) return null;
-  const rank = ranks.includes(chosen) ? chosen : ranks[0];
-  const many = ranks.length > 8;
-  const choose = (one: string) => {
-    setChosen(one);
-    actions.look?.(Number(one));
-  };
-  const keys = (event: KeyboardEvent) => {
-    const at = ranks.indexOf(rank);
-    const places: Record<string, number> = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: ranks.length - 1 };
-    const next = places[event.key];
-    if (ranks[next] === undefined) return;
-    event.preventDefault();
-    event.stopPropagation(); // JupyterLab's own keys
-    choose(ranks[next]);
-    tabs.current?.querySelectorAll<HTMLElement>('[role=tab]')[next].focus();
-  };
-  return (
-    <div>
-      <div class={`je-tabs${many ? ' je-many' : ''}`} role="tablist" aria-label="ranks" ref={tabs} onKeyDown={keys}>
-        {many && (
-          <span class="je-quiet" role="presentation">
-            rank
-          </span>
-        )}
-        {ranks.map(one => (
-          <button
-            key={one}
-            id={`${id}-${one}`}
-            role="tab"
-            aria-label={`rank ${one}`}
-            aria-selected={one === rank}
-            aria-controls={one === rank ? id : undefined}
-            tabIndex={one === rank ? 0 : -1}
-            onClick={() => choose(one)}
-          >
-            {many ? one : `rank ${one}`}
-          </button>
-        ))}
-      </div>
-      <div role="tabpanel" id={id} aria-labelledby={`${id}-${rank}`}>
-        <Output key={rank} rank={rank} lines={outputs[rank]} link={actions.link?.(Number(rank))} />
-      </div>
     </div>
   );
 }
@@ -286,28 +169,78 @@ function Cancel(props: Cancelling) {
   );
 }
 
+/** Says for a moment that it has copied: nothing else on the page would. */
+function CopyScript({ copy, requests }: { copy: () => Promise<unknown>; requests: Requests }) {
+  const [copied, setCopied] = useState(false);
+  const click = async () => {
+    if (!(await requests.run('script', copy))) return;
+    setCopied(true);
+    setTimeout(setCopied, 3000, false);
+  };
+  return (
+    <button onClick={() => void click()}>
+      <span role="status">{copied ? 'Copied' : 'Copy as script'}</span>
+    </button>
+  );
+}
+
 export interface JobPage {
   screen: JobScreen;
   outputs: Outputs;
   /** The first failing rank's, or empty. */
   traceback: string;
+  /** Notebooks that were saved by an earlier version don't say it. */
+  failed_rank?: number | null;
   /** Something to say above all: the pool does not answer, the view is from the file. */
   notice: string;
   /** Name of the job's folder, which no other pool's job has. */
   folder: string;
 }
 
-export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask }) {
+/** Of a job that is over: its last figures, in a line. */
+function Summary({ screen }: { screen: JobScreen }) {
+  const last = screen.metrics.filter(series => series.name !== SPEED).slice(0, 3);
+  if (!last.length) return null;
+  return (
+    <span class="je-summary">
+      {last.map(series => (
+        <span key={series.name}>
+          {series.name} <strong>{series.last}</strong>
+        </span>
+      ))}
+    </span>
+  );
+}
+
+/** Whether all of a job is in sight. One that is over folds to a line, unless it failed or somebody is busy with it. */
+function useFold(screen: JobScreen, whole: boolean): [boolean, (open: boolean) => void, { current: HTMLDivElement | null }] {
+  const over = ENDED.includes(screen.phase);
+  const stays = whole || !over || screen.phase === 'failed';
+  const [open, setOpen] = useState(stays);
+  const root = useRef<HTMLDivElement>(null);
+  const drawn = useRef(false);
+  useEffect(() => {
+    const view = root.current!;
+    if (drawn.current) setOpen(stays || view.matches(':hover') || view.contains(document.activeElement));
+    drawn.current = true;
+  }, [over]);
+  return [open, setOpen, root];
+}
+
+/** `whole`: it stays open when the job is over. */
+export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask; whole?: boolean }) {
   const { page } = props;
   const { screen } = page;
   const { actions } = props;
   const requests = useRequests();
+  const id = useId();
+  const [open, setOpen, root] = useFold(screen, props.whole ?? false);
   const over = ENDED.includes(screen.phase);
   const told = screen.state.split(';')[0]; // read aloud when it changes; what is behind it counts the seconds
   const noted = screen.sizes.length ? screen.sizes[screen.sizes.length - 1].reason : '';
   const wants = screen.min_slots === screen.max_slots ? `${screen.max_slots}` : `${screen.min_slots}:${screen.max_slots}`;
   return (
-    <div class="je-root je-job" role="group" aria-label={`job ${screen.job}, ${screen.name}`}>
+    <div class={`je-root je-job${open ? '' : ' je-folded'}${page.notice && !over ? ' je-stale' : ''}`} role="group" aria-label={`job ${screen.job}, ${screen.name}`} ref={root}>
       {page.notice && (
         <p class="je-banner" role="alert">
           {page.notice}
@@ -316,9 +249,8 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
       <div class="je-head">
         <strong>{screen.name}</strong>
         <span class="je-quiet">
-          job {screen.job} · {screen.engine} · {over ? '' : `${screen.slots.length} of `}
-          {wants} {screen.unit}
-          {wants === '1' ? '' : 's'}
+          job {screen.job}
+          {open && ` · ${screen.engine} · ${over ? '' : `${screen.slots.length} of `}${wants} ${screen.unit}${wants === '1' ? '' : 's'}`}
         </span>
         <span class="je-buttons">
           {!over && actions.background && (
@@ -326,9 +258,15 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
               Send to background
             </button>
           )}
+          {actions.cell && <button onClick={actions.cell}>Show the cell</button>}
           {!over && actions.resize && <Resize screen={screen} actions={actions} requests={requests} />}
-          {actions.script && <button onClick={() => void requests.run('script', actions.script!)}>Copy as script</button>}
+          {open && actions.script && <CopyScript copy={actions.script} requests={requests} />}
           {!over && actions.cancel && <Cancel job={screen} now={screen.now} cancel={actions.cancel} requests={requests} ask={props.ask} />}
+          {over && (
+            <button aria-expanded={open} aria-controls={open ? id : undefined} aria-label={`${open ? 'Less' : 'Plots and output'} of job ${screen.job}`} onClick={() => setOpen(!open)}>
+              {open ? 'Less' : 'Plots and output'}
+            </button>
+          )}
         </span>
       </div>
       <Problem requests={requests} />
@@ -337,22 +275,27 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask })
           <span role="status">{told}</span>
           {screen.state.slice(told.length)}
         </span>
+        {!open && <Summary screen={screen} />}
       </div>
       {screen.detail && screen.detail !== noted && <p class="je-quiet">{screen.detail}</p>}
-      {screen.use?.waits && (
-        <p class="je-banner" role="status">
-          {screen.use.waits}
-        </p>
+      {open && (
+        <div class="je-details" id={id}>
+          {screen.use?.waits && (
+            <p class="je-banner" role="status">
+              {screen.use.waits}
+            </p>
+          )}
+          <Traceback text={page.traceback} />
+          <Progress screen={screen} />
+          <Figures screen={screen} />
+          {screen.use && <Use use={screen.use} slots={screen.slots.length} />}
+          <Sizes screen={screen} />
+          {screen.metrics.length > 0 && <Plots screen={screen} earlier={actions.earlier} />}
+          <Speeds fit={screen.speeds} />
+          <UsagePlots screen={screen} />
+          <Ranks outputs={page.outputs} failed={page.failed_rank} over={over} actions={actions} />
+        </div>
       )}
-      {page.traceback && <pre class="je-output je-traceback">{page.traceback}</pre>}
-      <Progress screen={screen} />
-      <Figures screen={screen} />
-      {screen.use && <Use use={screen.use} slots={screen.slots.length} />}
-      <Sizes screen={screen} />
-      {screen.metrics.length > 0 && <Plots screen={screen} />}
-      <Speeds fit={screen.speeds} />
-      <UsagePlots screen={screen} />
-      <Ranks outputs={page.outputs} actions={actions} />
     </div>
   );
 }

@@ -11,6 +11,8 @@ const ROW_HEIGHT = 56;
 
 export interface PoolActions {
   cancel(job: number): Promise<unknown>;
+  /** Show a job by itself, where there is room for that. */
+  open?(job: number, name: string): void;
   openPicker(): void;
   /** Ask this shadow no longer. */
   unshadow(row: ShadowRow): Promise<unknown>;
@@ -86,7 +88,7 @@ function RowCancel(props: Cancelling) {
   );
 }
 
-function Row(props: { row: JobRow; colour: Colour; mine: boolean; cancel: () => Promise<unknown>; now: number; requests: Requests; ask: Ask }) {
+function Row(props: { row: JobRow; colour: Colour; mine: boolean; cancel: () => Promise<unknown>; open?: () => void; now: number; requests: Requests; ask: Ask }) {
   const { row } = props;
   const wants = row.min_slots === row.max_slots ? `${row.max_slots}` : `${row.min_slots}:${row.max_slots}`;
   // What one looks for comes first: in a narrow panel the end may be cut off.
@@ -95,9 +97,15 @@ function Row(props: { row: JobRow; colour: Colour; mine: boolean; cancel: () => 
     <li class="je-row" style={props.colour(row.owner, row.job)} aria-label={`job ${row.job} ${row.name} of ${row.owner}`}>
       <span class={`je-chip ${row.position === null ? 'je-leased' : 'je-queued'}`}>{row.job}</span>
       <span class="je-row-main">
-        <span class="je-row-name" title={row.name}>
-          {row.name}
-        </span>
+        {props.open ? (
+          <button class="je-row-name" title={row.name} aria-label={`Open job ${row.job}, ${row.name}`} onClick={props.open}>
+            {row.name}
+          </button>
+        ) : (
+          <span class="je-row-name" title={row.name}>
+            {row.name}
+          </span>
+        )}
         <span class="je-quiet je-row-state" title={line}>
           {line}
         </span>
@@ -134,6 +142,7 @@ function Jobs(props: { screen: PoolScreen; colour: Colour; offset: number; actio
               colour={props.colour}
               mine={row.mine}
               cancel={() => actions.cancel(row.job)}
+              open={actions.open && (() => actions.open!(row.job, row.name))}
               now={screen.at}
               requests={requests}
               ask={ask}
@@ -272,7 +281,7 @@ export function PoolView(props: {
   const past = screen.history.flatMap(point => Object.keys(point.leased));
   const colour = palette([...screen.shares.map(share => share.user), ...past, ...slots.map(slot => slot.owner), ...screen.jobs.map(job => job.owner)]);
   return (
-    <div class={`je-root je-pool${props.wide ? ' je-wide' : ''}`}>
+    <div class={`je-root je-pool${props.wide ? ' je-wide' : ''}${props.down === null ? '' : ' je-stale'}`}>
       {props.notice && (
         <p class="je-banner" role="alert">
           {props.notice}

@@ -1,0 +1,50 @@
+"""Earlier runs of a job: those of the same owner and name, and their metrics, for the comparison in its plots."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from jupyter_elastic.client.job_model import Series
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobId, Phase
+from jupyter_elastic.types.errors import NotFound
+from jupyter_elastic.widgets.follower import PoolFollower
+
+MOST = 12
+"""Runs that are offered."""
+LOOKED_THROUGH = 1000
+"""Of the owner's newest jobs so many are looked at."""
+PATIENCE_S = 20.0
+"""Events of a long run take a moment."""
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One of them. Times are seconds since the epoch."""
+
+    job: JobId
+    phase: Phase
+    submitted_at: float
+
+
+async def runs(follower: PoolFollower, number: JobId) -> list[Run]:
+    """The runs before this job, newest first; NotFound when there is no such job."""
+    (this,) = expect(await follower.ask(wire.ListJobs(all=True, job=number)), wire.Jobs).jobs
+    ask = wire.ListJobs(all=True, owner=this.owner, limit=LOOKED_THROUGH)
+    jobs = expect(await follower.ask(ask), wire.Jobs).jobs
+    same = [job for job in jobs if job.spec.name == this.spec.name and job.job < number and job.started_at is not None]
+    found = [Run(job=job.job, phase=job.phase, submitted_at=job.submitted_at) for job in same]
+    return found[::-1][:MOST]
+
+
+async def metrics(follower: PoolFollower, number: JobId) -> list[Series]:
+    """The metrics of a job so far; NotFound when there is no such job, or its events can't be read now."""
+    job = await follower.job(number)
+    until = asyncio.get_running_loop().time() + PATIENCE_S
+    while not job.up_to_date:
+        if asyncio.get_running_loop().time() > until:
+            raise NotFound(f"the events of job {number} can't be read now: {job.problem or 'the pool is busy'}")
+        await job.wait_for_news(1.0)
+    return job.screen().metrics

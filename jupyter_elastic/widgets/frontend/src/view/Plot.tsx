@@ -1,0 +1,236 @@
+// One plot of a job, drawn by uPlot: metrics over steps, epochs or time, with what happened to the job's size. Follows the theme.
+import { useEffect, useRef } from 'preact/hooks';
+import uPlot from 'uplot';
+import { download, figure, sinceBegin } from '../format';
+import type { JobScreen, Series } from '../screens';
+
+export type Axis = 'step' | 'epoch' | 'time';
+
+export interface Shown {
+  axis: Axis;
+  log: boolean;
+  /** Weight of what came before, 0 to 1. */
+  smoothing: number;
+}
+
+/** An earlier run that is drawn beside this one. */
+export interface Compared {
+  job: number;
+  metrics: Series[];
+}
+
+const LABELS: Record<Axis, string> = { step: 'step', epoch: 'epoch', time: 'time since it was submitted' };
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400, 172800, 604800];
+const PART = '(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)';
+const BEFORE = new RegExp(`^${PART}[_/. -]+`, 'i');
+const BEHIND = new RegExp(`[_/. -]+${PART}$`, 'i');
+/** As many colours and dashes are told apart; more metrics of one kind go into a further plot. */
+export const TOGETHER = 4;
+/** How often a plot looks whether the theme is another. */
+const THEME_MS = 500;
+/** How the lines of earlier runs are dashed. */
+const DASHES = [[2, 3], [8, 3, 2, 3], [1, 5]];
+
+/** Metrics that are one quantity, of training and of validation, stand in one plot. */
+export function groups(metrics: Series[]): Series[][] {
+  const found = new Map<string, Series[][]>();
+  for (const series of metrics) {
+    const name = series.name.replace(BEFORE, '').replace(BEHIND, '');
+    const plots = found.get(name) ?? [[]];
+    if (plots[plots.length - 1].length === TOGETHER) plots.push([]);
+    plots[plots.length - 1].push(series);
+    found.set(name, plots);
+  }
+  return [...found.values()].flat();
+}
+
+/** Where each point stands on the axis; null where that is not known. */
+export function places(series: Series, axis: Axis): number[] | null {
+  if (axis === 'step') return series.points.map(point => point[0]);
+  const known = axis === 'time' ? series.times : series.epochs;
+  return known?.length === series.points.length ? known : null;
+}
+
+/** A mean in which each value before counts less (as in TensorBoard), true to the first ones too. */
+export function smooth(values: number[], weight: number): number[] {
+  let [sum, counts] = [0, 0];
+  return values.map(value => {
+    [sum, counts] = [weight * sum + (1 - weight) * value, weight * counts + (1 - weight)];
+    return sum / counts;
+  });
+}
+
+function columns(group: Series[], { axis, log, smoothing }: Shown): uPlot.AlignedData {
+  const tables = group.map(series => {
+    const xs = places(series, axis) ?? [];
+    const ys = smooth(series.points.map(point => point[1]), smoothing);
+    const last = new Map<number, number | null>(); // of several in one epoch the last
+    xs.forEach((x, index) => last.set(x, log && ys[index] <= 0 ? null : ys[index]));
+    const sorted = [...last].sort((a, b) => a[0] - b[0]);
+    return [sorted.map(point => point[0]), sorted.map(point => point[1])] as uPlot.AlignedData;
+  });
+  return tables.length > 1 ? uPlot.join(tables) : tables[0];
+}
+
+/** Where a time is on the axis, by the points of the longest metric; null before the first one and behind the last. */
+function placeOfTime(seconds: number, group: Series[], axis: Axis): number | null {
+  if (axis === 'time') return seconds;
+  const series = group.reduce((a, b) => (b.points.length > a.points.length ? b : a));
+  const index = series.times?.findIndex(time => time >= seconds) ?? -1;
+  return index < 1 ? null : places(series, axis)?.[index] ?? null;
+}
+
+export function colour(element: Element, name: string): string {
+  return getComputedStyle(element).getPropertyValue(name).trim() || '#808080';
+}
+
+/** What happened to the job's size, as lines in a plot. */
+function marks(plot: uPlot, group: Series[], axis: Axis, screen: JobScreen): void {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour(plot.root, '--je-quiet');
+  ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+  screen.sizes.slice(1).forEach((point, index) => {
+    if (!point.slots) return;
+    const at = placeOfTime(point.at - screen.submitted_at, group, axis);
+    if (at === null) return;
+    const x = plot.valToPos(at, 'x', true);
+    if (x < bbox.left || x > bbox.left + bbox.width) return;
+    if (axis === 'time' && point.pause_s > 0) {
+      const begun = plot.valToPos(at - point.pause_s, 'x', true);
+      ctx.globalAlpha = 0.25;
+      ctx.fillRect(begun, bbox.top, x - begun, bbox.height);
+      ctx.globalAlpha = 1;
+    }
+    ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    const before = screen.sizes[index].slots;
+    ctx.textAlign = 'left';
+    ctx.fillText(before === point.slots ? '✕' : `${before} → ${point.slots}`, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+  });
+  ctx.restore();
+}
+
+/** Of a log scale's lines so many that they can be told apart: powers of ten, or 1, 2 and 5 where there is hardly one. */
+function decades(_: uPlot, splits: number[]): (number | null)[] {
+  const exponent = (split: number) => Math.round(Math.log10(split) * 1e6) / 1e6;
+  const powers = splits.filter(split => Number.isInteger(exponent(split)));
+  const every = Math.ceil(powers.length / 8);
+  const shown = (split: number) => {
+    const power = exponent(split);
+    if (powers.length > 1) return Number.isInteger(power) && power % every === 0;
+    return [1, 2, 5].includes(Math.round(split / 10 ** Math.floor(power)));
+  };
+  return splits.map(split => (shown(split) ? split : null));
+}
+
+/** What is drawn: this job's metrics, and the same ones of each earlier run. */
+function lines(group: Series[], compared: Compared[]): { series: Series; label: string; colour: number; run: number }[] {
+  const own = group.map((series, index) => ({ series, label: series.name, colour: index, run: -1 }));
+  const before = compared.flatMap(({ job, metrics }, run) =>
+    group.flatMap((series, index) => {
+      const same = metrics.find(other => other.name === series.name && other.points.length > 1);
+      return same ? [{ series: same, label: `${series.name}, job ${job}`, colour: index, run }] : [];
+    })
+  );
+  return [...own, ...before];
+}
+
+const NONE: Compared[] = [];
+
+export function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen; compared?: Compared[] }) {
+  const { group, shown } = props;
+  const drawn = lines(group, props.compared ?? NONE);
+  const box = useRef<HTMLDivElement>(null);
+  const made = useRef<uPlot | null>(null);
+  const latest = useRef(props);
+  const zoomed = useRef(false);
+  latest.current = props;
+  const names = group.map(series => series.name);
+  const labels = drawn.map(line => line.label);
+  useEffect(() => {
+    const element = box.current!;
+    const stroke = (index: number) => () => colour(element, `--je-plot-${index + 1}`);
+    const time = shown.axis === 'time';
+    const axis = { stroke: () => colour(element, '--je-text'), grid: { stroke: () => colour(element, '--je-line'), width: 0.5 }, ticks: { show: false }, size: 28 };
+    const value = (_: uPlot, y: number | null) => (y === null ? '–' : figure(y));
+    zoomed.current = false;
+    const plot = new uPlot(
+      {
+        width: Math.max(element.clientWidth, 120),
+        height: 190,
+        scales: { x: { time: false }, y: { distr: shown.log ? 3 : 1 } },
+        padding: [14, 12, 0, 0], // above it stands what happened to the size
+        axes: [
+          { ...axis, label: LABELS[shown.axis], labelSize: 18, incrs: time ? TIME_STEPS : undefined, values: (_, ticks) => ticks.map(tick => (time ? sinceBegin(tick) : Number.isInteger(tick) ? tick.toLocaleString('en-US') : figure(tick))) },
+          { ...axis, grid: { ...axis.grid, filter: shown.log ? decades : (_: uPlot, splits: number[]) => splits }, size: 62, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }
+        ],
+        series: [
+          { label: shown.axis, value: time ? (_: uPlot, x: number | null) => (x === null ? '–' : sinceBegin(x)) : value },
+          ...drawn.map(({ label, colour, run }) => ({
+            label,
+            value,
+            stroke: stroke(colour),
+            width: run < 0 ? 1.5 : 1,
+            alpha: run < 0 ? 1 : 0.75,
+            dash: run < 0 ? (colour ? [6, 2 + 2 * colour] : undefined) : DASHES[run % DASHES.length],
+            spanGaps: true,
+            points: { show: false }
+          }))
+        ],
+        cursor: { y: false },
+        legend: { markers: { stroke: (_, index) => `var(--je-plot-${(drawn[index - 1]?.colour ?? 0) + 1})`, dash: (_, index) => ((drawn[index - 1]?.run ?? -1) < 0 ? 'solid' : 'dotted') } },
+        hooks: {
+          draw: [plot => marks(plot, latest.current.group, shown.axis, latest.current.screen)],
+          setSelect: [() => (zoomed.current = true)]
+        }
+      },
+      columns(drawn.map(line => line.series), shown),
+      element
+    );
+    const whole = () => (zoomed.current = false);
+    plot.over.addEventListener('dblclick', whole);
+    const watch = new ResizeObserver(() => {
+      const width = Math.max(element.clientWidth, 120);
+      if (width !== plot.width) plot.setSize({ width, height: 190 });
+    });
+    watch.observe(element);
+    let painted = colour(element, '--je-text');
+    const look = setInterval(() => {
+      const now = colour(element, '--je-text');
+      if (now !== painted) plot.redraw(); // another theme: a canvas does not follow it
+      painted = now;
+    }, THEME_MS);
+    made.current = plot;
+    return () => {
+      clearInterval(look);
+      watch.disconnect();
+      plot.destroy();
+    };
+  }, [labels.join('\n'), shown.axis, shown.log]);
+  useEffect(() => {
+    made.current?.setData(columns(drawn.map(line => line.series), shown), !zoomed.current);
+    if (zoomed.current) made.current?.redraw();
+  }, [drawn.map(({ series }) => `${series.points.length} ${series.points[series.points.length - 1]}`).join(), shown]);
+  const png = () =>
+    made.current!.ctx.canvas.toBlob(blob => blob && download(blob, `job-${props.screen.job}-${names[0].replace(/[^\w.-]+/g, '-')}.png`));
+  return (
+    <figure class="je-curve">
+      <figcaption>
+        {group.map(series => (
+          <span key={series.name}>
+            {series.name} <strong>{series.last}</strong>
+          </span>
+        ))}
+        <button class="je-link" aria-label={`Save the plot of ${names.join(', ')} as PNG`} onClick={png}>
+          PNG
+        </button>
+      </figcaption>
+      <div class="je-plot" ref={box} role="img" aria-label={`${group.map(series => `${series.name}, now ${series.last}`).join('; ')}, over ${LABELS[shown.axis]}`} />
+    </figure>
+  );
+}
+
