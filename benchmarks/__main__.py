@@ -13,7 +13,7 @@ from typing import Any
 
 PARTS = (
     "cells", "elastic", "submits", "functions", "policies", "screens", "live_policies", "logical", "crowd",
-    "unequal_hosts", "thousand_hosts", "parameter_servers", "machines",
+    "unequal_hosts", "unequal_workers", "thousand_hosts", "parameter_servers", "machines",
 )  # fmt: skip
 RESULTS = Path(__file__).with_name("results.json")
 

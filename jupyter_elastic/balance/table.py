@@ -1,4 +1,8 @@
-"""What each host holds, how fast it is and how long it waits, for a person: a table as HTML and as text (pure)."""
+"""What each host holds, how fast it is and how long it waits, for a person: table and plot, as HTML and text (pure).
+
+The plot has two bars for each host, before the first move and now, of its samples and of the seconds that it computes
+an epoch.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,12 @@ from html import escape
 
 MOST = 16
 """So many hosts are shown."""
-_HEAD = ("host", "samples", "moved", "samples/s", "waits")
-_CELL = "text-align:left;padding:0 1em 0 0"
+_HEAD = ("host", "samples", "moved", "samples/s", "epoch", "waits")
+_CELL = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
+_LINE = "margin:2px 0"
+_WIDTH = 110
+"""Of the longest bar, in pixels."""
+_BEFORE, _NOW = "var(--jp-ui-font-color3, #9e9e9e)", "var(--jp-brand-color1, #1976d2)"
 
 
 @dataclass(frozen=True)
@@ -25,41 +33,66 @@ class Row:
     waits: float | None
     """The share of the time, 0 to 1, that it spends in collectives, those that it waits in above all."""
 
+    def seconds(self, samples: int) -> float | None:
+        """An epoch's computing, with so many samples; None where no speed is known."""
+        return samples / self.speed if self.speed else None
+
 
 def bundle(rows: Sequence[Row], words: str) -> dict[str, str]:
     """The table and what was decided last, by MIME type."""
     shown, more = rows[:MOST], len(rows) - MOST
-    largest = max((max(row.before, row.now) for row in shown), default=0)
     table = [[row.name, *_figures(row)] for row in shown]
     rest = [f"and {more} more"] if more > 0 else []
     widths = [max(len(line[at]) for line in [list(_HEAD), *table]) for at in range(len(_HEAD))]
     text = ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
             for line in [list(_HEAD), *table]]  # fmt: skip
-    head = "".join(f'<th style="{_CELL}">{word}</th>' for word in (*_HEAD[:2], "", *_HEAD[2:]))
-    body = "".join(
-        f'<tr><td style="{_CELL}">{escape(name)}</td><td style="{_CELL}">{samples}</td>'
-        f'<td style="{_CELL}">{_bar(row.before, largest, "#b0b0b0")}{_bar(row.now, largest, "#1976d2")}</td>'
-        + "".join(f'<td style="{_CELL}">{figure}</td>' for figure in figures)
-        + "</tr>"
-        for row, (name, samples, *figures) in zip(shown, table, strict=True)
-    )
-    below = "".join(f"<div>{escape(line)}</div>" for line in [*rest, words] if line)
     return {
         "text/plain": "\n".join([*text, *rest, *([words] if words else [])]),
-        "text/html": f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}",
+        "text/html": _html(shown, table, [line for line in [*rest, words] if line]),
     }
+
+
+def _html(rows: Sequence[Row], table: Sequence[Sequence[str]], below: Sequence[str]) -> str:
+    held = [[float(row.before), float(row.now)] for row in rows]
+    lasts = [[row.seconds(row.before) or 0.0, row.seconds(row.now) or 0.0] for row in rows]
+    most_held, longest = max(map(max, held), default=0.0), max(map(max, lasts), default=0.0)
+    head = "".join(f'<th style="{_CELL}">{word}</th>' for word in _HEAD)
+    lines = []
+    for (name, samples, moved, speed, epoch, waits), samples_of, seconds_of in zip(table, held, lasts, strict=True):
+        with_bars = samples + _bars(samples_of, most_held), epoch + _bars(seconds_of, longest)
+        cells = escape(name), with_bars[0], moved, speed, with_bars[1], waits
+        lines.append("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>")
+    key = f"{_swatch(_BEFORE)} before {_swatch(_NOW)} now"
+    return (
+        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+        "</div>" + "".join(f'<p style="{_LINE}">{line}</p>' for line in [key, *map(escape, below)])
+    )
 
 
 def _figures(row: Row) -> list[str]:
     moved = row.now - row.before
+    before_s, now_s = row.seconds(row.before), row.seconds(row.now)
+    epoch = "" if before_s is None or now_s is None else _changed(f"{before_s:.3g} s", f"{now_s:.3g} s")
     return [
-        f"{row.now}" if not moved else f"{row.before} → {row.now}",
+        _changed(f"{row.before}", f"{row.now}"),
         f"{moved:+d}" if moved else "",
         "" if row.speed is None else f"{row.speed:.3g}",
+        epoch,
         "" if row.waits is None else f"{row.waits:.0%}",
     ]
 
 
-def _bar(samples: int, largest: int, colour: str) -> str:
-    width = 120 * samples / largest if largest else 0
-    return f'<div style="width:{width:.0f}px;height:5px;margin:1px 0;background:{colour}"></div>'
+def _changed(before: str, now: str) -> str:
+    return now if before == now else f"{before} → {now}"
+
+
+def _bars(values: Sequence[float], longest: float) -> str:
+    return "".join(
+        f'<div style="width:{_WIDTH * value / longest if longest else 0:.0f}px;height:5px;margin:1px 0;'
+        f'background:{colour}"></div>'
+        for value, colour in zip(values, (_BEFORE, _NOW), strict=True)
+    )
+
+
+def _swatch(colour: str) -> str:
+    return f'<span style="display:inline-block;width:10px;height:10px;background:{colour}"></span>'

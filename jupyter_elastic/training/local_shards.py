@@ -340,8 +340,14 @@ def agree(shard: LocalShard, group: Group | None) -> list[Declaration]:
     found = gathered(group, msgspec.msgpack.encode(shard.declare()))
     declared = [msgspec.msgpack.decode(one, type=Declaration) for one in found]
     shard.settle(group.rank(), declared)
-    shard.members = [one.origin.rpartition(".")[0] for one in declared]
+    shard.members = holders(declared)
     return declared
+
+
+def holders(declared: Sequence[Declaration]) -> list[str]:
+    """What the members are called: without what tells their data from other data, where the names alone differ."""
+    names = [one.origin.rpartition(".")[0] for one in declared]
+    return names if len(set(names)) == len(names) else [one.origin for one in declared]
 
 
 def counts(mine: int, group: Group | None) -> list[int]:
@@ -519,10 +525,10 @@ def rebalance(
         if plan is None or not plan.moves or plan.total_s * GAIN > plan.without_s:
             return moved
         shard.plan, moved = plan, True
-        origins = [one.origin for one in declared]
-        amounts = {(origins.index(m.sender), origins.index(m.receiver)): m.samples for m in plan.moves}
+        names = holders(declared)
+        amounts = {(names.index(m.sender), names.index(m.receiver)): m.samples for m in plan.moves}
         if group.rank() == 0:
-            print(said(plan, origins, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the views
+            print(said(plan, names, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the views
         slower, ended = transfer(shard, group, amounts, size, wanted, plan.transfer_s)
         if not 1 / (1 + DRIFT) <= slower <= 1 + DRIFT:
             shard._links = (pace.generation, _corrected(shard._links[1], amounts, slower))
@@ -587,9 +593,9 @@ def planned(
 ) -> Plan:
     """The plan for what the members hold now. All wait for it, so `auto` is `greedy` where that can lose little."""
     hosts = []
-    for one, count, speed in zip(declared, held, speeds, strict=True):
+    for name, one, count, speed in zip(holders(declared), declared, held, speeds, strict=True):
         storage = None if one.storage is None else max(one.storage, count)
-        hosts.append(Host(one.origin, count, speed, storage, min(one.pinned, count)))
+        hosts.append(Host(name, count, speed, storage, min(one.pinned, count)))
     instance = Instance(tuple(hosts), bandwidth, sample_bytes, min(max(1, epochs), MAX_EPOCHS), overhead_s)
     if solver == "auto":
         quick = solve(instance, "greedy")
