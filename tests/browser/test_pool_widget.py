@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
 
 from jupyter_elastic.protocol import wire
 from tests.browser.conftest import cancel
+from tests.support.lab import NO_NEWS, Lab
 from tests.support.pool import Pool
 
 LOAD = "%load_ext jupyter_elastic"
@@ -91,3 +96,70 @@ def test_without_the_server_extension_the_kernel_serves(notebook: Any, page: Pag
     cancel(view.get_by_role("button", name=f"Cancel job {job}"))
     expect(view.locator(".je-slot.je-leased")).to_have_count(0)
     page.set_viewport_size({"width": 1400, "height": 900})
+
+
+@pytest.fixture
+def disable(lab: Lab) -> Iterator[Callable[..., None]]:
+    """Switches off extensions of JupyterLab, those alone, for pages that are opened from then on."""
+    config = lab.folder / "config" / "labconfig" / "page_config.json"
+    before = config.read_text()
+
+    def off(*names: str) -> None:
+        names_off = {**NO_NEWS["disabledExtensions"], **dict.fromkeys(names, True)}
+        config.write_text(json.dumps({"disabledExtensions": names_off}))
+
+    yield off
+    config.write_text(before)
+
+
+def test_without_widgets_without_the_server_and_without_our_extension(
+    notebook: Any, page: Page, pool: Pool, disable: Callable[..., None]
+) -> None:
+    disable("@jupyter-widgets/jupyterlab-manager", "anywidget")
+    asked: list[str] = []
+
+    def nothing(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=404, content_type="text/html", body="nothing")
+
+    page.route("**/elastic/api/**", nothing)
+    page.clock.install()
+    book = notebook(LOAD, "%%distribute --gpus 1 --engine process --detach --name steps\n" + STEPS)
+    book.run_all()
+    view = page.locator(".jp-OutputArea .je-renderer .je-job")
+    expect(view).to_have_count(1)
+    (info,) = pool.client.jobs()
+
+    def expect_news(shown: Locator) -> None:
+        at = len(pool.output(info.job).splitlines())
+        later = "|".join(str(step) for step in range(at + 3, at + 300))
+        expect(shown.locator(".je-output")).to_contain_text(re.compile(rf"step ({later})\n"))
+
+    alert = view.get_by_role("alert")
+    expect(alert).to_contain_text("pip install jupyter-elastic")
+    expect(alert).to_contain_text("jupyter server extension enable jupyter_elastic.server_ext")
+    expect_news(view)  # from the kernel, every few seconds
+    told = len(asked)
+    page.clock.fast_forward(25_000)
+    expect_news(view)
+    assert len(asked) - told <= 1, "a server without the extension is not asked every ten seconds"
+    book.picture("no-widgets-no-server")
+
+    page.unroute("**/elastic/api/**")
+    book.wait_idle()
+    book.save()
+    book.open()
+    expect_news(view)  # from the server
+    expect(alert).to_have_count(0)
+
+    # Where there is nothing but widgets, the widget is the one view.
+    disable("jupyter-elastic")
+    book.open()
+    widget = page.locator(".jp-OutputArea .je-job:visible")
+    expect_news(widget)
+    expect(page.locator(".je-renderer")).to_have_count(0)
+    expect(page.locator(".jelastic-static")).to_have_count(1)
+    expect(page.locator(".jelastic-static")).to_be_hidden()
+    book.picture("widgets-alone")
+    cancel(widget.get_by_role("button", name="Cancel job"))
+    expect(widget.locator(".je-state")).to_contain_text("cancelled")
