@@ -7,6 +7,7 @@ daemon's state. It can be killed at any time: drivers go on, the next agent adop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -21,7 +22,7 @@ from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher
-from jupyter_elastic.jobfiles import captures
+from jupyter_elastic.jobfiles import captures, session_limits
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
 from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
@@ -212,6 +213,9 @@ class Agent:
         if renewed.warm:
             kept = parents.found(paths.runtime_dir(), kinds=(parents.WORKERS,))
             parents.send_away(parents.surplus(kept, renewed.warm, parents.most_memory()))
+        if renewed.sessions:
+            with contextlib.suppress(OSError):  # a full disk: those that stand there count
+                session_limits.write(paths.runtime_dir(), renewed.sessions, renewed.parked_mb)
         for key, attempt in attempts.items():
             if key in renewed.held:
                 attempt.renewed(asked)

@@ -27,6 +27,8 @@ class Row(Struct, frozen=True, kw_only=True):
 
     name: str
     workers: int
+    range: tuple[int, int]
+    """The least and the most workers that it can have."""
     living: int
     engine: str
     memory: int
@@ -40,6 +42,12 @@ class Row(Struct, frozen=True, kw_only=True):
     held_s: float
     """For so long."""
 
+    @property
+    def count(self) -> str:
+        """For people: `2`, or `2 (1 to 4)`."""
+        low, high = self.range
+        return str(self.workers) if low == high else f"{self.workers} ({low} to {high})"
+
 
 def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | None) -> Row:
     members = folder.members(session)
@@ -49,6 +57,7 @@ def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | No
     return Row(
         name=session.name,
         workers=session.size,
+        range=session.range,
         living=len(members),
         engine=session.engine,
         memory=sum(map(_memory, members)),
@@ -90,9 +99,7 @@ def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> 
     for row in rows:
         kept = f"{row.held} slots kept for {row.held_s:.0f} s more" if row.held_s else "no slots held"
         state = "a cell runs" if row.idle_s is None else f"idle for {row.idle_s:.0f} s, {kept}"
-        shown.add_row(
-            row.name, str(row.workers), row.engine, human(row.memory), f"lost: {row.ended}" if row.ended else state
-        )
+        shown.add_row(row.name, row.count, row.engine, human(row.memory), f"lost: {row.ended}" if row.ended else state)
     console.print(shown)
 
 

@@ -196,7 +196,7 @@ class Membership:
     resumable: bool = False
     """A change ends all workers and forks them anew: the cell goes on from a checkpoint of its own."""
     kept: bool = False
-    """Nobody takes the place of a worker that is gone: it had variables that no other has."""
+    """Nobody comes in, or takes the place of a worker that is gone: it had variables that no other has."""
     restarts: int = 0
     commanded: tuple[SlotId, ...] = ()
     """The slots of the scheduler's command."""
@@ -330,7 +330,7 @@ class Membership:
             self._broken = 0
         if worker.slot in self._lost:
             self._member_died |= worker.round == self.round
-            return self._decide() if self._replaces or self.resumable else [GiveUp(name, "host lost"), *self.end()]
+            return self._decide() if self.replaces or self.resumable else [GiveUp(name, "host lost"), *self.end()]
         if self.resumable and not self.finishing:
             self.deaths = self.deaths + 1 if self._age < STEADY else 1
             if self.deaths > RESTARTS:
@@ -339,11 +339,11 @@ class Membership:
         self.deaths += 1
         self._member_died |= worker.round == self.round
         if worker.slot in self.wanted and not self.finishing:
-            if not self._replaces:
+            if not self.replaces:
                 return [GiveUp(name, "not elastic"), *self.end()]
             if self.deaths > DEATHS + 2 * len(self.wanted):
                 return [GiveUp(name, "too often"), *self.end()]
-        elif not self._replaces:
+        elif not self.replaces:
             return [GiveUp(name, "not elastic"), *self.end()]
         return self._decide()
 
@@ -374,7 +374,7 @@ class Membership:
     # what may be asked
 
     @property
-    def _replaces(self) -> bool:
+    def replaces(self) -> bool:
         """Whether the others go on when a worker is gone."""
         return self.elastic and not self.kept
 
@@ -402,6 +402,11 @@ class Membership:
         """Whether this worker is to go on: its end would be a death."""
         worker = self._workers.get(name)
         return worker is not None and not worker.out and not self.ended
+
+    def removed(self, name: str) -> bool:
+        """Whether this worker was asked to leave, or ended because nobody wants it."""
+        worker = self._workers.get(name)
+        return worker is not None and worker.place == Place.LEAVING
 
     def stands(self, name: str) -> bool:
         """Whether this worker has joined the present round and has not come back to the rendezvous."""

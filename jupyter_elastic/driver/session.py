@@ -8,14 +8,17 @@ must not know groups or the daemon.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from jupyter_elastic.driver.hands import Hand, WorkerProcess
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import ForkedProcess
-from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import Session, SessionFolder, SessionRequest
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.private_files import open_private
@@ -25,6 +28,8 @@ BEGUN = "session-begun"
 """In the job's folder: its cell has been given to the session's workers."""
 HELLO_S = 15.0
 """How long a worker may take to notice that a cell has come for it."""
+
+log = logging.getLogger(__name__)
 
 
 class SessionWorker:
@@ -98,16 +103,27 @@ class CellOfSession:
         self._request = request
         self._job = job
         self._job_folder = folder
+        self._session: Session
         self._new = False
-        self._started: set[int] = set()
+        self._given: list[int] = []
+        """Seats of the workers that this cell was given, in that order: first those that were there."""
+        self._staying: list[tuple[int, int]] = []
+        """Of those that stay when the cell is over, their ranks and seats."""
         self._lost = ""
+        self.newcomers: Hand | None = None
+        """Who starts workers that have imported what the session has, which the cell's text need not name."""
         self.group = ""
         """The group that its workers are to form again."""
         self.began = False
         """A worker has begun to run the cell."""
 
-    def open(self, *, size: int, engine: str, python: str, kernel: processes.ProcessId | None) -> None:
-        """Find the session, or make it. EngineError when it has another size, engine or interpreter, or is lost."""
+    def open(
+        self, *, size: int, sizes: tuple[int, int], engine: str, python: str, kernel: processes.ProcessId | None
+    ) -> None:
+        """Find the session, or make it, for a cell with so many slots, whose range is `sizes`.
+
+        EngineError when it has another size, engine or interpreter, or is lost.
+        """
         begun = self._job_folder / BEGUN
         if begun.exists():
             raise EngineError(
@@ -115,63 +131,92 @@ class CellOfSession:
                 "done to the variables is unknown: look at them, and run it again"
             )
         try:
-            self._open(size, engine, python, kernel)
+            self._session = self._open(size, sizes, engine, python, kernel)
             open_private(begun).close()
         except OSError as problem:
             raise EngineError(f"the session {self.folder.name!r} can't be written down: {problem}") from problem
 
-    def _open(self, size: int, engine: str, python: str, kernel: processes.ProcessId | None) -> None:
+    def _open(
+        self, size: int, sizes: tuple[int, int], engine: str, python: str, kernel: processes.ProcessId | None
+    ) -> Session:
         known = self.folder.read()
         if known is not None and not self.folder.over(known):
             whole = len(self.folder.members(known)) == known.size
             if whole:
-                if problem := sessions.differs(known, size, engine, python):
+                asked = known.range if known.elastic and known.low <= size <= known.high else sizes
+                if problem := sessions.differs(known, asked, engine, python):
                     raise EngineError(problem)
+                if known.size != size:
+                    raise EngineError(
+                        f"the session {known.name!r} has {known.size} workers now, and this cell was queued for "
+                        f"{size}: run it again"
+                    )
                 self.group = self.folder.group()
-                return
+                return known
             if not self._request.respawn:
                 sessions.end_left(self.folder, known)
                 raise EngineError(sessions.gone(self.folder))
+        if problem := session_limits.too_many(self.folder):
+            raise EngineError(problem)
         if known is not None:
             sessions.end_left(self.folder, known)
         self._new = True
-        self.folder.make(
-            Session(
-                name=self.folder.name,
-                size=size,
-                engine=engine,
-                python=python,
-                job=self._job,
-                made_at=time.time(),
-                kernel=None if self._request.outlive else kernel,
-                idle_s=self._request.idle_s,
-                least_free=self._request.least_free,
-            )
+        low, high = sizes
+        session = Session(
+            name=self.folder.name,
+            size=size,
+            low=low,
+            high=high,
+            engine=engine,
+            python=python,
+            job=self._job,
+            made_at=time.time(),
+            kernel=None if self._request.outlive else kernel,
+            idle_s=self._request.idle_s,
+            least_free=self._request.least_free,
         )
+        self.folder.make(session)
+        return session
 
-    def hand(self, rank: int, launcher: Hand) -> Hand:
-        """Who gives this cell the worker of this rank."""
-        return _SessionHand(self, rank, launcher)
+    @property
+    def grows(self) -> bool:
+        """Whether it may have other workers at the end of the cell, if newcomers can have what they need."""
+        return self._session.elastic and not self._request.ranks
 
-    async def start(self, rank: int, launcher: Hand, first: bytes) -> tuple[SessionWorker, socket.socket]:
-        """The worker of this rank: a new one for a session's first cell, else the one that is there."""
-        if rank in self._started:
-            raise EngineError(f"rank {rank} of the session {self.folder.name!r} is gone, and nobody can take its place")
-        self._started.add(rank)
-        if self._new:
-            process, connected = await launcher.start(first)
+    @property
+    def grows_at_once(self) -> bool:
+        """Whether newcomers need nothing: they run the session's first cell, as its other workers do."""
+        return self.grows and self._new
+
+    def take_seat(self) -> tuple[int, bool]:
+        """For the next worker: its seat, and whether it comes to others that have variables."""
+        places = self._session.places
+        count = len(self._given)
+        late = count >= len(places)
+        seat = max((*places, *self._given), default=-1) + 1 if late else places[count]
+        self._given.append(seat)
+        return seat, late and not self._new
+
+    def hand(self, seat: int, launcher: Hand) -> Hand:
+        """Who gives this cell the worker of this seat."""
+        return _SessionHand(self, seat, launcher)
+
+    async def start(self, seat: int, launcher: Hand, first: bytes) -> tuple[SessionWorker, socket.socket]:
+        """The worker of this seat: the one that is there, else a new one."""
+        if not self._new and seat in self._session.places:
+            process, connected = await self._find(seat, first)
         else:
-            process, connected = await self._find(rank, first)
+            process, connected = await (self.newcomers or launcher).start(first)
         return SessionWorker(process), connected
 
-    async def _find(self, rank: int, first: bytes) -> tuple[WorkerProcess, socket.socket]:
-        member = self.folder.member(rank)
+    async def _find(self, seat: int, first: bytes) -> tuple[WorkerProcess, socket.socket]:
+        member, rank = self.folder.member(seat), self._session.places.index(seat)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connected.setblocking(False)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(HELLO_S):
-                await loop.sock_connect(connected, str(self.folder.socket(rank)))
+                await loop.sock_connect(connected, str(self.folder.socket(seat)))
                 if member is None or not await loop.sock_recv(connected, 1):
                     raise ConnectionError("it has left")
                 await loop.sock_sendall(connected, first)
@@ -181,10 +226,11 @@ class CellOfSession:
             raise EngineError(sessions.gone(self.folder)) from problem
         return _Found(*member.known), connected
 
-    def parked(self, worker: WorkerProcess | None) -> None:
+    def parked(self, worker: WorkerProcess | None, rank: int, seat: int) -> None:
         """This worker stays."""
         if isinstance(worker, SessionWorker):
             worker.park()
+            self._staying.append((rank, seat))
             if worker.known is not None:
                 self.kept.add(worker.known)
 
@@ -198,8 +244,19 @@ class CellOfSession:
 
         The workers that are left of a lost one are ended: no cell could use them.
         """
+        if self.newcomers is not None:
+            self.newcomers.close()
         known = self.folder.read()
-        if not self._lost or known is None:
+        if known is None:
+            return ""
+        seats = tuple(seat for _, seat in sorted(self._staying))
+        if not self._lost and seats != known.places and self._session.elastic:
+            try:
+                self.folder.rewrite(replace(known, size=len(seats), seats=seats))
+            except OSError as problem:
+                log.warning("the session's workers can't be written down: %s", problem)
+                self.lose(f"its new size can't be written down: {problem}")
+        if not self._lost:
             return ""
         sessions.end_left(self.folder, known)
         if self._new and not self.began:
@@ -209,13 +266,13 @@ class CellOfSession:
 
 
 class _SessionHand:
-    """The worker of one rank as a `Hand`."""
+    """One worker as a `Hand`."""
 
-    def __init__(self, cell: CellOfSession, rank: int, launcher: Hand) -> None:
-        self._cell, self._rank, self._launcher = cell, rank, launcher
+    def __init__(self, cell: CellOfSession, seat: int, launcher: Hand) -> None:
+        self._cell, self._seat, self._launcher = cell, seat, launcher
 
     async def start(self, first: bytes) -> tuple[SessionWorker, socket.socket]:
-        return await self._cell.start(self._rank, self._launcher, first)
+        return await self._cell.start(self._seat, self._launcher, first)
 
     def close(self) -> None:
         pass

@@ -149,8 +149,7 @@ class GroupEngine(WorkersEngine):
 
         Gloo forgets who waits for a message of which the head has arrived and the rest will not: that wait has no end.
         """
-        regroups = self.machine.elastic and self._session is None
-        if regroups and self.machine.stands(member.name) and member.process is not None:
+        if self.machine.replaces and self.machine.stands(member.name) and member.process is not None:
             member.killed_because = "hung in a collective that another worker's death had broken, and was killed"
             log.warning("rank %d %s", member.rank, member.killed_because)
             member.process.send(signal.SIGKILL)

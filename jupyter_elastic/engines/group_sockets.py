@@ -36,8 +36,8 @@ class GroupSockets:
         """Whether the group is not yet there."""
         return self._own is None
 
-    def hang_up(self) -> None:
-        """Shut the group's connections down, from any thread, while the group forms too.
+    def hang_up(self, how: int = socket.SHUT_RDWR) -> None:
+        """Shut the group's connections down, from any thread, while the group forms too; `how` as sockets have it.
 
         Listening sockets are spared: Gloo ends the process when its `accept` fails.
         """
@@ -47,7 +47,7 @@ class GroupSockets:
                 same = os.fstat(connected.fileno()).st_ino == inode  # it may have been closed, and its number reused
                 tcp = connected.family in {socket.AF_INET, socket.AF_INET6} and connected.type == socket.SOCK_STREAM
                 if same and tcp and not connected.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    connected.shutdown(socket.SHUT_RDWR)
+                    connected.shutdown(how)
 
 
 def _open_sockets() -> frozenset[tuple[int, int]]:

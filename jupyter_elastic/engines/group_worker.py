@@ -42,7 +42,7 @@ class GroupWorker:
         """Let the driver free this worker from a collective, so that an interrupt reaches it."""
         self.channel.on_broken = self.sever
 
-    def end_cell(self, *, failed: bool) -> str:
+    def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002
         """Free whoever waits for this worker; the group to form again."""
         if failed:
             self.sever()
@@ -88,6 +88,7 @@ class GroupWorker:
 
     def entered(self, *, callbacks: bool = False) -> None:
         """The cell has come to its elastic loop."""
+        self.session.say_why_it_stays()
         self.channel.send(Entered(callbacks=callbacks))
 
     def save(self) -> None:

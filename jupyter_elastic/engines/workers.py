@@ -125,6 +125,8 @@ class WorkersEngine:
         self._servers: list[socket.socket] = []
         """Hold a port for each worker, where TensorFlow's own strategy wants them."""
         self._cell = cell_text.Cell()
+        self._kept_for: processes.ProcessId | None = None
+        """The kernel, while which lives its workers' parents are kept."""
         self._session: CellOfSession | None = None
         """Of a cell whose workers stay when it is over."""
         self._devices: dict[SlotId, str] = {}
@@ -175,13 +177,8 @@ class WorkersEngine:
         self._port = environment.reserve()
         self.machine.resumable = payload.resumable or self.starts_anew
         self.machine.elastic = self.forms_groups and self._cell.elastic
-        self._launcher = WorkerLauncher(
-            self.context.python,
-            payload.env,
-            (*self.frameworks, *self._cell.frameworks),
-            warm=self.context.warm,
-            kept_for=payload.kernel,
-        )
+        self._kept_for = payload.kernel
+        self._launcher = self._make_launcher((*self.frameworks, *self._cell.frameworks))
         self.hosts = self._make_hosts(payload)
         if payload.session is not None and (why := self._open_session(payload, slots)):
             self._end("failed", why)
@@ -196,6 +193,11 @@ class WorkersEngine:
         else:
             self._do(self.machine.want(generation, slots))
         self._ticker = asyncio.create_task(self._tick())
+
+    def _make_launcher(self, frameworks: tuple[str, ...]) -> WorkerLauncher:
+        return WorkerLauncher(
+            self.context.python, self._environment, frameworks, warm=self.context.warm, kept_for=self._kept_for
+        )
 
     async def _begin_on_hosts(self, generation: int, slots: tuple[SlotId, ...]) -> None:
         """Start the workers once the hosts are reached: nothing runs before it is known that there are enough.
@@ -342,7 +344,8 @@ class WorkersEngine:
         member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
         hand = self.hosts.of(fork.slot)
         if self._session is not None:
-            hand = self._session.hand(member.rank, hand)
+            member.seat, member.late = self._session.take_seat()
+            hand = self._session.hand(member.seat, hand)
         self.workers.start(member, hand, lambda: self._order(member, fork.size))
 
     def _on_host(self, slot: SlotId) -> list[Member]:
@@ -380,6 +383,9 @@ class WorkersEngine:
             restarts=self.context.attempt - 1 + self.machine.restarts,
             newcomer=member.newcomer,
             session=str(self._session.folder.path) if self._session is not None else "",
+            seat=member.seat,
+            hands_over=self._session is not None and self._session.grows,
+            comes_late=member.late,
             rejoin=self._session.group if self._session is not None else "",
             env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, size)},
         )
@@ -464,6 +470,11 @@ class WorkersEngine:
                 self._through[member.name] = member.rank
                 self._spawn_task(self._kill_late(member))
                 self._do(self.machine.done(member.name))
+            case messages.HandedOver(frameworks=frameworks):
+                if self._session is not None:
+                    self._session.newcomers = self._make_launcher(frameworks)
+                self.machine.kept = False
+                self._maybe_elastic()
             case messages.Failed(broken_group=True) if self.machine.elastic and self._session is None:
                 pass  # it comes back from the last commit
             case messages.Failed(echo=echo):
@@ -480,11 +491,11 @@ class WorkersEngine:
     def parked(self, member: Member) -> None:
         """Take note that a worker is through with this cell, and stays."""
         if self._session is not None:
-            self._session.parked(member.process)
+            self._session.parked(member.process, member.rank, member.seat)
 
     def left(self, member: Member, code: int | None) -> None:
         """Take note that a worker's process is gone, or through with the cell and kept."""
-        if self._session is not None and not (isinstance(member.process, SessionWorker) and member.process.parked):
+        if self._session is not None and not self._goes_on_without(member):
             self._session.lose(self._death(member, code)[1].message + f", in the cell of job {self.context.job}")
         log.info("worker %s (rank %d, slot %s) left with %s", member.name, member.rank, member.slot, code)
         if member.newcomer:
@@ -497,6 +508,13 @@ class WorkersEngine:
         self._do(self.machine.gone(member.name))
         if unasked and not self._failures:
             self._died(member, code)
+
+    def _goes_on_without(self, member: Member) -> bool:
+        """Whether the session does: the worker stays, was asked to leave, never came in, or another takes its place."""
+        stays = isinstance(member.process, SessionWorker) and member.process.parked
+        outside = member.newcomer and not member.was_member
+        replaced = self.machine.replaces and not (self._stopping or self.machine.ended or self.machine.finishing)
+        return stays or outside or replaced or self.machine.removed(member.name)
 
     def cleared(self) -> None:
         """Go on where it was waited for what a dead worker had started."""
@@ -645,6 +663,8 @@ class WorkersEngine:
         """Whether its size can change: known when it has come to its elastic loop, hinted at by its text before."""
         if self.machine.resumable:
             return True
+        if self.machine.kept:
+            return False
         if self.forms_groups and self.machine.regroups:
             return True
         return None if self.forms_groups and self._cell.elastic else False
@@ -727,17 +747,23 @@ class WorkersEngine:
     def _open_session(self, payload: Payload, slots: tuple[SlotId, ...]) -> str:
         """Find or make the session of the cell; what is wrong, empty when nothing is."""
         assert payload.session is not None
-        if self.context.shared or any(self._devices.get(slot) for slot in slots):
-            return "sessions are for personal pools of CPU slots so far: run the cell without --session"
+        if self.context.shared and any(self._devices.get(slot) for slot in slots):
+            return "sessions are not for the GPUs of a shared pool so far: run the cell without --session"
         if any(self.hosts.remote(slot) is not None for slot in slots):
             return f"a session's workers are on this host, and {', '.join(slots)} are not: ask for fewer slots"
         session = CellOfSession(payload.session, self.context.job, self.context.folder)
         try:
-            session.open(size=len(slots), engine=self.name, python=self.context.python, kernel=payload.kernel)
+            session.open(
+                size=len(slots),
+                sizes=(self.context.min_slots, self.context.most_workers),
+                engine=self.name,
+                python=self.context.python,
+                kernel=payload.kernel,
+            )
         except EngineError as problem:
             return str(problem)
         self._session = session
-        self.machine.kept = True
+        self.machine.kept = not session.grows_at_once
         return ""
 
     def _free_waiting(self) -> None:

@@ -46,6 +46,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     least_free: float = LEAST_FREE
     ranks: tuple[int, ...] = ()
     """Those that run the cell and take what it brings along; empty: all."""
+    reads: tuple[str, ...] = ()
+    """Names that the cell's text reads and does not set before."""
 
     def runs_on(self, rank: int) -> bool:
         """Whether this rank runs the cell."""
@@ -53,10 +55,15 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A session as it was made. It stays so until its end."""
+    """A session as it was made. It stays so until its end, but for its workers where they may be more or fewer."""
 
     name: str
     size: int
+    low: int = 0
+    high: int = 0
+    """Its range, in which a cell with an elastic loop may change its size; equal: the size stays."""
+    seats: tuple[int, ...] = ()
+    """By rank the numbers under which the workers are known here; empty: each has its rank's."""
     engine: str
     python: str
     job: int
@@ -67,6 +74,21 @@ class Session(Struct, frozen=True, kw_only=True):
     idle_s: float = IDLE_S
     least_free: float = LEAST_FREE
     """It may end, the longest idle first, while less than this share of the machine's memory is to be had."""
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its size can change."""
+        return self.low < self.high
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the most workers that it can have."""
+        return (self.low, self.high) if self.elastic else (self.size, self.size)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The seat of each rank."""
+        return self.seats or tuple(range(self.size))
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -107,26 +129,30 @@ class SessionFolder:
         private_dir(self.path)
         write_json(self.path / _RECORD, session)
 
+    def rewrite(self, session: Session) -> None:
+        """Write down that its workers are others now; OSError when it can't be written."""
+        write_json(self.path / _RECORD, session)
+
     def remove(self) -> None:
         """Forget the session."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def socket(self, rank: int) -> Path:
+    def socket(self, seat: int) -> Path:
         """Where this worker listens between cells."""
-        return self.path / f"{rank}.sock"
+        return self.path / f"{seat}.sock"
 
-    def write_member(self, rank: int, member: Member) -> None:
+    def write_member(self, seat: int, member: Member) -> None:
         """Say which process this worker is; a full disk is no error."""
         with contextlib.suppress(OSError):
-            write_json(self.path / f"rank.{rank}.json", member)
+            write_json(self.path / f"worker.{seat}.json", member)
 
-    def member(self, rank: int) -> Member | None:
+    def member(self, seat: int) -> Member | None:
         """The process of a worker, living or not; None before it came up."""
-        return read_json(self.path / f"rank.{rank}.json", Member)
+        return read_json(self.path / f"worker.{seat}.json", Member)
 
     def members(self, session: Session) -> list[Member]:
-        """Those of its workers that live."""
-        found = [self.member(rank) for rank in range(session.size)]
+        """Those of its workers that live, by rank."""
+        found = [self.member(seat) for seat in session.places]
         return [member for member in found if member is not None and processes.alive(*member.known)]
 
     def over(self, session: Session) -> bool:
@@ -197,11 +223,18 @@ def gone(folder: SessionFolder) -> str:
     )
 
 
-def differs(session: Session, size: int, engine: str, python: str) -> str:
-    """What a session has that is not what a cell asks for, and what to do; empty when it fits."""
+def _count(sizes: tuple[int, int]) -> str:
+    return str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]} to {sizes[1]}"
+
+
+def differs(session: Session, sizes: tuple[int, int], engine: str, python: str) -> str:
+    """What a session has that is not what a cell asks for, and what to do; empty when it fits.
+
+    `sizes` are the least and the most workers.
+    """
     name = session.name
     for what, has, asked in (
-        ("workers", session.size, size),
+        ("workers", _count(session.range), _count(sizes)),
         ("the engine", session.engine, engine),
         ("the interpreter", session.python, python),
     ):

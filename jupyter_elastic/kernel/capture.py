@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.filesize import decimal as human
 
 from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
@@ -143,7 +144,7 @@ def package(
         sources=_sources(values, namespace, labels or {}),
         kernel=processes.this_process(),
         seed=seed,
-        session=session,
+        session=None if session is None else replace(session, reads=tuple(sorted(cell.needs))),
     )
     return Package(payload=payload, captured=tuple(captured), notes=tuple(notes))
 

@@ -321,7 +321,7 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
             "--interactive and --detach contradict each other: a job is interactive because somebody waits for it; "
             "give one of them"
         )
-    _check_session(given, low, high)
+    _check_session(given)
     if given.detach and given.block:
         raise BadRequest("--detach and --block contradict each other: give one of them")
     if len(given.name) > 200:
@@ -359,15 +359,15 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
     return Options(**plain | checked)
 
 
-def _check_session(given: argparse.Namespace, low: int, high: int) -> None:
+def _check_session(given: argparse.Namespace) -> None:
     if not given.session:
         about = {"--rank": given.ranks, "--respawn": given.respawn, "--outlive": given.outlive, "--idle": given.idle_s,
                  "--hold": given.hold_s}  # fmt: skip
         for option, value in about.items():
             if value:
                 raise BadRequest(f"{option} is about a session: name it with --session, or leave {option} out")
-    elif low != high or given.sizes:
-        raise BadRequest("--session: a session has a fixed number of workers so far; write --gpus N")
+    elif given.sizes:
+        raise BadRequest("--session and --sizes contradict each other: write --gpus N, or --gpus MIN:MAX")
     elif given.resumable or given.servers:
         raise BadRequest("--session and --resumable or --servers contradict each other: its workers are kept")
 

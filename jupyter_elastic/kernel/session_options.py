@@ -6,7 +6,7 @@ import sys
 
 from msgspec.structs import replace
 
-from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import IDLE_S, SessionFolder, SessionRequest
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.types.errors import BadRequest
@@ -20,17 +20,19 @@ def fitted(options: Options) -> Options:
     known = folder.read()
     if known is None or folder.over(known):
         _check_ranks(options, options.max_slots)
+        if problem := session_limits.too_many(folder):
+            raise BadRequest(f"{problem}. Nothing was queued.")
         return options
-    size = options.max_slots if options.sized else known.size
+    sizes = (options.min_slots, options.max_slots) if options.sized else known.range
     _check_ranks(options, known.size)
-    fits = replace(options, min_slots=size, max_slots=size, engine=options.engine or known.engine)
+    fits = replace(options, min_slots=sizes[0], max_slots=sizes[1], engine=options.engine or known.engine)
     if folder.ended() is not None:
         if options.respawn:
             return fits
         raise BadRequest(f"{sessions.gone(folder)}. Nothing was queued.")
-    if problem := sessions.differs(known, size, fits.engine, sys.executable):
+    if problem := sessions.differs(known, sizes, fits.engine, sys.executable):
         raise BadRequest(f"{problem}. Nothing was queued.")
-    return fits
+    return replace(fits, begins=known.size if known.elastic else 0)
 
 
 def _check_ranks(options: Options, size: int) -> None:

@@ -130,6 +130,8 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
             )
     try:
         check_engine(choice.engine, resumable=options.resumable, servers=options.max_servers, session=options.session)
+        if options.session and options.min_slots < options.max_slots:
+            _check_forms_groups(choice.engine)
     except BadRequest as problem:
         raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
     return choice
@@ -240,6 +242,14 @@ def check_engine(name: str, *, resumable: bool = False, servers: int = 0, sessio
         raise BadRequest(
             f"--engine {name}: it needs at least one parameter server; add --servers 1, which takes a slot. Nothing "
             "was queued."
+        )
+
+
+def _check_forms_groups(name: str) -> None:
+    if not getattr(plugins.load(_engines()[name]), "forms_groups", False):
+        raise BadRequest(
+            f"--session and --gpus MIN:MAX: the engine {name} forms no groups, so nobody could come in; write "
+            "--gpus N, or name another with --engine. Nothing was queued."
         )
 
 

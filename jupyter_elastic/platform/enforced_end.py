@@ -71,8 +71,11 @@ def make_fifo(path: Path) -> None:
     os.open(path, os.O_RDWR | os.O_CLOEXEC)  # never closed but by the process's end
 
 
-def end_with_writer(path: str) -> None:
-    """Have the kernel kill this process's group as soon as the FIFO's writer is gone. The group must be its own."""
+def end_with_writer(path: str) -> int:
+    """Have the kernel kill this process's group as soon as the FIFO's writer is gone. The group must be its own.
+
+    What it returns is for `outlive_writer`.
+    """
     fifo = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.fcntl(fifo, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fifo, fcntl.F_SETOWN, -os.getpgrp())
@@ -80,3 +83,10 @@ def end_with_writer(path: str) -> None:
     with contextlib.suppress(BlockingIOError):  # the writer lives, and writes nothing
         os.read(fifo, 1)
         os.kill(os.getpid(), signal.SIGKILL)  # it was gone before
+    return fifo
+
+
+def outlive_writer(fifo: int) -> None:
+    """Take back `end_with_writer`, also for processes that this one has forked since."""
+    fcntl.fcntl(fifo, fcntl.F_SETFL, os.O_NONBLOCK)
+    os.close(fifo)

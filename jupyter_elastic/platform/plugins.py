@@ -8,6 +8,8 @@ from typing import Any
 from jupyter_elastic.types.errors import ElasticError, EngineError
 
 ENGINES = "jupyter_elastic.engines"
+PARKING = "jupyter_elastic.parking"
+"""Ways by which a session's worker leaves its device (`worker.device_parking.Way`)."""
 
 
 def installed(group: str) -> dict[str, list[EntryPoint]]:

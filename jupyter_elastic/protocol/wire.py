@@ -387,6 +387,10 @@ class LeasesRenewed(Answer, frozen=True, kw_only=True):
     """The term of new leases; 0: they don't run out. An attempt keeps that of its `Launch`."""
     warm: int = 0
     """So many warm parents may a user keep on this pool; 0: as many as the user likes."""
+    sessions: int = 0
+    """So many sessions may the user have at a time; 0: as many as the user likes."""
+    parked_mb: int = 0
+    """Megabytes that the workers of these may have together between their cells; 0: a quarter of the machine's."""
 
 
 class UsageRow(_Struct, frozen=True, kw_only=True):

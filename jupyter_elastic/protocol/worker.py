@@ -76,6 +76,12 @@ class Start(_Message, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     session: str = ""
     """The folder of the session in which this worker stays when the cell is over; empty: it leaves."""
+    seat: int = 0
+    """The number under which the session's folder knows this worker, whatever its rank becomes."""
+    hands_over: bool = False
+    """The session may grow in this cell: who is rank 0 as it begins hands over what newcomers are to have."""
+    comes_late: bool = False
+    """The session's other workers have variables, and this one has what is handed over."""
     rejoin: str = ""
     """The group that the session was in at the end of the cell before, as its engine's worker half calls it."""
 
@@ -191,6 +197,13 @@ class Parked(_Message, frozen=True, kw_only=True):
     """The cell is over, however it ended, and this worker stays for the next one of its session."""
 
 
+class HandedOver(_Message, frozen=True, kw_only=True):
+    """What newcomers of the session are to have lies in the job's folder: the cell may change its size."""
+
+    frameworks: tuple[str, ...] = ()
+    """Those that the session has imported."""
+
+
 class CallsRan(_Message, frozen=True, kw_only=True):
     """The worker is through with these calls, and what came of them is on disk."""
 
@@ -278,6 +291,7 @@ FromWorker: TypeAlias = (
     | Failed
     | Interrupted
     | Parked
+    | HandedOver
     | CallsRan
     | GaveBack
     | StackReport

@@ -29,7 +29,7 @@ from jupyter_elastic.scheduler.core.state import State
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.past import PastBook
 from jupyter_elastic.scheduler.settings import Settings
-from jupyter_elastic.scheduler.shares import Shares, Terms
+from jupyter_elastic.scheduler.shares import SESSIONS, Shares, Terms
 from jupyter_elastic.scheduler.state_store import Context, StateStore
 from jupyter_elastic.scheduler.subscriptions import Subscriptions
 from jupyter_elastic.scheduler.transport import Peer
@@ -385,7 +385,14 @@ def _report(ask: wire.ReportArrived, api: DaemonApi, context: Context) -> Answer
 @answer.register
 def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> Answer:
     held = api.agents.renew(context.peer, ask.attempts)
-    return wire.LeasesRenewed(held=held, lease_s=api.settings.lease_s, warm=api.settings.warm)
+    terms = api.shares.terms_of(context.peer.user, context.peer.groups)
+    limited = {"sessions": terms.max_sessions or SESSIONS, "parked_mb": terms.parked_mb or 0}
+    return wire.LeasesRenewed(
+        held=held,
+        lease_s=api.settings.lease_s,
+        warm=api.settings.warm,
+        **(limited if api.settings.lease_s else {}),
+    )
 
 
 @answer.register

@@ -50,6 +50,10 @@ class Terms(Struct, frozen=True, forbid_unknown_fields=True):
     """Interactive jobs at a time. Nobody said anything: 1."""
     max_jobs: Annotated[int, Meta(ge=0)] | None = None
     """Unfinished jobs. Nobody said anything: `--max-jobs`."""
+    max_sessions: Annotated[int, Meta(ge=1)] | None = None
+    """Sessions at a time. Nobody said anything: `SESSIONS`."""
+    parked_mb: Annotated[int, Meta(ge=1)] | None = None
+    """Memory of parked sessions together, in megabytes. Nobody said anything: a quarter of the machine's."""
     max_slots: Annotated[int, Meta(ge=1)] | None = None
     """The most slots that its jobs hold together, of a group those of all members. Nobody said anything: all."""
 
@@ -108,13 +112,16 @@ class Shares(Struct, frozen=True, forbid_unknown_fields=True):
         return Terms(
             **{
                 name: next((value for terms in said if (value := getattr(terms, name, None)) is not None), None)
-                for name in ("priority", "max_time_s", "max_jobs", "interactive_s", "interactive_jobs")
+                for name in Terms.__struct_fields__
+                if name != "max_slots"
             }
         )
 
 
 INTERACTIVE_S = 600.0
 """The longest that an interactive job runs, unless the administrator says another time."""
+SESSIONS = 4
+"""How many sessions a user of a shared pool may have at a time, unless the administrator says otherwise."""
 EQUAL = Shares()
 """Everybody alike, without groups."""
 

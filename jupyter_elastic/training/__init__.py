@@ -39,6 +39,7 @@ from jupyter_elastic.training.membership import formed as _formed
 from jupyter_elastic.training.membership import members as _members
 from jupyter_elastic.training.report import report
 from jupyter_elastic.training.run import run
+from jupyter_elastic.training.share import share
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
 from jupyter_elastic.training.state import iterate as _iterate
@@ -60,6 +61,7 @@ __all__ = [
     "scaled_rate",
     "session",
     "shard",
+    "share",
     "size",
     "total",
     "wrap",

@@ -60,6 +60,7 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
         how = _run_alone if isinstance(group, SingleProcess) else _run_elastic
         return how(function, group, state, args, kwargs)
 
+    wrapper.elastic = True  # type: ignore[attr-defined]
     return wrapper
 
 

@@ -117,6 +117,11 @@ class State:
             raise AttributeError(f"the training state has no attribute {name!r}{made}")
         return self._values[name]
 
+    def __reduce__(self) -> Any:
+        if self._factory is not None:
+            raise BadRequest("A training.State(factory=...) can't be given to another process: its objects are shards.")
+        return _remade, (dict(self._values), self._logical)
+
     def __delattr__(self, name: str) -> None:
         self._values.pop(name, None)
         self._parts.pop(name, None)
@@ -314,8 +319,11 @@ class State:
         self._saved = b"".join(pieces) if kept is None else kept
 
     def begin(self) -> None:
-        """Have something to go back to when a group breaks before the first commit."""
-        if self._saved is None:
+        """Have something to go back to when a group breaks before the first commit.
+
+        A state that is trained again may have changed since its last commit, and others take from here what it is.
+        """
+        if self._saved is None or not self._fresh:
             self._saved = self.encoded()
 
     def restore(self) -> None:
@@ -731,6 +739,14 @@ def warm_up() -> None:
         group.broadcast(b"warm")
         group.total(np.zeros(1))
     context.warm = True
+
+
+def _remade(values: dict[str, Any], logical_workers: int | None) -> State:
+    """A state in another process, which becomes what the other members' is when their training takes it in."""
+    state = State(logical_workers=logical_workers)
+    for name, value in values.items():
+        setattr(state, name, value)
+    return state
 
 
 def _checked(logical_workers: int | None) -> int | None:

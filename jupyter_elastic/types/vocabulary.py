@@ -146,6 +146,8 @@ class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     """The owner's guess of the running time at `min_slots`, for backfill."""
     hold_s: Annotated[float, Meta(ge=0, le=MAX_HOLD_S)] = 0.0
     """So long after the end of a session's cell its slots are kept for the next one, unless somebody waits."""
+    begins: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """It starts with exactly so many slots, whatever its range: its session has so many workers. 0: with any of it."""
 
     @property
     def slot_numbers(self) -> str:

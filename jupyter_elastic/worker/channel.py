@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import processes
-from jupyter_elastic.platform.enforced_end import end_with_writer
+from jupyter_elastic.platform.enforced_end import end_with_writer, outlive_writer
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.worker import FROM_WORKER, TO_WORKER, FromWorker, Go, Left, Private, Removed, Start
 from jupyter_elastic.training.group import Groups
@@ -45,6 +45,10 @@ def _close_inherited() -> None:
 os.register_at_fork(after_in_child=_close_inherited)
 
 
+class NoOrder(Exception):
+    """The driver was gone before it had said what to run."""
+
+
 def _leave() -> None:
     """Exit, and end what the cell has started: there may be nobody who could end it later."""
     processes.end_children()
@@ -52,9 +56,14 @@ def _leave() -> None:
 
 
 class DriverChannel:
-    """Sends messages to the driver and takes its answers. `start` is its first message, the order to this worker."""
+    """Sends messages to the driver and takes its answers. `start` is its first message, the order to this worker.
+
+    NoOrder when there is none.
+    """
 
     def __init__(self, connected: socket.socket) -> None:
+        self._fifo = -1
+        """Of an attempt with a lease: by it the kernel ends this process with the driver."""
         self._socket = connected
         self._stream = connected.makefile("rb")
         self.start: Start = self._read_start()
@@ -96,6 +105,12 @@ class DriverChannel:
         self._stream.close()
         self._socket.close()
 
+    def outlive(self) -> None:
+        """This worker stays when the driver leaves, and has no lease until the next cell."""
+        if self._fifo >= 0:
+            outlive_writer(self._fifo)
+            self._fifo = -1
+
     def send(self, message: FromWorker) -> None:
         """Send a message; a driver that is gone is the listening thread's business."""
         frame = FROM_WORKER.encode(message)
@@ -110,11 +125,11 @@ class DriverChannel:
     def _read_start(self) -> Start:
         first = TO_WORKER.receive(self._stream)
         if first is None:
-            os._exit(ORPHANED)
+            raise NoOrder
         if not isinstance(first, Start):
             raise ProtocolError(f"{first} came before the order to this worker")
         if first.fifo:
-            end_with_writer(first.fifo)
+            self._fifo = end_with_writer(first.fifo)
         return first
 
     def _listen(self) -> None:
@@ -159,6 +174,8 @@ class WorkerSession:
         self.groups: Groups | None = None
         self.folder = folder
         self.rank = 0
+        self.keeps_size = ""
+        """Why a session that could grow keeps its size in this cell; empty: it doesn't, or that was said."""
         self._channel = channel
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
@@ -222,6 +239,12 @@ class WorkerSession:
     def on_left(self, left: Left) -> None:
         """Another member's training function has returned."""
         self._check_left(self.collective_count.member_left(left))
+
+    def say_why_it_stays(self) -> None:
+        """The cell has come to an elastic loop: a person would expect that its size can change."""
+        if self.keeps_size and self.rank == 0:
+            sys.stderr.write(f"note: the session keeps its size in this cell: {self.keeps_size}\n")
+        self.keeps_size = ""
 
     def _check_left(self, left: Left | None) -> None:
         if left is not None:

@@ -18,7 +18,7 @@ from types import FrameType
 import msgspec
 import psutil
 
-from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
@@ -31,25 +31,26 @@ LOOK_S = 5.0
 class Parking:
     """The place of one worker in its session's folder. `taken_up` is called when a cell has come, before it knows."""
 
-    def __init__(self, folder: Path, rank: int, taken_up: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, seat: int, taken_up: Callable[[], None]) -> None:
         self.folder = SessionFolder(folder.name, folder.parent)
-        self._rank = rank
+        self._seat = seat
         self._taken_up = taken_up
         self._me = Member(pid=os.getpid(), start_time=processes.this_process()[1])
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self.folder.socket(rank)))
+        self._listener.bind(str(self.folder.socket(seat)))
         self._listener.listen(8)
         # What a cell forks is not to answer for a worker that is gone.
         os.register_at_fork(after_in_child=self._listener.close)
-        self.folder.write_member(rank, self._me)
+        self.folder.write_member(seat, self._me)
 
     def wait(self) -> socket.socket | str:
         """The next cell's connection; or why none will come."""
         session = self.folder.read()
         if session is None:
             return "it was ended"
-        self.folder.write_member(self._rank, msgspec.structs.replace(self._me, idle_since=time.time()))
+        self.folder.write_member(self._seat, msgspec.structs.replace(self._me, idle_since=time.time()))
         until = time.monotonic() + session.idle_s
+        watch = session_limits.Watch() if session_limits.read(self.folder.path.parent.parent) is not None else None
         with _end_of(session.kernel) as kernel:
             poll = select.poll()
             poll.register(self._listener, select.POLLIN)
@@ -59,13 +60,13 @@ class Parking:
                 ready = {descriptor for descriptor, _ in poll.poll(min(left_s, LOOK_S) * 1000 + 1)}
                 if self._listener.fileno() in ready:
                     if (connected := self._accept()) is not None:
-                        self.folder.write_member(self._rank, self._me)
+                        self.folder.write_member(self._seat, self._me)
                         return connected
                 elif ready:
                     return "its notebook's kernel has ended"
                 elif (ended := self.folder.ended()) is not None:
                     return ended.why
-                elif why := self._memory_is_short(session):
+                elif why := self._memory_is_short(session) or (watch.why(self.folder, LOOK_S) if watch else ""):
                     return why
         return f"no cell came for {session.idle_s:g} s"
 

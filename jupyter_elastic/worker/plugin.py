@@ -56,8 +56,10 @@ class StayingPlugin(WorkerPlugin, Protocol):
         """The worker will stay: called once, after `install`."""
         ...
 
-    def end_cell(self, *, failed: bool) -> str:
+    def end_cell(self, *, failed: bool, close: bool) -> str:
         """A cell is over: free whoever waits for this worker, and leave the groups of the cell's job.
+
+        `close`: those too that a cell has formed itself, for they hold memory of a device.
 
         What it returns on rank 0 is what every rank's `rejoin` gets in the next cell; empty for nothing.
         """

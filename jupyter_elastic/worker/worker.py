@@ -43,8 +43,9 @@ from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.types.errors import ElasticError
-from jupyter_elastic.worker import display, environment, late_variables, plugin, seeds, slot_agent
-from jupyter_elastic.worker.channel import DriverChannel, WorkerSession
+from jupyter_elastic.worker import display, environment, hand_over, late_variables, plugin, seeds, slot_agent
+from jupyter_elastic.worker.channel import ORPHANED, DriverChannel, NoOrder, WorkerSession
+from jupyter_elastic.worker.device_parking import DeviceParking
 from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.parking import Interrupts, Parking
 from jupyter_elastic.worker.stacks import Watch
@@ -53,6 +54,8 @@ FAILED = 1
 BROKEN_GROUP = 75
 INTERRUPTED = 130
 _OURS = str(PACKAGE) + os.sep
+FRAMEWORKS = frozenset({"torch", "tensorflow"})
+"""What a newcomer's parent is to have imported, where the session has."""
 VALUE = "__elastic_value__"
 """The name under which the value of the cell's last line is kept until it is shown."""
 DEATH_TOLD_S = 0.1
@@ -119,7 +122,12 @@ class Worker:
         self._interrupts = Interrupts()
         self._take(channel)
         session = self._order.session
-        self._parking = Parking(Path(session), self._rank, self._interrupts.forget) if session else None
+        self._parking = Parking(Path(session), self._order.seat, self._interrupts.forget) if session else None
+        self._devices = DeviceParking()
+        self._late = self._order.comes_late
+        """It came to a session whose other workers had variables."""
+        self._came_in = not (self._late or self._order.newcomer)
+        """It is one of the workers, and not only on its way."""
         if self._parking is not None:
             self._interrupts.install()
 
@@ -140,20 +148,33 @@ class Worker:
         self.run()
         while self._parking is not None:
             self._park()
-            found = self._parking.wait()
+            self._take(self._next_cell(self._parking))
+            self.run()
+
+    def _next_cell(self, parking: Parking) -> DriverChannel:
+        """The channel to the driver of the session's next cell; ends this worker when none comes."""
+        while True:
+            found = parking.wait()
             if isinstance(found, str):
-                self._parking.folder.end(found)
+                parking.folder.end(found)
                 _leave(0)
             self._interrupts.install()
-            self._take(DriverChannel(found))
-            self.run()
+            with contextlib.suppress(NoOrder):  # that driver is gone, and nothing was begun
+                return DriverChannel(found)
 
     def _park(self) -> None:
         """Everything of this cell is over."""
         assert self._parking is not None
+        if not self._came_in:
+            self._exit_removed()
         recorder.flush()
-        if self._order.rank == 0:
+        if self._rank == 0:
             self._parking.folder.write_names(sorted(name for name in self._namespace if not name.startswith("_")))
+        if self._order.visible and (why := self._devices.park(self._order.slot)):
+            sys.stderr.write(f"note: the session ends: {why}\n")
+            self._parking.folder.end(why)
+            _leave(FAILED)
+        self._channel.outlive()
         self._channel.send(messages.Parked())
         self._channel.close()
 
@@ -181,8 +202,8 @@ class Worker:
             self._output.follow(self._rank)
             self._channel.send(messages.Done())
         if self._parking is not None and self._plugin is not None:
-            group = cast("plugin.StayingPlugin", self._plugin).end_cell(failed=failed)
-            if self._order.rank == 0:
+            group = cast("plugin.StayingPlugin", self._plugin).end_cell(failed=failed, close=bool(self._order.visible))
+            if self._rank == 0:
                 self._parking.folder.write_group(group)
 
     def execute(self) -> None:
@@ -194,6 +215,8 @@ class Worker:
         payload = read_payload(self._folder)
         if self._prepared:
             self._prepare_again(payload)
+            if self._order.hands_over and self._rank == 0:
+                self._hand_over(payload)
         else:
             self._prepare(payload)
             self._prepared = True
@@ -246,6 +269,9 @@ class Worker:
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._namespace = restore_namespace(payload)
+        if self._late:
+            names, self._namespace = self._namespace, hand_over.read(self._folder)
+            self._take_names(names, payload)
         self._namespace.update(
             __name__="__main__",
             rank=self._rank,
@@ -262,6 +288,7 @@ class Worker:
     def _prepare_again(self, payload: Payload) -> None:
         """Before a later cell of a session: what is the job's changes, what cells have made stays."""
         assert payload.session is not None
+        self._devices.restore(self._order.slot)
         os.environ.update({**self._order.env, **payload.env})
         self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
         sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
@@ -272,12 +299,24 @@ class Worker:
             cast("plugin.StayingPlugin", self._plugin).next_cell(self._host())
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
-        names = restore_namespace(payload)
+        self._take_names(restore_namespace(payload), payload)
+        self._expect(self._rank, self._size)
+        self._namespace["device"] = self._order.device
+        linecache.checkcache()
+
+    def _take_names(self, names: dict[str, Any], payload: Payload) -> None:
+        """What a cell brings along into a session: names that it lacks, or all."""
+        assert payload.session is not None
         for name, value in names.items() if payload.session.runs_on(self._rank) else ():
             if payload.session.replaces or name not in self._namespace:
                 self._namespace[name] = value
-        self._namespace["device"] = self._order.device
-        linecache.checkcache()
+
+    def _hand_over(self, payload: Payload) -> None:
+        """Let the session grow in this cell, where newcomers can have what they need."""
+        assert payload.session is not None
+        self._session.keeps_size = hand_over.write(self._folder, self._namespace, payload.source, payload.session.reads)
+        if not self._session.keeps_size:
+            self._channel.send(messages.HandedOver(frameworks=tuple(FRAMEWORKS & sys.modules.keys())))
 
     def _host(self) -> plugin.Host:
         return plugin.Host(
@@ -286,6 +325,12 @@ class Worker:
 
     def _follow(self, rank: int, size: int, place: messages.HostPlace = messages.ONE_HOST) -> None:
         """A new membership: files, environment and the namespace's own numbers say so."""
+        if self._parking is not None and self._came_in and size < self._size and rank == 0:
+            left = self._size - size
+            sys.stderr.write(
+                f"note: {left} of the session's workers left, and their variables with them; {size} go on\n"
+            )
+        self._came_in = True
         self._output.follow(rank)
         self._place = place
         self._expect(rank, size)
@@ -373,7 +418,7 @@ class Worker:
             messages.Failed(
                 rank=self._rank,
                 error=kind,
-                message=_said(problem)[:MAX_TRACEBACK],
+                message=(_said(problem) + self._late_hint(problem))[:MAX_TRACEBACK],
                 traceback=text[-MAX_TRACEBACK:],
                 broken_group=broken,
                 echo=broken or _is_echo(problem),
@@ -385,6 +430,12 @@ class Worker:
             _leave(BROKEN_GROUP)
         threading.Event().wait(END_S)
         _leave(FAILED)
+
+    def _late_hint(self, problem: BaseException) -> str:
+        """Why a name may be missing here only."""
+        if not (self._late and isinstance(problem, NameError)):
+            return ""
+        return f" (rank {self._rank} came to the session in an earlier cell, with what training.share had named)"
 
 
 def _with_deaths_of_children(problem: BaseException) -> BaseException:
@@ -538,6 +589,8 @@ def main(connected: socket.socket) -> int:
     """
     try:
         Worker(DriverChannel(connected)).live()
+    except NoOrder:
+        os._exit(ORPHANED)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
     except BaseException:

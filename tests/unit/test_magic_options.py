@@ -177,15 +177,17 @@ def test_what_a_script_line_cannot_say(words: list[str], said: str, capsys: pyte
     assert said in capsys.readouterr().err
 
 
-def test_a_session_has_a_name_and_a_fixed_size() -> None:
+def test_a_session_has_a_name_and_a_size_or_a_range() -> None:
     found = parse("--session my-work --gpus 2 --idle 4h --hold 30s")
     assert (found.session, found.max_slots, found.sized, found.idle_s) == ("my-work", 2, True, 14400.0)
     assert found.hold_s == 30.0
     assert not found.preemptible
     assert not parse("--session work").sized
+    found = parse("--session work --gpus 1:4")
+    assert (found.min_slots, found.max_slots, found.sized) == (1, 4, True)
     for line, problem in (
         ("--session a/b", "up to 32 letters"),
-        ("--session work --gpus 1:2", "a fixed number of workers"),
+        ("--session work --sizes 1,2", "--session and --sizes contradict"),
         ("--session work --resumable", "contradict"),
         ("--respawn", "name it with --session"),
         ("--hold 30s", "name it with --session"),

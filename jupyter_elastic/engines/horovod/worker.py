@@ -88,7 +88,7 @@ class HorovodWorker(GroupWorker):
         """Let the driver free this worker from a collective."""
         self.channel.on_broken = self._shut_down
 
-    def end_cell(self, *, failed: bool) -> str:
+    def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002 - it always closes them
         """Leave the group: its threads would ask each other for work all the time between two cells."""
         group = ""
         for name in ("horovod.torch", "horovod.tensorflow"):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import sys
+import time
 import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 OLDEST = "2.7"
 """The first PyTorch whose `DistributedDataParallel` can leave out to send the weights."""
+UNREAD_S = 0.1
+"""How long the others may read what this worker has sent, before it closes connections on which something is unread.
+
+The kernel resets these, so that the peer loses the rest of a message, and Gloo forgets who waits for it: one of 20
+interrupts in a loop of small all-reduces cost a session, none of 80 with this.
+"""
 BROKEN_S = 5.0
 """How long the driver may take to say that a member is gone, when an error looks like it."""
 
@@ -65,12 +73,15 @@ class TorchWorker(GroupWorker):
 
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
-    def end_cell(self, *, failed: bool) -> str:
-        """Leave the group that `training` has formed; one that a cell has formed itself stays unless it is broken.
+    def end_cell(self, *, failed: bool, close: bool) -> str:
+        """Leave the group that `training` has formed; one that a cell has formed itself stays unless it is to close.
 
         After a failure nobody knows how many collectives each member has begun, so such a group is formed again.
         """
-        super().end_cell(failed=failed)
+        if failed:
+            self.sockets.hang_up(socket.SHUT_WR)
+            time.sleep(UNREAD_S)
+        super().end_cell(failed=failed, close=close)
         distributed: Any = sys.modules.get("torch.distributed")
         ours = self._group is not None and self._group.formed_by_training
         if distributed is None or not distributed.is_initialized():
@@ -78,8 +89,8 @@ class TorchWorker(GroupWorker):
         again = ""
         if ours and self._group is not None:
             self._group.leave()
-        elif failed:
-            again = "" if self._own_is_new else self._own or "gloo"
+        elif failed or close:
+            again = "" if failed and self._own_is_new else self._own or "gloo"
             distributed.destroy_process_group()
         self._own_is_new = False
         return again

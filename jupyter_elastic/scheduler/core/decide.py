@@ -113,6 +113,8 @@ def _check_spec(spec: JobSpec) -> None:
         problem = f"{spec.min_slots}:{spec.max_slots} is no range of slots; write min:max with 1 <= min <= max"
     elif spec.sizes and not any(spec.min_slots <= size <= spec.max_slots for size in spec.sizes):
         problem = f"none of the sizes {spec.sizes} lies in {spec.min_slots}:{spec.max_slots}; change one of them"
+    elif spec.begins and not spec.min_slots <= spec.begins <= spec.max_slots:
+        problem = f"it can't start with {spec.begins} slots, outside of {spec.min_slots}:{spec.max_slots}"
     elif not 0 <= spec.min_servers <= spec.max_servers:
         problem = f"{spec.min_servers}:{spec.max_servers} is no range of servers; write min:max with 0 <= min <= max"
     elif spec.max_time_s is not None and not 0 < spec.max_time_s < inf:
@@ -182,11 +184,13 @@ def _resize(state: State, command: Resize) -> EventList:
         )
     data = _resized(job.spec, command)
     spec = data.applied(job.spec)
+    if job.phase != "queued":
+        spec = replace(spec, begins=0)
     _check_spec(spec)
     if isinstance(command.deadline_at, float) and command.deadline_at <= command.at:
         raise BadRequest("the deadline lies in the past; give a later one")
     _check_fits(state, spec)
-    if spec == job.spec:
+    if spec == replace(job.spec, begins=spec.begins):
         return []
     if spec.interactive and state.needs(spec) > state.needs(job.spec):
         raise BadRequest(

@@ -246,8 +246,21 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     state.active.discard(job.job)
     state.interactive.discard(job.job)
     state.in_sessions.discard(job.job)
+    _sized(state, job)
     state.yielded.pop(job.job, None)
     state.reasons.pop(job.job, None)
+
+
+def _sized(state: State, job: Job) -> None:
+    """The workers that a session has after a cell are those that its next ones start with."""
+    spec, size = job.spec, len(job.members)
+    if not (spec.session and size and spec.min_slots < spec.max_slots):
+        return
+    for number in state.in_sessions:
+        other = state.jobs[number]
+        alike = (other.owner, other.spec.session) == (job.owner, spec.session)
+        if alike and other.phase == "queued" and other.spec.min_slots <= size <= other.spec.max_slots:
+            other.spec = replace(other.spec, begins=size)
 
 
 def _account(state: State, job: Job, at: float) -> None:

@@ -240,11 +240,12 @@ class _Difference:
         """What the job gets of its command now; None: nothing new. Slots are set aside for what it must wait for."""
         size = self._wanted[job.job]
         need = self._new(job.size, size)
-        host = self._state.bound_to(job.spec) if job.phase == "queued" else ""
-        if host and self._pool.on(host) - self._promised[host] < size.slots:
+        host = self._state.bound_to(job.spec)
+        there = not host or self._pool.on(host) - self._promised[host] >= need.slots
+        if job.phase == "queued" and not there:
             return None
-        if _fits(need, self._free):
-            self._promised[host] += size.slots
+        if there and _fits(need, self._free):
+            self._promised[host] += need.slots
             self._take(need)
             return size
         if job.phase == "queued":
@@ -270,9 +271,12 @@ class _Difference:
         held, apart = job.size, self._state.apart
         servers = min(size.servers, held.servers + (self._free.servers if apart else self._free.workers))
         free = self._free.workers - (0 if apart else max(servers - held.servers, 0))
+        if host := self._state.bound_to(job.spec):
+            free = max(min(free, self._pool.on(host) - self._promised[host]), 0)
         workers = size.workers
         if workers > held.workers:
             workers = max(job.largest(min(workers, held.workers + free)), held.workers)
+            self._promised[host] += workers - held.workers
         return Size(workers=workers, servers=servers)
 
     def _new(self, held: Size, size: Size) -> Size:

@@ -159,6 +159,8 @@ class Job(Struct, kw_only=True, gc=False):
 
     def largest(self, workers: int) -> int:
         """The largest allowed number of workers that is at most `workers`; 0 if there is none."""
+        if self.phase == "queued" and self.spec.begins:
+            return self.spec.begins if self.spec.begins <= workers else 0
         most = min(workers, self.spec.max_slots)
         return max((size for size in self.spec.sizes or (most,) if self.spec.min_slots <= size <= most), default=0)
 
@@ -308,7 +310,7 @@ class State(Struct, kw_only=True):
 
     def needs(self, spec: JobSpec) -> int:
         """Slots without which such a job can't start, those for servers alone aside."""
-        return least_workers(spec) + (0 if self.apart else spec.min_servers)
+        return starts_with(spec) + (0 if self.apart else spec.min_servers)
 
     def active_jobs(self) -> list[Job]:
         """Unfinished jobs that aren't queued, oldest first."""
@@ -325,8 +327,13 @@ class State(Struct, kw_only=True):
         return [self.slots[slot].host for slot in slots]
 
 
-def least_workers(spec: JobSpec) -> int:
+def starts_with(spec: JobSpec) -> int:
     """Workers without which such a job can't start."""
+    return spec.begins or least_workers(spec)
+
+
+def least_workers(spec: JobSpec) -> int:
+    """Workers without which such a job can't go on, once its size can change."""
     return min((n for n in spec.sizes if n >= spec.min_slots), default=spec.min_slots)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from jupyter_elastic.scheduler.core import holds, server_slots
 from jupyter_elastic.scheduler.core.most import Most, within
 from jupyter_elastic.scheduler.core.reservation import reserved
-from jupyter_elastic.scheduler.core.state import Job, SlotState, State, least_workers
+from jupyter_elastic.scheduler.core.state import Job, SlotState, State, starts_with
 from jupyter_elastic.scheduler.core.used import used_s
 from jupyter_elastic.types import (
     AnyEventData,
@@ -149,6 +149,8 @@ def job_view(job: Job) -> JobView:
             min_servers=size.servers,
             max_servers=size.servers,
         )
+    elif job.phase == "queued" and spec.begins:
+        spec = replace(spec, min_slots=spec.begins, max_slots=spec.begins, sizes=())
     return JobView(
         job=job.job,
         owner=job.owner,
@@ -205,7 +207,7 @@ def _used(state: State, now: float) -> dict[str, dict[str, float]]:
 
 def _seated(state: State, draft: JobView) -> JobView:
     """A waiting job as if it held the least that it needs."""
-    workers = least_workers(state.jobs[draft.job].spec)
+    workers = starts_with(state.jobs[draft.job].spec)
     return replace(draft, size=Size(workers=workers, servers=draft.min_servers), max_slots=workers)
 
 

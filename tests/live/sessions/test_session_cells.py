@@ -55,6 +55,8 @@ class Session:
 
     def __init__(self, pool: Pool, name: str, engine: str = "process", slots: int = 2, **request: Any) -> None:
         self.pool, self.engine, self.slots = pool, engine, slots
+        self.range: tuple[int, int] | None = None
+        """Of a session that is elastic."""
         self.kernel = processes.this_process()
         self.request = SessionRequest(name=name, **{"outlive": True, **request})
         self.folder = SessionFolder(name, pool.runtime / "sessions")
@@ -67,7 +69,10 @@ class Session:
         package = capture.package(source, names or {}, out=out, capture=names if request.replaces else None, **given)
         payload = replace(package.payload, kernel=self.kernel)
         folder = create_job_folder(payload, self.pool.jobs_dir)
-        size = {"min_slots": self.slots, "max_slots": self.slots}
+        size = {"min_slots": self.range[0], "max_slots": self.range[1]} if self.range else {
+            "min_slots": self.slots, "max_slots": self.slots}  # fmt: skip
+        if self.range and (known := self.folder.read()) is not None:
+            size["begins"] = known.size
         spec = JobSpec(name="test", python=sys.executable, folder=str(folder), engine=self.engine, preemptible=False,
                        session=request.name, hold_s=hold_s, **size)  # fmt: skip
         return self.pool.client.submit(spec)
@@ -358,3 +363,16 @@ def test_a_training_goes_on_from_cell_to_cell(session: Session, engine: str) -> 
     (at_once, same) = session.says(TRAINING + "print(train(state, 6), state.epoch)")
     assert at_once == same
     assert session.says("print(train(state, 6), state.epoch)") == [at_once, same]
+
+
+@EVERYTHING
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, engine: str) -> None:
+    first = session.says(TRAINING + "import os\nprint(os.getpid())")
+    for _ in range(40):
+        job = session.submit("print('on', flush=True)\ntrain(state, 10**6)")
+        for rank in (0, 1):
+            session.pool.printed(job, "on", rank)
+        session.pool.cancel(job)
+        assert session.pool.ended(job).outcome == "cancelled"
+    assert session.says("print(os.getpid())") == first

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from jupyter_elastic.scheduler.core.explain import explain
-from jupyter_elastic.types import Cancel, ExitReported, HoldEnded, HostsReported, JobEnded, JobStarted, Tick
+from jupyter_elastic.types import (
+    Cancel,
+    ExitReported,
+    HoldEnded,
+    HostsReported,
+    JobEnded,
+    JobStarted,
+    RescaleRequested,
+    Tick,
+)
 from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 
@@ -72,6 +81,27 @@ def test_who_can_start_on_one_host_only_chooses_before_others_take_it() -> None:
     pool.step(Cancel, job=first)
     pool.step(ExitReported, job=first, attempt=1, outcome="cancelled")
     assert [data.job for data in pool.plan({cell: 2, lost: 1}) if isinstance(data, JobStarted)] == [lost]
+
+
+def test_a_cell_of_an_elastic_session_starts_with_the_workers_that_there_are_and_then_has_its_range() -> None:
+    pool = Harness(host("a", 4), host("b", 4))
+    cell = pool.submit(1, 8, session="work", begins=2, host="a")
+    (seen_job,) = pool.core.view(pool.now).jobs
+    assert (seen_job.min_slots, seen_job.max_slots) == (2, 2)
+    (start,) = (data for data in pool.plan({cell: 2}) if isinstance(data, JobStarted))
+    assert start.slots == ("a:0", "a:1")
+    pool.settle(cell, elastic=True)
+    (seen_job,) = pool.core.view(pool.now).jobs
+    assert (seen_job.min_slots, seen_job.max_slots) == (1, 8)
+    (grown,) = (data for data in pool.plan({cell: 8}) if isinstance(data, RescaleRequested))
+    assert grown.slots == ("a:0", "a:1", "a:2", "a:3")  # its workers are on a
+    pool.settle(cell, elastic=True)
+    waits = pool.submit(1, 8, session="work", begins=2, host="a")
+    fixed = pool.submit(2, 2, session="other", host="a")
+    held(pool, cell)
+    assert (pool.job(waits).spec.begins, pool.job(fixed).spec.begins) == (4, 0)
+    with pytest.raises(BadRequest, match="can't start with 3 slots, outside of 1:2"):
+        pool.submit(1, 2, session="work", begins=3)
 
 
 def held(pool: Harness, cell: int, outcome: str = "completed") -> JobEnded:

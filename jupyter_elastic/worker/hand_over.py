@@ -1,0 +1,179 @@
+"""What a worker that comes to a session in the middle of a cell gets of its variables: written by rank 0, read by it.
+
+Rank 0 writes it as a cell begins, so that a newcomer can run the cell from its top as the others have: the variables
+that `training.share` has named, and all modules, functions and classes of the session's namespace. Knows that namespace
+and the job's folder; must not know the driver.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import os
+import pickle
+import re
+import sys
+import types
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from jupyter_elastic.jobfiles.payload import ANCHOR
+from jupyter_elastic.platform.private_files import write_private
+from jupyter_elastic.training.run import run
+from jupyter_elastic.training.share import names as shared
+
+FILE = "session-names.pickle"
+"""In the job's folder."""
+OWN = frozenset({"rank", "world_size", "local_rank", "device", "display"})
+"""Names that each worker has of its own."""
+_LOOP = re.compile(r"\brun\b|\belastic\b|\bfit\b")
+"""Words by which a cell's text may come to an elastic loop."""
+
+
+def write(folder: Path, namespace: dict[str, Any], source: str, reads: Iterable[str]) -> str:
+    """Write what a newcomer needs for a cell with this text, which reads these names.
+
+    Why there is nothing, as a sentence, and then none is written; empty when it is there.
+    """
+    if not shared:
+        return "what newcomers are to have is not named: training.share(model, optimizer, ...)"
+    code = [name for name, value in namespace.items() if _is_code(value) and name not in OWN and name[:2] != "__"]
+    handed = {name: namespace[name] for name in (*code, *shared) if name in namespace}
+    lacks, loop = _follow(reads, namespace, handed)
+    if lacks:
+        return f"newcomers would lack {', '.join(lacks)}: name {'it' if len(lacks) == 1 else 'them'} by training.share"
+    if not (loop or _LOOP.search(source)):
+        return "this cell was thought to have no elastic loop"
+    try:
+        data = _dump(handed, namespace)
+    except Exception:
+        for name in code:
+            if not _travels(handed[name], namespace):
+                del handed[name]
+        try:
+            data = _dump(handed, namespace)
+        except Exception as problem:
+            culprit = next((name for name, value in handed.items() if not _travels(value, namespace)), "a variable")
+            return f"{culprit} can't be handed over: {type(problem).__name__}: {problem}"
+        if lacks := _follow(reads, namespace, handed)[0]:
+            return f"{', '.join(lacks)} can't be handed over"
+    try:
+        write_private(folder / FILE, data)
+    except OSError as problem:
+        return f"what newcomers are to have can't be written: {problem}"
+    return ""
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The namespace that a newcomer begins with; its functions read their names in it."""
+    with (folder / FILE).open("rb") as file:
+        content: dict[str, Any] = pickle.load(file)  # noqa: S301 - by rank 0 of the same session
+    namespace: dict[str, Any] = content[ANCHOR].__globals__
+    namespace.update(content["names"])
+    shared.update(dict.fromkeys(content["shared"]))
+    os.chdir(content["folder"])
+    sys.path[:] = [*(entry for entry in content["path"] if entry not in sys.path), *sys.path]
+    return namespace
+
+
+def _dump(handed: dict[str, Any], namespace: dict[str, Any]) -> bytes:
+    anchor = types.FunctionType(_nothing.__code__, namespace, ANCHOR)
+    anchor.__module__ = "__main__"
+    content = {
+        ANCHOR: anchor,
+        "names": handed,
+        "shared": list(shared),
+        "folder": str(Path.cwd()),
+        "path": list(sys.path),
+    }
+    file = io.BytesIO()
+    _Pickler(file, namespace).dump(content)
+    return file.getvalue()
+
+
+def _travels(value: Any, namespace: dict[str, Any]) -> bool:
+    try:
+        _Pickler(io.BytesIO(), namespace).dump(value)
+    except Exception:
+        return False
+    return True
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Takes functions of the namespace without what they read in it: the newcomer's own is there."""
+
+    def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:
+        super().__init__(file, protocol=5)
+        self._namespace = namespace
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType) and getattr(obj, "elastic", False):
+            return run, (obj.__wrapped__,)  # type: ignore[attr-defined]
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, types.FunctionType) and obj.__globals__ is self._namespace and isinstance(reduced, tuple):
+            reduced[2][1]["__globals__"] = {}
+        return reduced
+
+
+def _follow(reads: Iterable[str], namespace: dict[str, Any], handed: Collection[str]) -> tuple[list[str], bool]:
+    """Names of the namespace that are read and not handed over; and whether an elastic function is among what is read.
+
+    What functions and classes of the session read counts too.
+    """
+    lacks: list[str] = []
+    seen: set[str] = set()
+    todo, loop = list(reads), False
+    while todo:
+        name = todo.pop()
+        if name in seen or name in OWN or name not in namespace:
+            continue
+        seen.add(name)
+        value = namespace[name]
+        loop = loop or bool(getattr(value, "elastic", False) and isinstance(value, types.FunctionType))
+        if name not in handed:
+            lacks.append(name)
+            continue
+        for code in _codes(value, namespace):
+            read_there = set(_globals(code))
+            loop = loop or "run" in code.co_names
+            todo += sorted(read_there)
+    return sorted(lacks), loop
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type)
+
+
+def _codes(value: Any, namespace: dict[str, Any]) -> Iterator[types.CodeType]:
+    """The code of a function or class of the session, or of an instance of such a class."""
+    value = getattr(value, "__func__", value)
+    if isinstance(value, types.FunctionType):
+        wrapped = getattr(value, "__wrapped__", None)
+        if value.__globals__ is namespace:
+            yield value.__code__
+        elif wrapped is not None:
+            yield from _codes(wrapped, namespace)
+        return
+    kind = value if isinstance(value, type) else type(value)
+    if kind.__module__ == "__main__":
+        for part in vars(kind).values():
+            for function in (part.fget, part.fset) if isinstance(part, property) else (part,):
+                inner = getattr(function, "__func__", function)
+                if isinstance(inner, types.FunctionType):
+                    yield from _codes(inner, namespace)
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals(constant)
+
+
+def _nothing() -> None:
+    """The anchor's code, which reads no name."""
