@@ -74,8 +74,8 @@ class Planner:
                 plan = await self._runner.plan(policy, view)
         except Exception as problem:  # as in `_round`
             return wire.Refused(code="error", message=f"policy {state.policy}: {problem}"[:2000])
-        if problem := illegal(plan, view):
-            return wire.Refused(code="error", message=f"policy {state.policy}: illegal plan: {problem}"[:2000])
+        if fault := illegal(plan, view):
+            return wire.Refused(code="error", message=f"policy {state.policy}: illegal plan: {fault}"[:2000])
         without = replace(view, hosts=view.hosts[:-1])
         return wire.Demand(slots=demand.unmet(without, plan, at_most))
 
