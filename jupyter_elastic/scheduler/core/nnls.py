@@ -23,7 +23,7 @@ def nnls(rows: Sequence[Row], goals: Sequence[float]) -> tuple[float, ...] | Non
     best: tuple[float, tuple[float, ...]] | None = None
     for size in range(1, count + 1):
         for support in combinations(range(count), size):
-            values = _least_squares(products, aims, support)
+            values = solve(products, aims, support)
             if values is None or min(values) < 0:
                 continue
             # At the least, the squared error is that of x = 0 less the goals' projection.
@@ -34,7 +34,7 @@ def nnls(rows: Sequence[Row], goals: Sequence[float]) -> tuple[float, ...] | Non
     return best and best[1]
 
 
-def _least_squares(products: Sequence[Row], aims: Row, support: Sequence[int]) -> list[float] | None:
+def solve(products: Sequence[Row], aims: Row, support: Sequence[int]) -> list[float] | None:
     """Solve the normal equations of some columns by Gauss-Jordan with pivots; None if singular."""
     size = len(support)
     matrix = [[*(products[i][j] for j in support), aims[i]] for i in support]

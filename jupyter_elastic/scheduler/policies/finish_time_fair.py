@@ -30,10 +30,9 @@ from jupyter_elastic.types import JobView, Plan, View
 
 STAY = 10.0
 """Who runs is ahead by this many times what a start costs, and keeps its place for as long after a change."""
-BEHIND, CRITICAL, OTHERS = 1e9, 2e9, 3e9
-"""The tiers: further apart than any rho, and than the seconds by which critical jobs are ordered."""
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+Mask: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 
 class FinishTimeFair(Elastic):
@@ -116,23 +115,34 @@ class Outlook:
         """Seconds until the pool has done all the work."""
 
     def ordered(self, limit: float, ahead: float) -> Iterator[JobView]:
-        """The jobs by tier and rho."""
+        """The jobs by tier and rho; lazily, for mostly the first tiers fill the pool."""
         draft, running = self.draft, len(self.draft.running)
         costs = [max(job.profile.rescale_cost_s, job.profile.start_cost_s) for job in draft.running]
         bonus = np.full(len(self.jobs), fmean(costs) if costs else 0.0)
         bonus[:running] = STAY * np.array(costs)
         left = self._alone(self.work, np.maximum(self.capacity / self.number, self.least)) + bonus
         rho = self.rho(left + ahead * float(np.median(self.total / self.least)))
-        keys = np.where(rho >= limit, BEHIND, OTHERS) - np.minimum(rho, 1e8)
-        for at in map(int, np.flatnonzero((rho < limit) & (left >= self.drain))):
-            seconds = _alone(self.jobs[at], self.capacity, float(self.work[at])) + float(bonus[at])
-            if seconds >= self.drain:
-                keys[at] = CRITICAL - min(seconds, 1e8)
+        keys = -rho
         for at, (job, cost) in enumerate(zip(draft.running, costs, strict=True)):
             if job.phase != "running" or job.changed_at is None or draft.view.now - job.changed_at < STAY * cost:
                 keys[at] = -np.inf
-        order = np.lexsort((keys, -self._each("priority"))) if draft.ranked else np.argsort(keys, kind="stable")
-        return (self.jobs[at] for at in order.tolist())
+        priority = self._each("priority") if draft.ranked else np.zeros(len(self.jobs))
+        for level in np.unique(priority)[::-1] if draft.ranked else (0.0,):
+            equals = priority == level
+            first = equals & (keys <= -limit)
+            yield from self._sorted(keys, first)
+            critical = equals & ~first & (left >= self.drain)
+            seconds = np.zeros(len(self.jobs))
+            for at in map(int, np.flatnonzero(critical)):
+                seconds[at] = _alone(self.jobs[at], self.capacity, float(self.work[at])) + bonus[at]
+            critical &= seconds >= self.drain
+            yield from self._sorted(-seconds, critical)
+            yield from self._sorted(keys, equals & ~first & ~critical)
+
+    def _sorted(self, keys: Array, chosen: Mask) -> Iterator[JobView]:
+        """These jobs by their keys, then in their order."""
+        found = np.flatnonzero(chosen)
+        return (self.jobs[at] for at in found[np.argsort(keys[found], kind="stable")].tolist())
 
     def _each(self, name: str) -> Array:
         """A number of every job."""

@@ -8,20 +8,20 @@ those of Optimus (Peng et al., EuroSys 2018, section 3.2) with w workers and p s
     allreduce   T = a/w + b + d w
 
 Least squares of the relative errors, with a weak prior: few noisy points leave some coefficients open, and the best
-size lies just where these count. It brings the mean loss of the chosen size from 2.4 to 1.5 % and the 95th percentile
-from 12 to 8 % (8 of 96 sizes measured with 5 % noise, five kinds of random models).
+size lies just where these count. For the same reason `choose` takes the size that is fastest when part of its
+prediction's doubt is added: the fastest of all predictions is often one far from all that was measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite, sqrt
+from math import sqrt
 from statistics import median
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from jupyter_elastic.scheduler.core.nnls import nnls
+from jupyter_elastic.scheduler.core.nnls import nnls, solve
 from jupyter_elastic.types.errors import BadRequest
 
 Form = Literal["sync", "async", "allreduce"]
@@ -32,6 +32,10 @@ NEAR = 0.99
 """The smallest size is taken of those that are predicted to have at least this part of the best speed."""
 DOUBT = 2.0
 """More than the least size must promise a gain of more than so many times the fit's error."""
+CAUTION = 0.5
+"""So many standard deviations are added to a prediction before sizes are compared."""
+_LEAST_SIGMA, _MOST_SIGMA = 0.03, 0.3
+"""The noise of a measured epoch is taken to be the fit's error, within these."""
 EXPLAINS = 0.5
 """A fit that explains less of the variance than this is not believed."""
 CLEARLY = 0.5
@@ -41,6 +45,8 @@ _PRIOR = 0.05
 _OUTLIER = 0.15
 """A residual, as a share of the measured time, from which on a point counts less (Huber 1964)."""
 _ROUNDS = 4
+_MOST, _SHORTEST_S, _LONGEST_S = 100_000, 1e-9, 1e9
+"""What is taken for a measured epoch."""
 _COLUMNS: dict[Form, Callable[[int, int], tuple[float, ...]]] = {
     "sync": lambda w, p: (1 / w, 1.0, w / p, float(w), float(p)),
     "async": lambda w, p: (1 / w, 1 / p, 1.0, p / w),
@@ -48,7 +54,7 @@ _COLUMNS: dict[Form, Callable[[int, int], tuple[float, ...]]] = {
 }
 _TYPICAL: dict[Form, tuple[float, ...]] = {
     "sync": (1.0, 0.2, 0.2, 0.02, 0.02),
-    "async": (1.0, 0.2, 0.2, 0.02),
+    "async": (1.0, 0.5, 0.1, 0.05),
     "allreduce": (1.0, 0.2, 0.02),
 }
 """The prior's means, in units of the shortest measured epoch."""
@@ -142,17 +148,27 @@ def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int
     best = min(predicted.values())
     seconds = {size: time for size, time in _by_size(points).items() if size in predicted}
     if fit.explained < EXPLAINS and seconds:
-        doubt = min(seconds.values()) * (1 + DOUBT * fit.error)
-        size = min((size for size, time in seconds.items() if time <= doubt), key=lambda one: (sum(one), one))
-        return Choice(*size, why=f"the fit explains {fit.explained:.0%} of what was measured: stay at a size that was")
+        limit = min(seconds.values()) * (1 + DOUBT * fit.error)
+        size = min((size for size, time in seconds.items() if time <= limit), key=lambda one: (sum(one), one))
+        return Choice(
+            *size, why=f"the fit explains {max(fit.explained, 0.0):.0%} of what was measured: stay at a size that was"
+        )
     least = min(predicted)
     if predicted[least] <= best * (1 + DOUBT * fit.error):
         return Choice(
             *least, why=f"more would gain {predicted[least] / best - 1:.1%}, with an error of {fit.error:.1%}"
         )
-    near = [size for size, time in predicted.items() if time <= best / NEAR]
-    size = min(near, key=lambda one: (sum(one), predicted[one]))
-    why = f"predicted {predicted[size]:.4g} s an epoch; {len(near)} sizes are within {1 - NEAR:.0%} of the fastest"
+    doubt = _doubt(fit, _by_size(points))
+    fastest = min(predicted, key=lambda one: predicted[one])
+    limit = (best + CAUTION * doubt(fastest)) / NEAR
+    careful = {size: time + CAUTION * doubt(size) for size, time in predicted.items() if time <= limit}
+    limit = min(careful.values()) / NEAR
+    near = [size for size, time in careful.items() if time <= limit]
+    size = min(near, key=lambda one: (sum(one), careful[one]))
+    why = (
+        f"predicted {predicted[size]:.4g} s an epoch (standard deviation {doubt(size):.2g} s); with the doubt counted "
+        f"{len(near)} size(s) are within {1 - NEAR:.0%} of the fastest"
+    )
     return Choice(*size, why=why)
 
 
@@ -172,10 +188,16 @@ def probes(form: Form) -> list[Size]:
 def _by_size(points: Sequence[Point]) -> dict[Size, float]:
     found: dict[Size, list[float]] = {}
     for point in points:
-        if point.workers < 1 or point.servers < 0:
-            raise BadRequest(f"{point.workers} workers and {point.servers} servers: a training has at least one worker")
-        if not isfinite(point.epoch_s) or point.epoch_s <= 0:
-            raise BadRequest(f"an epoch of {point.epoch_s} s: it must be a number of seconds above 0")
+        if not (1 <= point.workers <= _MOST and 0 <= point.servers <= _MOST):
+            raise BadRequest(
+                f"{point.workers} workers and {point.servers} servers: a training has at least one worker, and "
+                f"at most {_MOST:,} of each"
+            )
+        if not _SHORTEST_S <= point.epoch_s <= _LONGEST_S:
+            raise BadRequest(
+                f"an epoch of {point.epoch_s} s on {point.workers} workers and {point.servers} servers: it must be "
+                f"above 0, from {_SHORTEST_S:g} to {_LONGEST_S:g} s; leave out what was not measured"
+            )
         found.setdefault((point.workers, point.servers), []).append(point.epoch_s)
     if not found:
         raise BadRequest("no epoch was measured; measure one worker first")
@@ -221,10 +243,33 @@ def _solve(seconds: Mapping[Size, float], form: Form) -> tuple[tuple[float, ...]
 
 def _weighted(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, float]) -> tuple[float, ...]:
     """The coefficients, in seconds, with so much weight for each size."""
+    typical = _TYPICAL[form]
+    goals = [weights[size] for size in seconds] + [_PRIOR] * len(typical)
+    solution = nnls(_rows(seconds, form, weights), goals) or typical
+    unit = min(seconds.values())
+    return tuple(value * unit for value in solution)
+
+
+def _rows(seconds: Mapping[Size, float], form: Form, weights: Mapping[Size, float]) -> list[tuple[float, ...]]:
+    """A row for each size, for coefficients in units of the shortest epoch, and one of the prior for each of these."""
     unit = min(seconds.values())
     typical = _TYPICAL[form]
     rows = [tuple(weights[size] * x * unit / time for x in _COLUMNS[form](*size)) for size, time in seconds.items()]
-    goals = [weights[size] for size in seconds] + [_PRIOR] * len(typical)
     prior = [tuple(_PRIOR / one if at == own else 0.0 for at in range(len(typical))) for own, one in enumerate(typical)]
-    solution = nnls([*rows, *prior], goals) or typical
-    return tuple(value * unit for value in solution)
+    return [*rows, *prior]
+
+
+def _doubt(fit: Fit, seconds: Mapping[Size, float]) -> Callable[[Size], float]:
+    """The standard deviation of a predicted epoch, in seconds: that of Bayes' linear regression with the same prior."""
+    form = fit.form
+    rows = _rows(seconds, form, _solve(seconds, form)[1])
+    every = range(len(_TYPICAL[form]))
+    products = [[sum(row[i] * row[j] for row in rows) for j in every] for i in every]
+    inverse = [solve(products, [float(i == j) for j in every], every) or [0.0 for _ in every] for i in every]
+    sigma = min(max(fit.error, _LEAST_SIGMA), _MOST_SIGMA) * min(seconds.values())
+
+    def deviation(size: Size) -> float:
+        x = _COLUMNS[form](*size)
+        return sigma * sqrt(max(0.0, sum(x[i] * x[j] * inverse[i][j] for i in every for j in every)))
+
+    return deviation

@@ -71,10 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _points(path: Path) -> list[Point]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Point])
+        # Python's own reader, for it takes the NaN that Python's own writer writes: that is refused by its name then.
+        return msgspec.convert(json.loads(path.read_text("utf-8-sig")), list[Point])
     except OSError as problem:
         raise BadRequest(f"--points {path}: {problem.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise BadRequest(
             f'--points {path}: no list of {{"workers", "servers", "epoch_s"}} in JSON: {problem}'
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any
@@ -30,22 +31,29 @@ def drawn(chance: random.Random) -> tuple[float, ...]:
     return (1.0, chance.uniform(0, 0.3), *(10 ** chance.uniform(*by) for by in ((-2, 0), (-3, -1), (-3, -1))))
 
 
-def measured(truth: Any, chance: random.Random, noise: float, points: int = 8) -> list[Point]:
+def measured(truth: Any, chance: random.Random, sizes: list[tuple[int, int]]) -> list[Point]:
     return [
-        Point(workers=w, servers=p, epoch_s=truth(w, p) * max(0.3, 1 + noise * chance.gauss(0, 1)))
-        for w, p in chance.sample(SIZES, points)
+        Point(workers=w, servers=p, epoch_s=truth(w, p) * max(0.3, 1 + 0.05 * chance.gauss(0, 1))) for w, p in sizes
     ]
 
 
-def test_eight_noisy_points_are_enough_for_a_size_that_loses_little() -> None:
+GRID = [(w, p) for w in (1, 2, 4, 8) for p in (1, 6)]
+
+
+@pytest.mark.parametrize("sizes", [None, GRID], ids=["anywhere", "on a grid"])
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_eight_noisy_points_are_enough_for_a_size_that_loses_little(form: Any, sizes: Any) -> None:
     losses = []
-    for seed in range(60):
+    for seed in range(40):
         chance = random.Random(seed)
-        coefficients = drawn(chance)
-        points = measured(lambda w, p, c=coefficients: sync(w, p, c), chance, 0.05)
-        found = choose(learn(points), points, WORKERS, SERVERS)
-        best = min(sync(w, p, coefficients) for w, p in SIZES)
-        losses.append(1 - best / sync(found.workers, found.servers, coefficients))
+        if form == "sync":
+            truth = partial(sync, c=drawn(chance))
+        else:
+            truth = partial(asynchronous, c=tuple(chance.uniform(*by) for by in ((0.5, 5), (0, 3), (0, 0.3), (0, 0.5))))
+        points = measured(truth, chance, sizes or chance.sample(SIZES, 8))
+        found = choose(learn(points, form), points, WORKERS, SERVERS)
+        best = min(truth(w, p) for w, p in SIZES)
+        losses.append(1 - best / truth(found.workers, found.servers))
     assert mean(losses) <= 0.04
     assert quantiles(losses, n=20)[-1] <= 0.10
 
@@ -151,7 +159,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (None, ["--max-workers", "4"], "No such file"),
         ("{}", ["--max-workers", "4"], "no list of"),
-        ('[{"workers": 1, "epoch_s": NaN}]', ["--max-workers", "4"], "no list of"),
+        ('[{"workers": 1, "epoch_s": NaN}]', ["--max-workers", "4"], "an epoch of nan s"),
+        ('[{"workers": 1, "epoch_s": 1e400}]', ["--max-workers", "4"], "an epoch of inf s"),
+        ('[{"workers": 1, "epoch_s": 1e-300}]', ["--max-workers", "4"], "an epoch of 1e-300 s"),
+        ('[{"workers": 10000000000000000000000, "epoch_s": 1}]', ["--max-workers", "4"], "at most 100,000"),
+        ("[" * 100_000, ["--max-workers", "4"], "no list of"),
         ('[{"workers": 1, "epoch_s": 1}]', ["--max-workers", "0"], "--max-workers"),
         ('[{"workers": 1, "servers": 1, "epoch_s": 1}]', ["--max-workers", "4"], "--max-servers"),
         ('[{"workers": 1, "epoch_s": 1}]', ["--max-workers", "4", "--samples", "0"], "--samples 0"),
