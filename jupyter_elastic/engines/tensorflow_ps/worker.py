@@ -6,6 +6,7 @@ Imports TensorFlow where a server starts; the cell imports it in the coordinator
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import types
@@ -63,7 +64,7 @@ class ClusterWorker:
         self._host.channel.listen()
         self._host.channel.rendezvous("init", has_state=False)
         self._host.session.at_boundary = self._boundary
-        after_import("tensorflow", self._refuse_shards)
+        after_import("tensorflow", self._check_strategy)
         after_import("keras", _refuse_fit)
 
     def _serve(self, role: str, index: int, address: str) -> NoReturn:
@@ -87,18 +88,26 @@ class ClusterWorker:
         if channel.update_requested.is_set():
             channel.rendezvous("run", has_state=True)  # a change ends this process here
 
-    def _refuse_shards(self, tf: types.ModuleType) -> None:
-        """Keras 3 fails at a variable that lies on several servers with an error that says nothing of it."""
+    def _check_strategy(self, tf: types.ModuleType) -> None:
+        """Refuse a cluster of the cell's own, beside which the job's would be idle, and what Keras 3 can't do."""
         source = read_payload(Path(self._host.channel.start.folder)).source
-        if not _KERAS.search(source) or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in {"1", "true"}:
-            return
+        keras_3 = _KERAS.search(source) and os.environ.get("TF_USE_LEGACY_KERAS", "").lower() not in {"1", "true"}
+        job = tf.train.ClusterSpec(json.loads(self._host.channel.start.env["TF_CONFIG"])["cluster"])
         begin = tf.distribute.ParameterServerStrategy.__init__
 
         @functools.wraps(begin)
-        def checked(strategy: Any, *args: Any, **options: Any) -> None:
-            if len(args) > 1 or options.get("variable_partitioner") is not None:
+        def checked(
+            strategy: Any, cluster_resolver: Any = None, variable_partitioner: Any = None, **options: Any
+        ) -> None:
+            if keras_3 and variable_partitioner is not None:
                 raise BadRequest(f"Keras 3 has no variables that are split over several servers. {_LEGACY}")
-            begin(strategy, *args, **options)
+            if cluster_resolver is not None and cluster_resolver.cluster_spec().as_dict() != job.as_dict():
+                raise BadRequest(
+                    "this cell gives ParameterServerStrategy a cluster of its own, so the job's workers and servers "
+                    "would have nothing to do. Leave out what makes it, and take the job's: "
+                    "cluster_resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()"
+                )
+            begin(strategy, cluster_resolver, variable_partitioner, **options)
 
         tf.distribute.ParameterServerStrategy.__init__ = checked
 

@@ -186,6 +186,12 @@ split = tf.distribute.experimental.partitioners.MinSizePartitioner()
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=split)
 """
+OWN = """
+import tensorflow as tf
+server = tf.distribute.Server(tf.train.ClusterSpec({"ps": ["localhost:0"]}), "ps", 0)
+spec = tf.train.ClusterSpec({"worker": ["localhost:1"], "ps": [server.target.removeprefix("grpc://")]})
+tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc"))
+"""
 FIT = (
     CLUSTER
     + """
@@ -199,20 +205,23 @@ model.fit(tf.zeros((4, 2)), tf.zeros((4, 1)))
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "message", "way_out"),
     [
-        pytest.param(SPLIT, "Keras 3 has no variables that are split", id="split variables"),
-        pytest.param(FIT, "Keras 3 has no `fit` under ParameterServerStrategy", id="fit"),
+        pytest.param(SPLIT, "Keras 3 has no variables that are split", "tf-keras", id="split variables"),
+        pytest.param(FIT, "Keras 3 has no `fit` under ParameterServerStrategy", "tf-keras", id="fit"),
+        pytest.param(OWN, "a cluster of its own", "TFConfigClusterResolver()", id="a cluster of the cell's own"),
     ],
 )
 @asynchronous
-async def test_what_keras_3_can_not_do_is_refused_with_the_way_out(source: str, message: str, folder: Path) -> None:
+async def test_what_can_not_work_is_refused_with_the_way_out(
+    source: str, message: str, way_out: str, folder: Path
+) -> None:
     async with ClusterBench(folder, source) as bench:
         await bench.launch("h:0", "h:1")
         ended = await bench.ended(LONG_S)
         assert ended.outcome == "failed"
         assert message in ended.reason
-        assert "tf-keras" in ended.reason
+        assert way_out in ended.reason
 
 
 @asynchronous
