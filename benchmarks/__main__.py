@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PARTS = (
-    "cells", "elastic", "submits", "functions", "policies", "screens", "live_policies", "logical", "crowd",
+    "cells", "elastic", "submits", "functions", "policies", "screens", "timeline", "live_policies", "logical", "crowd",
     "unequal_hosts", "unequal_workers", "thousand_hosts", "parameter_servers", "machines",
 )  # fmt: skip
 RESULTS = Path(__file__).with_name("results.json")

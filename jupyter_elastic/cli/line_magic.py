@@ -6,6 +6,7 @@ import contextlib
 import re
 from typing import Any
 
+import msgspec
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display as show
 
@@ -14,6 +15,8 @@ from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder, listed
 from jupyter_elastic.kernel.magic import ElasticMagics
 from jupyter_elastic.kernel.options import ranks_from
 
+TIMELINE_MIME = "application/vnd.jupyter-elastic.timeline+json"
+"""What our front end draws live."""
 SESSION_WORDS = frozenset({"pull", "push", "session"})
 """Commands about sessions that need the notebook's names or cells."""
 
@@ -97,4 +100,6 @@ class LineMagics(Magics):
         look = timeline.look_of(given)
         self._cells.client()
         screen = timeline.read(look)
-        show({"text/plain": timeline.text(screen), "text/html": timeline_page.html(screen)}, raw=True)
+        bundle = {"text/plain": timeline.text(screen), "text/html": timeline_page.html(screen)}
+        saved = {"look": msgspec.to_builtins(look), "screen": msgspec.to_builtins(screen)}
+        show({**bundle, TIMELINE_MIME: saved}, raw=True)

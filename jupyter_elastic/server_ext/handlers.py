@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -35,6 +36,7 @@ from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
 from jupyter_elastic.widgets.patches import patch
 from jupyter_elastic.widgets.pool_screen import MAX_WINDOW
+from jupyter_elastic.widgets.timeline_screen import TimelineLook
 
 STATUS = {
     "bad_request": 400, "not_found": 404, "not_allowed": 403, "too_much": 429, "too_fast": 429, "unreachable": 503,
@@ -44,6 +46,8 @@ TEXT = "text/plain; charset=utf-8"
 NOT_HERE = "This server does not let you switch the policy of the pool: ask whoever runs this hub."
 PUSH_S, LOOK_S = 0.1, 0.5
 """A socket is sent at most ten pages a second; what ranks print is looked for twice a second."""
+TIMELINE_S, TIMELINE_IDLE_S = 0.5, 10.0
+"""A timeline is sent at most twice a second, and again after ten seconds if nothing but time has gone on."""
 
 
 class _Handler(ExtensionHandlerMixin):
@@ -356,6 +360,7 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
     status: bool = False
     """Whether the few figures of a status bar are wanted."""
     jobs: list[int] = []
+    timeline: TimelineLook | None = None
     ranks: dict[str, int] = {}
     """By job, the rank whose lines are in sight; only they are sent. A job that is not named: those of all ranks."""
     patches: bool = False
@@ -365,9 +370,10 @@ class _Look(msgspec.Struct, forbid_unknown_fields=True):
 class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
     """Sends whole screens whenever they change: a page that lost its socket only has to connect again.
 
-    The page says what it looks at: `{"pool": [offset, limit], "status": true, "jobs": [7]}`. It is sent
-    `{"pool": PoolScreen, "down_since": ...}`, `{"status": PoolStatus, "down_since": ...}` and `{"job": JobPage}`; with
-    `"patches": true` what makes these of the last one under the same key: `{"key": "job 7", "patch": ...}`.
+    The page says what it looks at: `{"pool": [offset, limit], "status": true, "jobs": [7], "timeline": TimelineLook}`.
+    It is sent `{"pool": PoolScreen, "down_since": ...}`, `{"status": PoolStatus, "down_since": ...}`,
+    `{"timeline": TimelineScreen, "down_since": ...}` and `{"job": JobPage}`; with `"patches": true` what makes these of
+    the last one under the same key: `{"key": "job 7", "patch": ...}`.
     """
 
     task: asyncio.Task[None] | None = None
@@ -383,6 +389,8 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
         self.look = _Look()
         self.sent: dict[str, bytes] = {}
         self.known: dict[str, Any] = {}
+        self.timeline: Any = None
+        self.timeline_at = -math.inf
         self.task = asyncio.get_running_loop().create_task(self.push())
 
     def on_message(self, message: str | bytes) -> None:
@@ -400,6 +408,7 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
             self.close(1003, f"at most 50 jobs and a window of {MAX_WINDOW}")
             return
         self.look, self.sent, self.known = look, {}, {}
+        self.timeline_at = -math.inf
         self.follower.changed()
 
     def on_close(self) -> None:
@@ -426,6 +435,8 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
             await self.send_once(
                 "status", msgspec.json.encode((status, down_since)), {"status": status, "down_since": down_since}
             )
+        if self.look.timeline is not None:
+            await self.send_timeline(self.look.timeline)
         for job in self.look.jobs:
             try:
                 page = await asyncio.to_thread(
@@ -437,6 +448,19 @@ class ScreensSocket(_Handler, WebSocketMixin, WebSocketHandler, JupyterHandler):
                 await self.send_once(f"job {job}", str(problem).encode(), {kind: job, "message": str(problem)})
                 continue
             await self.send_once(f"job {job}", msgspec.json.encode(without_clock(page)), {"job": page})
+
+    async def send_timeline(self, look: TimelineLook) -> None:
+        """The timeline, when there is another picture than the last one, or time for the next piece of it."""
+        follower, now = self.follower, asyncio.get_running_loop().time()
+        shown = (look, follower.timeline.shown(follower.pool), follower.down_since)
+        since = now - self.timeline_at
+        if since < TIMELINE_S or (shown == self.timeline and since < max(TIMELINE_IDLE_S, look.past_s / 100)):
+            follower.timeline.looked()
+            return
+        screen = follower.timeline_screen(look)
+        self.timeline, self.timeline_at = shown, now
+        message = {"timeline": screen, "down_since": follower.down_since}
+        await self.send_once("timeline", msgspec.json.encode(message), message)
 
     async def send_once(self, key: str, marker: bytes, message: Any) -> None:
         """Send a message unless its marker is that of the last one under this key."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,9 +20,11 @@ from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.forecast import outlook, shadow, whatif
 from jupyter_elastic.scheduler.forecast.lengths import History
 from jupyter_elastic.scheduler.policies.source import from_source
-from jupyter_elastic.types import JobId, Policy, View
+from jupyter_elastic.types import JobId, Policy, SlotId, SlotInfo, View
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
 from jupyter_elastic.widgets.pool_screen import ShadowDifference, ShadowRow
+from jupyter_elastic.widgets.timeline_bars import MAX_BARS, Rows, future_bars
+from jupyter_elastic.widgets.timeline_screen import TimelinePicture
 
 Ask: TypeAlias = Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]
 """Asks the daemon."""
@@ -43,18 +45,57 @@ MAX_SHADOWS = 5
 MAX_DIFFERENCES = 20
 
 
-async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> list[whatif.Forecast]:
+class PolicyForecast(whatif.Forecast, frozen=True, kw_only=True):
+    """A policy's forecast with its picture."""
+
+    picture: TimelinePicture | None = None
+    """None: of so many jobs nobody would see anything."""
+
+
+async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> list[PolicyForecast]:
     """A forecast for each policy; the first one is what the others are compared with, `options` are the last one's.
 
     NotFound or BadRequest for a policy or options that there aren't.
     """
     answer = expect(await ask(wire.ReadView()), wire.PoolView)
+    slots = expect(await ask(wire.ListHosts()), wire.Hosts).slots
     chosen = {name: answer.options if name == answer.policy else {} for name in policies}
     if options:
         chosen[policies[-1]] = options
     made = {name: plugins.make_policy(name, given) for name, given in chosen.items()}
     usual = await _usual(ask, answer.view)
-    return await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0], usual=usual)
+    found = await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0], usual=usual)
+    return await asyncio.to_thread(_pictured, answer.view, found, slots)
+
+
+def _pictured(view: View, found: list[whatif.Forecast], slots: Sequence[SlotInfo]) -> list[PolicyForecast]:
+    """With a picture of each, all of the same length."""
+    rows = Rows({slot.slot: slot for slot in slots})
+    held: dict[JobId, list[SlotId]] = {}
+    for slot in slots:
+        if slot.job is not None and slot.state == "leased":
+            held.setdefault(slot.job, []).append(slot.slot)
+    last = max((job.finish_s or 0.0 for one in found for job in one.jobs), default=0.0)
+    end = view.now + max(1.02 * last, 1.0)
+    pictured = []
+    for one in found:
+        picture = None
+        if 0 < len(view.jobs) <= MAX_JOBS:
+            bars = future_bars(rows, likely(one), held, view.now, end)
+            picture = TimelinePicture(policy=one.policy, at=view.now, end=end, hosts=rows.hosts(), bars=bars[:MAX_BARS])
+        fields = {name: getattr(one, name) for name in one.__struct_fields__}
+        pictured.append(PolicyForecast(**fields, picture=picture))
+    return pictured
+
+
+def likely(found: whatif.Forecast) -> outlook.Outlook:
+    """The most likely course alone, without ranges."""
+    jobs = []
+    for job in found.jobs:
+        end = job.finish_s
+        eta = None if end is None else outlook.Eta(job=job.job, guess_s=end, low_s=end, high_s=end)
+        jobs.append(outlook.JobOutlook(job=job.job, end=eta, sizes=job.sizes))
+    return outlook.Outlook(jobs=tuple(jobs))
 
 
 async def _usual(ask: Ask, view: View) -> History:

@@ -62,6 +62,10 @@ class TimelineFollower:
         """Whether somebody looks at it now."""
         return self._looked_at > self._clock() - LOOKED_S
 
+    def looked(self) -> None:
+        """Somebody still looks at what there was."""
+        self._looked_at = self._clock()
+
     def forget(self) -> None:
         """The connection is a new one: what happened meanwhile is not known."""
         self.model, self._waiting = None, []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.forecast.lengths import Usual
 from jupyter_elastic.scheduler.forecast.whatif import Forecast, JobForecast, forecast
@@ -120,6 +121,8 @@ def outlook(
         end = None
         if one.finish_s is not None:
             end = _eta(one.job, one.finish_s, [future[one.job].finish_s for future in futures], past)
+            if (begin := start.get(one.job)) is not None:  # starts and ends have learned from errors of their own
+                end = replace(end, low_s=max(end.low_s, begin.low_s), high_s=max(end.high_s, begin.high_s))
         found.append(JobOutlook(job=one.job, start=start.get(one.job), end=end, sizes=one.sizes))
     return Outlook(jobs=tuple(found), note=central.note)
 

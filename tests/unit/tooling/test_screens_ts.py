@@ -12,9 +12,9 @@ import pytest
 import jupyter_elastic
 from jupyter_elastic.client import job_model
 from jupyter_elastic.jobfiles import usage
-from jupyter_elastic.widgets import earlier, pool_screen
+from jupyter_elastic.widgets import earlier, pool_screen, timeline_page, timeline_screen
 
-MODULES = [pool_screen, job_model, usage, earlier]
+MODULES = [pool_screen, timeline_screen, job_model, usage, earlier]
 SOURCE = Path(pool_screen.__file__).parent / "frontend" / "src" / "screens.ts"
 
 
@@ -36,7 +36,7 @@ def structs(module: ModuleType) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("module", MODULES, ids=["pool", "job", "use", "earlier"])
+@pytest.mark.parametrize("module", MODULES, ids=["pool", "timeline", "job", "use", "earlier"])
 def test_every_screen_has_its_twin(module: ModuleType) -> None:
     twins = interfaces()
     python = structs(module)
@@ -51,3 +51,8 @@ def test_no_interface_is_left_over() -> None:
 def test_the_page_knows_its_version() -> None:
     (version,) = re.findall(r"VERSION = '([^']+)'", (SOURCE.parent / "version.ts").read_text())
     assert version == jupyter_elastic.__version__
+
+
+def test_a_job_has_the_same_colour_in_a_page_and_in_a_saved_file() -> None:
+    (listed,) = re.findall(r"PALETTE = \[(.*?)\]", (SOURCE.parent / "timeline.ts").read_text())
+    assert tuple(re.findall(r"'(#\w+)'", listed)) == timeline_page.PALETTE

@@ -1,4 +1,5 @@
 // What a person can do. Each home supplies these by REST, or over the comm where there is no server extension.
+import type { TimelinePicture } from './screens';
 
 export interface PolicyInfo {
   name: string;
@@ -44,6 +45,7 @@ export interface Forecast {
   makespan_trend: number;
   /** Why the forecast is incomplete. */
   note: string;
+  picture: TimelinePicture | null;
 }
 
 export interface Policies {

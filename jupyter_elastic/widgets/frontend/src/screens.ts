@@ -1,4 +1,4 @@
-// The same structs as in widgets/pool_screen.py, widgets/earlier.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
+// The same structs as in widgets/pool_screen.py, widgets/earlier.py, widgets/timeline_screen.py, client/job_model.py and jobfiles/usage.py; tests/unit/tooling/test_screens_ts.py holds them together.
 
 export interface SlotBox {
   slot: string;
@@ -201,4 +201,88 @@ export interface JobScreen {
   started_at: number | null;
   ended_at: number | null;
   now: number;
+}
+
+export interface TimelineLook {
+  at: number | null;
+  past_s: number;
+  ahead_s: number;
+  user: string;
+  name: string;
+  state: string;
+  offset: number;
+  limit: number;
+}
+
+export interface TimelineHost {
+  name: string;
+  slots: string[];
+  gone: boolean;
+}
+
+export interface TimelineJob {
+  job: number;
+  name: string;
+  owner: string;
+  mine: boolean;
+  state: string;
+  submitted_at: number;
+  ended_at: number | null;
+  starts: [number, number] | null;
+  ends: [number, number] | null;
+}
+
+export interface Bar {
+  job: number;
+  begin: number;
+  end: number | null;
+  first: number;
+  rows: number;
+  count: number;
+}
+
+export interface FairRow {
+  user: string;
+  points: [number, number, number][];
+}
+
+export interface FinishedRow {
+  job: number;
+  name: string;
+  owner: string;
+  mine: boolean;
+  outcome: string;
+  reason: string;
+  submitted_at: number;
+  started_at: number | null;
+  ended_at: number;
+  most: number;
+}
+
+export interface TimelineScreen {
+  at: number;
+  begin: number;
+  end: number;
+  policy: string;
+  kind: string;
+  hosts: TimelineHost[];
+  jobs: TimelineJob[];
+  bars: Bar[];
+  future: Bar[];
+  predicted_at: number | null;
+  note: string;
+  switches: SwitchRow[];
+  fairness: FairRow[];
+  finished: FinishedRow[];
+  total_finished: number;
+  users: string[];
+  loaded: boolean;
+}
+
+export interface TimelinePicture {
+  policy: string;
+  at: number;
+  end: number;
+  hosts: TimelineHost[];
+  bars: Bar[];
 }

@@ -1,7 +1,7 @@
 // The server extension, as the page asks it: REST with Jupyter's own cookies, and one socket that heals itself.
 import type { Forecast, PickerActions, Policies } from './actions';
 import { patched, type Patch } from './patches';
-import type { PoolScreen, PoolStatus, Run, Series } from './screens';
+import type { PoolScreen, PoolStatus, Run, Series, TimelineLook, TimelineScreen } from './screens';
 import { older, VERSION } from './version';
 import type { JobActions, JobPage } from './view/JobView';
 
@@ -140,6 +140,7 @@ export interface Look {
   /** The few figures of a status bar. */
   status?: boolean;
   jobs?: number[];
+  timeline?: TimelineLook;
   /** By job, the rank whose lines are in sight: those of the others are not sent. */
   ranks?: Record<number, number>;
 }
@@ -148,6 +149,7 @@ export interface Screens {
   pool?: (screen: PoolScreen, offset: number, downSince: number | null) => void;
   status?: (status: PoolStatus, downSince: number | null) => void;
   job?: (page: JobPage) => void;
+  timeline?: (screen: TimelineScreen, downSince: number | null) => void;
   /** There is no such job here. */
   missing?: (job: number, message: string) => void;
   /** The server can't say yet. */
@@ -209,6 +211,7 @@ export class Feed {
       if (message.pool) this.screens.pool?.(message.pool, message.offset, message.down_since);
       else if (message.status) this.screens.status?.(message.status, message.down_since);
       else if (message.job) this.screens.job?.(message.job);
+      else if (message.timeline) this.screens.timeline?.(message.timeline, message.down_since);
       else if (message.missing) this.screens.missing?.(message.missing, message.message);
       else if (message.waiting) this.screens.waiting?.(message.waiting, message.message);
     };

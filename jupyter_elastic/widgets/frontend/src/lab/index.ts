@@ -11,6 +11,7 @@ import { JobTab } from './job_tab';
 import { PoolPanel } from './panel';
 import { keep, viewOf } from './renderer';
 import { allowed, announceEnds, StatusItem } from './status';
+import { plugin as timeline } from './timeline';
 
 /** What of a notebook's model is needed to come to its outputs. */
 interface Listed<T> {
@@ -121,4 +122,4 @@ const plugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default plugin;
+export default [plugin, timeline];

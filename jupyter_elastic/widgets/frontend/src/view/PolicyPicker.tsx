@@ -1,8 +1,8 @@
 // Choose a policy: what it is, its options, what it would do, and only then Apply.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Forecast, PickerActions, Policies, PolicyInfo, Property, Schema } from '../actions';
-import { difference, duration } from '../format';
 import type { PoolScreen } from '../screens';
+import { WhatIf } from './WhatIf';
 
 function properties(schema: Schema | undefined): [string, Property][] {
   let found = schema;
@@ -45,72 +45,6 @@ function Option(props: { name: string; property: Property; value: unknown; chang
       {field}
       {property.description && <small>{property.description}</small>}
     </div>
-  );
-}
-
-function time(seconds: number | null): string {
-  return seconds === null ? '–' : duration(seconds);
-}
-
-/** What would be, and by how much that differs from what is; what is about the same is not marked. */
-function Then({ now, then, trend }: { now: number | null; then: number | null; trend: number }) {
-  return (
-    <td class={trend < 0 ? 'je-better' : trend > 0 ? 'je-worse' : ''}>
-      {time(then)}
-      {trend !== 0 && now !== null && then !== null && <div>{difference(now, then)}</div>}
-    </td>
-  );
-}
-
-/** `age`: seconds since the forecasts were made. */
-function WhatIf(props: { present: Forecast; chosen: Forecast; age: number; names: Map<number, string> }) {
-  const { present, chosen, age, names } = props;
-  if (!chosen.jobs.length) return <p class="je-quiet">No jobs to predict for.</p>;
-  const before = new Map(present.jobs.map(job => [job.job, job]));
-  const shown = chosen.jobs.slice(0, 12);
-  const left = (finish: number | null | undefined) => (finish === null || finish === undefined ? null : finish - age);
-  const trend = (job: number) => (chosen.losers.includes(job) ? 1 : chosen.winners.includes(job) ? -1 : 0);
-  return (
-    <>
-      <table class="je-table" aria-label="what the policy would change">
-        <thead>
-          <tr>
-            <th scope="col">predicted</th>
-            <th scope="col">{present.policy}</th>
-            <th scope="col">{chosen.policy}</th>
-          </tr>
-        </thead>
-        <tbody>
-          <tr>
-            <td>average completion time</td>
-            <td>{time(present.avg_jct_s)}</td>
-            <Then now={present.avg_jct_s} then={chosen.avg_jct_s} trend={chosen.avg_jct_trend} />
-          </tr>
-          <tr>
-            <td>all finish in</td>
-            <td>{time(present.makespan_s)}</td>
-            <Then now={present.makespan_s} then={chosen.makespan_s} trend={chosen.makespan_trend} />
-          </tr>
-          {shown.map(job => {
-            const now = left(before.get(job.job)?.finish_s);
-            return (
-              <tr key={job.job}>
-                <td>
-                  job {job.job} ends in
-                  <div class="je-quiet">{names.get(job.job)}</div>
-                </td>
-                <td>{time(now)}</td>
-                <Then now={now} then={left(job.finish_s)} trend={trend(job.job)} />
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
-      {chosen.jobs.length > shown.length && <p class="je-quiet">and {chosen.jobs.length - shown.length} more jobs</p>}
-      <p class="je-quiet">
-        {chosen.losers.length ? `Later than now: ${chosen.losers.slice(0, 10).map(job => `job ${job}`).join(', ')}.` : 'No job would end later.'}
-      </p>
-    </>
   );
 }
 
@@ -195,7 +129,7 @@ export function PolicyPicker(props: { screen: PoolScreen; actions: PickerActions
         ))}
       {!forecasts && !problem && <p class="je-quiet">Predicting…</p>}
       {present && future && !future.note && name !== active && (
-        <WhatIf present={present} chosen={future} age={Date.now() / 1000 - madeAt.current} names={new Map(screen.jobs.map(job => [job.job, job.name]))} />
+        <WhatIf present={present} chosen={future} age={Date.now() / 1000 - madeAt.current} names={new Map(screen.jobs.map(job => [job.job, job]))} />
       )}
       {future?.note && <p class="je-bad">{future.note}</p>}
       {problem && (

@@ -1,0 +1,185 @@
+// Slots as rows and jobs as bars, drawn; nothing is asked for here.
+import { useState } from 'preact/hooks';
+import { clock, plural } from '../format';
+import type { Bar, SwitchRow, TimelineHost, TimelineJob } from '../screens';
+import { jobColour, PALETTE, Rows, SEVERAL, tick, ticks } from '../timeline';
+
+const TOP = 16;
+const AXIS = 20;
+
+/** Of gradients: `useId` counts anew in each place of a page. */
+let charts = 0;
+
+export interface ChartProps {
+  hosts: TimelineHost[];
+  bars: Bar[];
+  future: Bar[];
+  jobs: TimelineJob[];
+  switches?: SwitchRow[];
+  begin: number;
+  end: number;
+  now: number;
+  width: number;
+  label: string;
+  /** Which of the palette a job has. */
+  colour?: (job: number) => number;
+  /** What is written behind a job's last bar, and whether it is a gain (-1) or a loss (1). */
+  marks?: Map<number, { text: string; trend: number }>;
+  selected?: number;
+  open?: (job: number) => void;
+}
+
+export function gutter(width: number): number {
+  return width < 520 ? 58 : 92;
+}
+
+/** As much of a name as fits beside the rows. */
+function short(name: string, room: number): string {
+  const most = Math.floor(room / 7);
+  return name.length <= most ? name : `${name.slice(0, most - 1)}…`;
+}
+
+export function TimelineChart(props: ChartProps) {
+  const { hosts, bars, future, jobs, begin, end, now, width, selected } = props;
+  const rows = new Rows(hosts);
+  const left = gutter(width);
+  const scale = (width - left) / (end - begin);
+  const x = (at: number) => left + (at - begin) * scale;
+  const [id] = useState(() => `je-chart-${++charts}`);
+  const colour = props.colour ?? jobColour;
+  const known = new Map(jobs.map(job => [job.job, job]));
+  const paint = (job: number) => (job ? PALETTE[colour(job)] : SEVERAL);
+  const title = (bar: Bar, ahead: boolean) => {
+    const job = known.get(bar.job);
+    const who = bar.job ? `job ${bar.job}${job ? ` ${job.name} (${job.owner})` : ''}` : `${bar.count} short ones`;
+    const until = bar.end === null ? 'now' : clock(bar.end);
+    return `${who}: ${plural(bar.rows, 'slot')}, ${clock(bar.begin)} to ${until}${ahead ? ', predicted' : ''}`;
+  };
+  const inside = (from: number, until: number): [number, number] => [Math.max(x(from), left), Math.min(x(until), width)];
+
+  const past = bars.map(bar => {
+    const [a, b] = inside(bar.begin, Math.min(bar.end ?? now, now));
+    if (b <= a) return null;
+    const { y, height } = rows.box(bar);
+    const text = bar.job ? String(bar.job) : String(bar.count);
+    return (
+      <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job || undefined} class={bar.job === selected ? 'je-selected' : ''}>
+        <title>{title(bar, false)}</title>
+        <rect x={a} y={y + 0.5} width={Math.max(b - a, 1)} height={Math.max(height - 1, 1)} rx={Math.min(3, height / 4)} fill={paint(bar.job)} />
+        {b - a > 7 * text.length + 6 && height >= 10 && (
+          <text class="je-on-bar" x={a + 4} y={y + Math.min(height / 2 + 4, 16)}>
+            {text}
+          </text>
+        )}
+      </g>
+    );
+  });
+
+  const last = new Map<number, number>();
+  for (const bar of future) last.set(bar.job, Math.max(last.get(bar.job) ?? 0, bar.end ?? end));
+  const first = new Map<number, number>();
+  for (const bar of future) first.set(bar.job, Math.min(first.get(bar.job) ?? Infinity, bar.begin));
+  const ahead = future.map(bar => {
+    const job = known.get(bar.job);
+    const stops = bar.end ?? end;
+    const fades = job?.ends && stops >= last.get(bar.job)! ? job.ends : null;
+    const begins = Math.max(bar.begin, now);
+    const solid = fades ? Math.max(Math.min(fades[0], stops), begins) : stops;
+    const [a, b] = inside(begins, solid);
+    const [fadeA, fadeB] = fades ? inside(solid, Math.max(fades[1], solid)) : [0, 0];
+    const early = job?.starts && bar.begin <= first.get(bar.job)! ? Math.max(job.starts[0], now) : null;
+    const [earlyA, earlyB] = early === null ? [0, 0] : inside(early, begins);
+    const mark = fadesOrEnds(bar) ? props.marks?.get(bar.job) : undefined;
+    const fits = mark !== undefined && b - a > 7 * (mark.text.length + String(bar.job).length) + 16;
+    const { y, height } = rows.box(bar);
+    const shape = { y: y + 0.5, height: Math.max(height - 1, 1) };
+    return (
+      <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job} class={bar.job === selected ? 'je-selected' : ''}>
+        <title>{title(bar, true)}</title>
+        {earlyB > earlyA && <rect class="je-early" x={earlyA} width={earlyB - earlyA} {...shape} fill={`url(#${id}-in-${colour(bar.job)})`} />}
+        {b > a && <rect class="je-ahead" x={a} width={b - a} {...shape} rx={Math.min(3, height / 4)} fill={paint(bar.job)} stroke={paint(bar.job)} />}
+        {fadeB > fadeA && <rect class="je-range" x={fadeA} width={fadeB - fadeA} {...shape} fill={`url(#${id}-out-${colour(bar.job)})`} />}
+        {Math.max(b, fadeB) - a > 7 * String(bar.job).length + 6 && height >= 10 && (
+          <text class="je-beside" x={a + 4} y={y + Math.min(height / 2 + 4, 16)}>
+            {bar.job}
+          </text>
+        )}
+        {mark && (
+          <text
+            class={mark.trend > 0 ? 'je-mark je-worse' : 'je-mark je-better'}
+            text-anchor={fits ? 'end' : 'start'}
+            x={fits ? b - 4 : Math.min(b + 3, width - 7 * mark.text.length)}
+            y={y + Math.min(height / 2 + 4, 16)}
+          >
+            {mark.text}
+          </text>
+        )}
+      </g>
+    );
+  });
+  /** Whether this is the topmost of the bars that a job has at its end: what is written stands there once. */
+  function fadesOrEnds(bar: Bar): boolean {
+    if ((bar.end ?? end) < last.get(bar.job)!) return false;
+    return !future.some(other => other.job === bar.job && (other.end ?? end) === (bar.end ?? end) && other.first < bar.first);
+  }
+
+  const click = (event: MouseEvent) => {
+    const job = (event.target as Element).closest('[data-job]')?.getAttribute('data-job');
+    if (job) props.open?.(Number(job));
+  };
+  const used = [...new Set(future.map(bar => colour(bar.job)))];
+  const axis = ticks(begin, end, Math.max(2, Math.floor((width - left) / 90)));
+  return (
+    <svg class="je-chart" role="img" aria-label={props.label} width={width} height={TOP + rows.height + AXIS} onClick={props.open && click}>
+      <defs>
+        {used.map(place => (
+          <>
+            <linearGradient id={`${id}-out-${place}`}>
+              <stop offset="0" stop-color={PALETTE[place]} stop-opacity="0.5" />
+              <stop offset="1" stop-color={PALETTE[place]} stop-opacity="0.04" />
+            </linearGradient>
+            <linearGradient id={`${id}-in-${place}`}>
+              <stop offset="0" stop-color={PALETTE[place]} stop-opacity="0.04" />
+              <stop offset="1" stop-color={PALETTE[place]} stop-opacity="0.3" />
+            </linearGradient>
+          </>
+        ))}
+      </defs>
+      <g transform={`translate(0 ${TOP})`}>
+        {axis.map(at => (
+          <line class="je-grid" x1={x(at)} x2={x(at)} y1={0} y2={rows.height} />
+        ))}
+        {rows.hosts.map(host => (
+          <g key={host.name}>
+            <rect class="je-host" x={left} y={host.top} width={width - left} height={host.height} />
+            <text class="je-label" x={0} y={host.top + Math.min(host.height / 2 + 4, 14)}>
+              {short(host.gone ? `${host.name} (gone)` : host.name, left)}
+              <title>{host.name}</title>
+            </text>
+          </g>
+        ))}
+        {past}
+        {ahead}
+        {(props.switches ?? []).map(one => (
+          <g key={`s${one.at}`}>
+            <title>{`policy ${one.previous} → ${one.name}, by ${one.by}${one.reason ? `: ${one.reason}` : ''}`}</title>
+            <line class="je-switch" x1={x(one.at)} x2={x(one.at)} y1={-4} y2={rows.height} />
+            <text class="je-label" x={Math.min(x(one.at) + 3, width - 7 * one.name.length)} y={-4}>
+              {one.name}
+            </text>
+          </g>
+        ))}
+        {now >= begin && now <= end && (
+          <g>
+            <line class="je-now" x1={x(now)} x2={x(now)} y1={-4} y2={rows.height + 4} />
+          </g>
+        )}
+        {axis.map(at => (
+          <text class="je-label" text-anchor="middle" x={Math.min(Math.max(x(at), left + 24), width - 28)} y={rows.height + 14}>
+            {tick(at, end - begin)}
+          </text>
+        ))}
+      </g>
+    </svg>
+  );
+}
