@@ -23,7 +23,7 @@ from jupyter_elastic.client import Client
 from jupyter_elastic.protocol import wire
 client = Client(sys.argv[1])
 told = [client.ask(ask) for ask in (wire.ListJobs(all=True), wire.ReadView(), wire.ExplainJob(job=1), wire.ListHosts(),
-                                    wire.ExplainJob(job=2))]
+                                    wire.ExplainJob(job=2), wire.ReadPast())]
 told += list(client.events(0, follow=False)) + list(client.events(0, 1, follow=False))
 print(told)
 client.close()
