@@ -13,11 +13,11 @@ import pickle
 import re
 import types
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import cloudpickle
 import msgspec
 
+from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError
@@ -74,7 +74,7 @@ def pickled_function(fn: Callable[..., Any]) -> bytes:
         raise BadRequest(f"a {type(fn).__name__} can't be called; give a function and its arguments: submit(f, x)")
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
-        return cast("bytes", cloudpickle.dumps(fn))
+        return code_by_value.dumps(fn)
     except Exception as problem:
         read = _around(fn)
         culprit = next((f"`{name}` reads `{key}`, which" for key, value in read.items() if not _can_travel(value)), "")
@@ -105,7 +105,7 @@ def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     if all(type(value) in _PLAIN for value in (*args, *kwargs.values())):
         return _limited(pickle.dumps(given, pickle.HIGHEST_PROTOCOL))
     try:
-        return _limited(cloudpickle.dumps(given))
+        return _limited(code_by_value.dumps(given))
     except PackagingError:
         raise
     except Exception as problem:
@@ -120,7 +120,7 @@ def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
 def pickled(value: Any, what: str) -> bytes:
     """A value; `what` is its name in an error."""
     try:
-        return _limited(cloudpickle.dumps(value))
+        return _limited(code_by_value.dumps(value))
     except PackagingError:
         raise
     except Exception as problem:
@@ -137,7 +137,7 @@ def _limited(data: bytes) -> bytes:
 
 def _can_travel(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value)
+        code_by_value.dumps(value)
     except Exception:
         return False
     return True

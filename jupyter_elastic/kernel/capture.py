@@ -325,7 +325,7 @@ def _why(problem: Exception) -> str:
 
 
 def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
-    import cloudpickle
+    from jupyter_elastic.jobfiles import code_by_value
 
     package: dict[str, Any] = dict(values)
     if isinstance(namespace, dict) and any(isinstance(v, (types.FunctionType, type)) for v in values.values()):
@@ -333,7 +333,7 @@ def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
         anchor.__module__ = str(namespace.get("__name__", "__main__"))
         package[ANCHOR] = anchor
     try:
-        data = bytes(cloudpickle.dumps(package))
+        data = code_by_value.dumps(package)
     except Exception as problem:
         raise PackagingError(f"the captured names can't travel together: {_why(problem)}. Use --in.") from problem
     if len(data) > TOTAL:

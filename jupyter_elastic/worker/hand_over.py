@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
+from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.payload import ANCHOR
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.training.run import run
@@ -102,7 +101,7 @@ def _travels(value: Any, namespace: dict[str, Any]) -> bool:
     return True
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(code_by_value.Pickler):
     """Takes functions of the namespace without what they read in it: the newcomer's own is there."""
 
     def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:

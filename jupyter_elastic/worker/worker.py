@@ -32,9 +32,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-import cloudpickle
-
-from jupyter_elastic.jobfiles import newcomer_output
+from jupyter_elastic.jobfiles import code_by_value, newcomer_output
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes
 from jupyter_elastic.platform.python_path import PACKAGE
@@ -387,7 +385,7 @@ class Worker:
         if not payload.out:
             return
         try:
-            data = cloudpickle.dumps(values)
+            data = code_by_value.dumps(values)
         except Exception as problem:
             culprit = next((name for name, value in values.items() if not _picklable(value)), "")
             raise ElasticError(
@@ -528,7 +526,7 @@ def _is_fine(ending: SystemExit) -> bool:
 
 def _picklable(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value)
+        code_by_value.dumps(value)
     except Exception:
         return False
     return True

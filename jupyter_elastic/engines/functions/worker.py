@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NoReturn, cast
 import cloudpickle
 import msgspec
 
+from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import CallKind, NamedCall, Raised, ResultKind
 from jupyter_elastic.platform.python_path import PACKAGE
@@ -175,7 +176,7 @@ def dumped(value: Any) -> bytes:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     file = _Limited()
     try:
-        cloudpickle.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
+        code_by_value.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
     except ElasticError:
         raise
     except Exception as problem:
