@@ -113,7 +113,8 @@ class Views:
 
     def _draw(self, state: State, now: float) -> None:
         """Bring the drafts up to date: what an event touched, and what grows with time."""
-        for job_id in state.jobs if self._stale is None else self._stale:
+        # With how many workers a session's next cells start is decided by the end of another one.
+        for job_id in state.jobs if self._stale is None else self._stale | state.in_sessions:
             job = state.jobs.get(job_id)
             if job is None:
                 self._jobs.pop(job_id, None)
