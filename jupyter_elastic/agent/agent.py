@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jupyter_elastic.agent import place
+from jupyter_elastic.agent.allocator import Allocator
 from jupyter_elastic.agent.attempt import Attempt
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.client.requests import expect
@@ -41,6 +42,8 @@ PING_S = 10.0
 """How often it renews its leases, and so asks whether the daemon answers."""
 REMOVE_CAPTURES_S = 600.0
 """How often captures of ended jobs are removed."""
+HOSTS_S = 5.0
+"""How often it is looked whether the queue needs hosts that come on demand."""
 NEEDED_S = 5.0
 """How long the daemon may take to say whether a job of the user waits."""
 MOST_UNFINISHED = 500
@@ -85,6 +88,7 @@ class Agent:
         self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._drivers = DriverLauncher()
+        self._allocator = Allocator(client.ask)
         self._refusal = ""
         self._term_s = 0.0
         """Of the leases that the daemon gives now."""
@@ -104,6 +108,7 @@ class Agent:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._handle_orders())
                 self._tasks.create_task(self._warm())
+                self._tasks.create_task(self._bring_hosts())
                 await self._watch_daemon()
         except* _Leave as why:
             log.info("leaving: %s", why.exceptions[0], extra=self._about())
@@ -227,7 +232,7 @@ class Agent:
 
         Such processes share a lock (`client.services`). Who comes while we hold it alone waits until we are gone.
         """
-        if self._attempts:
+        if self._attempts or self._allocator.needed:
             self._used = self._monotonic()
         if self._monotonic() - self._used < self._idle_s or not self._clients.acquire(attempts=1):
             return
@@ -239,6 +244,22 @@ class Agent:
         if not needed:
             raise _Leave(f"nothing has run for {self._idle_s:.0f} s, and nobody is there")
         self._clients.release()
+
+    async def _bring_hosts(self) -> None:
+        """Look after the hosts that come on demand, for ever; each fault is logged once."""
+        said = ""
+        while True:
+            await self._sleep(HOSTS_S)
+            welcome = self.client.welcome
+            if welcome is None or welcome.pool != str(paths.state_dir()):
+                continue  # a pool that others share is one machine
+            try:
+                await self._allocator.look()
+                said = ""
+            except (ElasticError, OSError) as problem:
+                if str(problem) != said:
+                    said = str(problem)
+                    log.warning("hosts on demand: %s", said, extra=self._about())
 
     async def _remove_captures(self) -> None:
         """Remove captures of jobs that have long ended."""

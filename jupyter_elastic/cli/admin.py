@@ -18,7 +18,10 @@ from jupyter_elastic.types.errors import BadRequest
 from jupyter_elastic.types.texts import visible
 
 MAINTENANCE_GRACE_S = 300.0
-_SLOTS = "all slots of a host, or one; `slurm:[NUMBER]` for `add` and `remove`: all nodes of an allocation of Slurm's"
+_SLOTS = (
+    "all slots of a host, or one; for `add` and `remove`: `slurm:[NUMBER]`, all nodes of an allocation of Slurm's, or "
+    "`slurm:auto`"
+)
 
 
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
@@ -96,8 +99,18 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slots", dest="number", type=int, metavar="N", help="of `add`: as many as GPUs, or cores")
     parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
     parser.add_argument(
+        "--label", action="append", default=[], metavar="K=V", help="of `add`: what it is, for cells with --on: rack=3"
+    )
+    parser.add_argument(
         "--python", default="", metavar="PATH", help="of `add`: the interpreter there, if not this path"
     )
+    auto = parser.add_argument_group("of `add slurm:auto`, hosts that are allocated when the queue needs them")
+    auto.add_argument("--partition", default="", metavar="NAME")
+    auto.add_argument("--time-limit", default="", metavar="TIME", help="of each allocation: 1h (needed)")
+    auto.add_argument("--max-hosts", type=int, metavar="N", help="at once (needed)")
+    auto.add_argument("--idle", default="", metavar="TIME", help="give a host back after so long without work (5m)")
+    auto.add_argument("--sbatch", default="", metavar="OPTIONS", help="more, as in --sbatch='--gres=gpu:4 --exclusive'")
+    auto.add_argument("--dry-run", action="store_true", help="only ask Slurm whether it would take it")
     parser.add_argument("--reason", default="", help="what everybody sees")
     parser.add_argument(
         "--grace",

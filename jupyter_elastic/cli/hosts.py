@@ -10,19 +10,21 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
-from jupyter_elastic.cli import allocation, ray_cluster
+from jupyter_elastic.agent import slurm as allocation
+from jupyter_elastic.cli import on_demand, ray_cluster
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver import reach, ways
 from jupyter_elastic.driver.engine import Finding
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, installed
-from jupyter_elastic.platform import host_failures, hosts_file, paths
+from jupyter_elastic.kernel.options import labels_from
+from jupyter_elastic.platform import host_failures, hosts_file, hosts_on_demand, paths
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.protocol.hand import FRAMEWORKS, Hello
@@ -61,7 +63,11 @@ def change(given: argparse.Namespace, client: Client) -> str:
             "JUPYTER_ELASTIC_DIR to a folder, and take JUPYTER_ELASTIC_ENDPOINT out of the environment"
         )
     hosts = {host.name: host for host in hosts_file.read(state)}
+    before = dict(hosts)
     name = given.slots
+    if name == on_demand.AUTO:
+        return on_demand.change(given, state)
+    on_demand.refuse_options(given)
     changed = [name]
     is_cluster = bool(ray_cluster.of_cluster(name, hosts.values()))
     if name.startswith(allocation.SCHEME):
@@ -79,7 +85,8 @@ def change(given: argparse.Namespace, client: Client) -> str:
             raise BadRequest(f"{name} is this machine; call the other one differently")
         hello = asyncio.run(_visited(host))
         hosts[name], what = _taken(host, hello, given)
-    hosts_file.write(state, tuple(hosts.values()))
+    put = [host for name, host in hosts.items() if before.get(name) != host]
+    hosts_file.change(state, drop=before.keys() - hosts.keys(), put=put)
     for name in changed:
         host_failures.forget(paths.runtime_dir(), name)
     return what
@@ -116,7 +123,8 @@ def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) ->
 def _taken(host: HostAddress, hello: Hello, given: argparse.Namespace) -> tuple[HostAddress, str]:
     """The host with as many slots as it is to have, and what is said of it."""
     slots = host.slots if given.number is not None else max(1, len(hello.gpus) or hello.cores)
-    taken = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else ())
+    labels = ({"gpu": hello.gpu} if hello.gpu else {}) | host.labels
+    taken = structs.replace(host, slots=slots, devices=hello.gpus[:slots] if hello.gpus else (), labels=labels)
     return taken, _said(host.name, slots, hello)
 
 
@@ -164,13 +172,14 @@ def listed(client: Client) -> list[ListedHost]:
     for slot in _slots(client):
         slots.setdefault(slot.slot.rpartition(":")[0], []).append(slot)
     found = []
-    for name, its in sorted(slots.items(), key=lambda item: (item[0] in others, item[0])):
+    sources = {source.name for source in hosts_on_demand.read(paths.state_dir())}
+    for name, its in sorted(slots.items(), key=lambda item: (item[0] in {*others, *sources}, item[0])):
         other = others.get(name)
         notes = dict.fromkeys(note for slot in its for note in (slot.reason, slot.drained) if note)
         found.append(
             ListedHost(
                 name=name,
-                reach="this machine" if other is None else other.reach,
+                reach=_reach(name, other, sources),
                 network="" if other is None else other.network,
                 slots=dict(Counter(slot.state for slot in its)),
                 out="; ".join(notes),
@@ -179,6 +188,12 @@ def listed(client: Client) -> list[ListedHost]:
             )
         )
     return found
+
+
+def _reach(name: str, other: HostAddress | None, sources: Collection[str]) -> str:
+    if name in sources:
+        return on_demand.AUTO
+    return "this machine" if other is None else other.reach
 
 
 def examine() -> list[Finding]:
@@ -276,6 +291,7 @@ def _described(given: argparse.Namespace, name: str, way: str, until: float | No
     if not way:
         raise BadRequest(f"say how {name} is reached: host add {name} ssh://{name}")
     told = {"name": name, "reach": way, "network": given.network, "python": given.python, "until": until}
+    told["labels"] = labels_from(given.label)
     if given.number is not None:
         told["slots"] = given.number
     try:

@@ -33,6 +33,7 @@ def hello() -> Hello:
         at=time.time(),
         cores=_cores(),
         gpus=_allocated(_gpus()),
+        gpu=_model(),
         addresses=addresses(),
         came_by=os.environ.get(_CAME_BY) or _came_by(),
     )
@@ -106,3 +107,17 @@ def _gpus() -> tuple[str, ...]:
         return tuple(pynvml.nvmlDeviceGetUUID(device) for device in devices)
     except Exception:  # no library, or a GPU that fell off the bus
         return ()
+
+
+def _model() -> str:
+    """What the first GPU is."""
+    if not _NVIDIA.exists():
+        return ""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        return str(name.decode() if isinstance(name, bytes) else name)[:200]
+    except Exception:  # as in `_gpus`
+        return ""

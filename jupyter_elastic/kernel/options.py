@@ -86,7 +86,8 @@ def _names(text: str) -> list[str]:
     return [_name(name.strip()) for name in text.split(",") if name.strip()]
 
 
-def _seconds(text: str) -> float:
+def seconds_from(text: str) -> float:
+    """`90s`, `1h30m`, `1:30:00` -> seconds; ArgumentTypeError says what is wrong."""
     match = _TIME.fullmatch(text.replace(" ", ""))
     seconds = 0.0
     if match is not None:
@@ -101,9 +102,20 @@ def _seconds(text: str) -> float:
 
 
 def _hold(text: str) -> float:
-    if (seconds := _seconds(text)) > MAX_HOLD_S:
+    if (seconds := seconds_from(text)) > MAX_HOLD_S:
         raise ArgumentTypeError(f"{text}: slots in which nothing runs are kept for 10m at most")
     return seconds
+
+
+def labels_from(words: Sequence[str]) -> dict[str, str]:
+    """`["gpu=A100", "rack=3"]` -> a dictionary; BadRequest says what is wrong."""
+    found = {}
+    for word in ",".join(words).split(",") if words else ():
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not (equals and name and value):
+            raise BadRequest(f"{word!r} is no label: write a name and a value, as in gpu=A100")
+        found[name] = value
+    return found
 
 
 def ranks_from(text: str) -> tuple[int, ...]:
@@ -188,9 +200,14 @@ def servers_from(text: str) -> tuple[int, int]:
     "(10, unless the pool's administrator says otherwise), and one at a time.",
 )
 @argument("--no-preempt", action="store_true", help="Once it runs, no policy may take all its slots to pause it.")
-@argument("--max-time", type=_seconds, metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m.")
 @argument(
-    "--estimate", type=_seconds, metavar="TIME", help="Your guess of the running time; policies may back-fill by it."
+    "--max-time", type=seconds_from, metavar="TIME", help="Stop the job after this running time: 90s, 10m, 1h30m."
+)
+@argument(
+    "--estimate",
+    type=seconds_from,
+    metavar="TIME",
+    help="Your guess of the running time; policies may back-fill by it.",
 )
 @argument(
     "--env",
@@ -199,6 +216,10 @@ def servers_from(text: str) -> tuple[int, int]:
     metavar="K=V",
     help="Environment variable of the workers; K alone takes the kernel's, 'LAB_*' all that begin so.",
 )
+@argument(
+    "--on", action="append", default=[], metavar="K=V",
+    help="Only on hosts with this label: gpu=A100, rack=3. A job's hosts have the same kind of GPU unless gpu=any.",
+)  # fmt: skip
 @argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
 @argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
 @argument(
@@ -232,7 +253,7 @@ def servers_from(text: str) -> tuple[int, int]:
 @argument("--respawn", action="store_true", help="Make the session's workers anew if they are gone.")
 @argument("--outlive", action="store_true", help="A new session's workers stay when this kernel ends.")
 @argument(
-    "--idle", dest="idle_s", type=_seconds, metavar="TIME",
+    "--idle", dest="idle_s", type=seconds_from, metavar="TIME",
     help="A new session's workers end when no cell comes for so long. Default: 1h.",
 )  # fmt: skip
 @argument(
@@ -348,6 +369,7 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
         "capture": capture if capture is None else tuple(dict.fromkeys(capture)),
         "out": tuple(dict.fromkeys(given.out or ())),
         "max_time_s": given.max_time,
+        "on": labels_from(given.on),
         "estimate_s": given.estimate,
         "preemptible": not (given.no_preempt or given.session),
         "session": given.session or "",
@@ -414,7 +436,7 @@ def deadline_from(text: str, now: float) -> float:
         elif re.match(r"\d{4}-\d{2}-\d{2}[T ]", text):
             due = datetime.fromisoformat(text).astimezone()
         else:
-            return now + _seconds(text)
+            return now + seconds_from(text)
     except (ValueError, OverflowError, ArgumentTypeError):
         raise BadRequest(f"--deadline {text}: write a time such as 2h, 18:00 or 2026-12-24T18:00") from None
     if due <= here:

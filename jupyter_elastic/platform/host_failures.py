@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from jupyter_elastic.platform import hosts_file, private_files
+from jupyter_elastic.platform import hosts_file, hosts_on_demand, private_files
 
 FIRST_S, MOST_S = 30.0, 600.0
 """How long a host that failed is kept from new work: at first, and at most."""
@@ -59,7 +59,8 @@ def forget(runtime: Path, name: str) -> None:
 
 def version(state: Path, runtime: Path) -> tuple[int, ...]:
     """Changes when the pool's hosts do, or what is noted of them."""
-    return tuple(_changed(path) for path in (state / hosts_file.NAME, _folder(runtime)))
+    names = (hosts_file.NAME, hosts_on_demand.NAME, hosts_on_demand.STATUS)
+    return tuple(_changed(path) for path in (*(state / name for name in names), _folder(runtime)))
 
 
 def _folder(runtime: Path) -> Path:

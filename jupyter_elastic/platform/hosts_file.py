@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from jupyter_elastic.platform import private_files
+from jupyter_elastic.platform import paths, private_files
+from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.types.errors import BadRequest
 
 NAME = "hosts.json"
@@ -33,6 +35,10 @@ class HostAddress(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The network of the group's data, such as `10.1.0.0/16`; empty: the one by which the host was reached."""
     python: Annotated[str, Meta(max_length=1000)] = ""
     """The interpreter there; empty: by the same path as here."""
+    labels: Annotated[dict[Annotated[str, Meta(min_length=1, max_length=200)], str], Meta(max_length=100)] = {}
+    """What it is, for cells with `--on`; `gpu` is the name of its GPUs."""
+    source: Annotated[str, Meta(max_length=100)] = ""
+    """Who brought it on demand (`hosts_on_demand`), and takes it away again; empty: its user has added it."""
     until: float | None = None
     """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
 
@@ -58,6 +64,14 @@ def read(state: Path) -> tuple[HostAddress, ...]:
     return hosts
 
 
-def write(state: Path, hosts: tuple[HostAddress, ...]) -> None:
-    """Replace them. OSError when that fails."""
-    private_files.write_private(state / NAME, msgspec.json.format(msgspec.json.encode(hosts)))
+def change(state: Path, *, drop: Iterable[str] = (), put: Iterable[HostAddress] = ()) -> None:
+    """Take hosts out by name, and add others or replace them. OSError when that can't be written.
+
+    Commands and the agent do so at the same time: neither undoes what the other did.
+    """
+    with Lock(paths.runtime_dir_of(state) / "hosts.lock").held():
+        hosts = {host.name: host for host in read(state)}
+        for name in drop:
+            hosts.pop(name, None)
+        hosts |= {host.name: host for host in put}
+        private_files.write_private(state / NAME, msgspec.json.format(msgspec.json.encode(tuple(hosts.values()))))

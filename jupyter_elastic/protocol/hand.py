@@ -149,6 +149,8 @@ class Hello(_Message, frozen=True, kw_only=True):
     cores: int = 0
     gpus: tuple[Short, ...] = ()
     """UUIDs."""
+    gpu: Short = ""
+    """What they are, such as `NVIDIA A100-SXM4-80GB`."""
     addresses: tuple[Short, ...] = ()
     """Its IPv4 addresses."""
     came_by: Short = ""

@@ -12,17 +12,19 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 import psutil
 from msgspec import Meta
 from msgspec.structs import replace
 
-from jupyter_elastic.platform import host_failures, hosts_file, paths
+from jupyter_elastic.platform import host_failures, hosts_file, hosts_on_demand, paths
 from jupyter_elastic.platform.host_failures import HostFailure
 from jupyter_elastic.platform.hosts_file import host_name
+from jupyter_elastic.platform.hosts_on_demand import HostSource, SourceStatus
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import GpuProcess, Host, Slot, SlotId
@@ -75,8 +77,10 @@ class Nvml:
     def hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
         """One host with a slot for each GPU."""
         slots: list[Slot] = []
+        labels: dict[str, str] = {}
         for number in range(self._nvml.nvmlDeviceGetCount()):
             gpu = self._nvml.nvmlDeviceGetHandleByIndex(number)
+            labels.setdefault("gpu", self._model(gpu))
             for device in self._instances(gpu):
                 index = len(slots)
                 ours, pids = f"{self._name}:{index}" in held, self._pids(device)
@@ -86,7 +90,15 @@ class Nvml:
                     out = in_use_by(processes[:NAMED])
                 uuid = self._nvml.nvmlDeviceGetUUID(device)
                 slots.append(Slot(index=index, device=uuid, out=out, processes=processes if ours else ()))
-        return (Host(name=self._name, kind="gpu", slots=tuple(slots)),)
+        return (Host(name=self._name, kind="gpu", slots=tuple(slots), labels=labels),)
+
+    def _model(self, gpu: Any) -> str:
+        """The name of a GPU; empty when NVML does not say."""
+        try:
+            name = self._nvml.nvmlDeviceGetName(gpu)
+        except self._nvml.NVMLError:
+            return ""
+        return visible(name.decode(errors="replace") if isinstance(name, bytes) else str(name))[:200]
 
     def _instances(self, gpu: Any) -> list[Any]:
         """The MIG instances of a GPU that is cut up; else the GPU itself."""
@@ -193,7 +205,12 @@ def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tu
     others: tuple[Host, ...] = ()
     if state is not None:
         failures = host_failures.read(paths.runtime_dir_of(state))
-        others = tuple(_other(host, failures.get(host.name)) for host in hosts_file.read(state))
+        described = hosts_file.read(state)
+        others = tuple(_other(host, failures.get(host.name)) for host in described)
+        noted = hosts_on_demand.statuses(state)
+        for wanted in hosts_on_demand.read(state):
+            brought = [host for host in described if host.source == wanted.name]
+            others += _to_come(wanted, brought, noted.get(wanted.name, SourceStatus()))
     if twice := {host.name for host in here} & {host.name for host in others}:
         raise BadRequest(f"{hosts_file.NAME} of the pool names this machine too, {', '.join(twice)}: rename it there")
     return (*here, *others)
@@ -209,9 +226,18 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
         out = f"its allocation ended at {time.strftime('%m-%d %H:%M:%S', time.localtime(host.until))}"
     devices = host.devices or ("",) * host.slots
     slots = tuple(Slot(index=index, device=device) for index, device in enumerate(devices))
-    found = Host(name=host.name, kind="gpu" if host.devices else "cpu", slots=slots)
+    kind: Literal["gpu", "cpu"] = "gpu" if host.devices else "cpu"
+    found = Host(name=host.name, kind=kind, slots=slots, labels=host.labels, until=host.until)
     found = with_servers(found, len(slots))  # how many cores it has nobody knows here
     return replace(found, slots=tuple(replace(slot, out=out) for slot in found.slots))
+
+
+def _to_come(source: HostSource, brought: Sequence[hosts_file.HostAddress], status: SourceStatus) -> tuple[Host, ...]:
+    """The slots of the hosts that the source could still bring, all out: a job may ask for so many."""
+    count = min((source.max_hosts - len(brought)) * source.slots, 10_000)
+    out = hosts_on_demand.said(source, status)
+    slots = tuple(Slot(index=index, out=out) for index in range(count))
+    return (Host(name=source.name, kind="cpu", slots=slots),) if slots else ()
 
 
 def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:

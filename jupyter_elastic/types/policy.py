@@ -124,6 +124,8 @@ class HostView(Record, frozen=True, kw_only=True, gc=False):
     """Slots that are not out."""
     free: int
     draining: int = 0
+    until: float | None = None
+    """When it goes, in seconds since the epoch; None: nobody knows. Two minutes before, it is drained."""
 
 
 class View(Record, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 PublicKey: TypeAlias = Annotated[str, Meta(min_length=40, max_length=40)]
 """A CURVE public key as Z85 text."""
 Text: TypeAlias = Annotated[str, Meta(max_length=10_000)]
+Label: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Path: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 Step: TypeAlias = Annotated[int, Meta(ge=0, le=2**53 - 1)]
@@ -82,6 +83,10 @@ class Host(Record, frozen=True, kw_only=True):
     name: Name
     kind: Literal["gpu", "cpu"]
     slots: tuple[Slot, ...]
+    labels: dict[Name, Text] = {}
+    """What it is, for jobs that ask for it: `gpu` is the name of its GPUs."""
+    until: float | None = None
+    """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
 
     def slot_id(self, index: int) -> SlotId:
         """The pool-wide name of slot `index`."""
@@ -144,6 +149,8 @@ class JobRequest(Record, frozen=True, kw_only=True, gc=False):
     """Running time after which the job is stopped as failed (Slurm's `--time`)."""
     estimate_s: float | None = None
     """The owner's guess of the running time at `min_slots`, for backfill."""
+    on: Annotated[dict[Label, Label], Meta(max_length=20)] = {}
+    """Labels that its hosts must have; `gpu=any` lets it mix kinds of GPU."""
     hold_s: Annotated[float, Meta(ge=0, le=MAX_HOLD_S)] = 0.0
     """So long after the end of a session's cell its slots are kept for the next one, unless somebody waits."""
     begins: Annotated[int, Meta(ge=0, le=100_000)] = 0

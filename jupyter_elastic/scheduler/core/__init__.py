@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core import drains, holds
 from jupyter_elastic.scheduler.core.decide import decide, found
+from jupyter_elastic.scheduler.core.drains import DAEMON
 from jupyter_elastic.scheduler.core.evolve import evolve
 from jupyter_elastic.scheduler.core.explain import explain, until
 from jupyter_elastic.scheduler.core.interactive import make_room
@@ -31,6 +32,7 @@ from jupyter_elastic.types import (
     Event,
     HoldEnded,
     HostsChanged,
+    HostsReported,
     JobEnded,
     JobId,
     JobInfo,
@@ -47,6 +49,7 @@ from jupyter_elastic.types import (
     SlotInfo,
     SlotsReleased,
     Stimulus,
+    Tick,
     View,
 )
 
@@ -66,10 +69,6 @@ _NEWS = (
     AgentChanged,
 )
 """Events after which a policy may want something else."""
-
-
-DAEMON = "daemon"
-"""Who has done what nobody asked for."""
 
 
 class Core:
@@ -117,6 +116,8 @@ class Core:
         if isinstance(stimulus, Propose | PolicyFailed) and stimulus.policy == policy:
             self._wants_plan = _again(policy, events)
         events += self._write(holds.over(self.state, at), at, DAEMON, stimulus.id)
+        if isinstance(stimulus, HostsReported | Tick):
+            events += self._write(drains.ending(self.state, at), at, DAEMON, stimulus.id)
         events += self._write(make_room(self.state, self._views.most, self._views.quotas), at, DAEMON, stimulus.id)
         return events, tuple(react(self.state, [event.data for event in events]))
 
@@ -213,14 +214,17 @@ class Core:
         return until(self.state, found(self.state, job), now)
 
     def next_wakeup(self, now: float) -> float | None:
-        """When a job's time or a hold is up, or a job leaves drained slots (not before `now`): a Tick is due then.
+        """When a job's time or a hold is up, a host is near its end, or a job leaves drained slots: a Tick is due then.
+
+        Not before `now`.
 
         None: never.
         """
         active = [self.state.jobs[job] for job in self.state.active]
         limits = [limit for job in active if (limit := limit_at(job)) is not None]
         held = [until for job in self.state.held if (until := self.state.ended[job].held_until) is not None]
-        due = min((*limits, *held, *(drains.leaves_at(self.state, job) for job in active)), default=inf)
+        ends = drains.next_ending(self.state)
+        due = min((ends, *limits, *held, *(drains.leaves_at(self.state, job) for job in active)), default=inf)
         return None if due == inf else max(due, now)
 
 

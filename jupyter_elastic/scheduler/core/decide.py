@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET, convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, holds, keys, plan
+from jupyter_elastic.scheduler.core import drains, holds, keys, plan, suitable
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
@@ -134,6 +134,15 @@ def _check_fits(state: State, spec: JobSpec) -> None:
             f"the pool has {count(state.server_total)} for servers; ask for at most {state.server_total} servers "
             f"(you asked for {spec.min_servers})"
         )
+    if spec.on:
+        fitting = [host for host in state.hosts if suitable.matches(host.labels, spec)]
+        there = sum(not slot.for_servers for host in fitting for slot in host.slots)
+        if there < least:
+            known = sorted({f"{name}={value}" for host in state.hosts for name, value in host.labels.items()})
+            raise BadRequest(
+                f"hosts with {suitable.asked(spec)} have {count(there)}, and you asked for {least}; labels in this "
+                f"pool: {', '.join(known[:20]) or 'none'}"
+            )
     if host := state.bound_to(spec):
         there = sum(len(one.slots) for one in state.hosts if one.name == host)
         if there < least:

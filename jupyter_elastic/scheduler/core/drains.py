@@ -23,6 +23,11 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import BadRequest, NotFound
 
+DAEMON = "daemon"
+"""Who drains what nobody has asked for."""
+LEAVE_S, LAST_S = 120.0, 30.0
+"""So long before a host's end jobs leave it that can; and so long before the others are stopped and queued again."""
+
 
 def drain(state: State, command: DrainSlots) -> list[AnyEventData]:
     """Drain a host, a slot or the pool, or change reason and grace of a drain. NotFound where there is no such slot."""
@@ -50,6 +55,33 @@ def undrain(state: State, command: UndrainSlots) -> list[AnyEventData]:
         raise BadRequest("the pool is not in maintenance")
     found = ", ".join(one.target or "the whole pool (`jupyter elastic maintenance off`)" for one in others)
     raise BadRequest(f"{target} is not drained under that name; drained are: {found or 'none'}")
+
+
+def ending(state: State, now: float) -> list[AnyEventData]:
+    """Hosts that are to end soon are drained, so that jobs leave them before; the drains of those that went end."""
+    soon = {host.name: host.until for host in state.hosts if host.until is not None and now >= host.until - LEAVE_S}
+    drained = {one.target for one in state.drains}
+    events: list[AnyEventData] = []
+    left = state.drains
+    for one in state.drains:
+        if one.by == DAEMON and one.target not in soon:
+            left = tuple(other for other in left if other is not one)
+            events.append(DrainsChanged(target=one.target, drained=False, drains=left))
+    for name, until in soon.items():
+        if name not in drained:
+            due_at = max(until - LAST_S, now)
+            left = (*left, Drain(target=name, reason="its time is nearly over", by=DAEMON, at=now, due_at=due_at))
+            events.append(DrainsChanged(target=name, drained=True, drains=left))
+    return events
+
+
+def next_ending(state: State) -> float:
+    """When the next host is to be drained for its end; infinity: none."""
+    drained = {one.target for one in state.drains}
+    return min(
+        (host.until - LEAVE_S for host in state.hosts if host.until is not None and host.name not in drained),
+        default=inf,
+    )
 
 
 def leaves_at(state: State, job: Job) -> float:

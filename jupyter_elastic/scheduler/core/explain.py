@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from math import inf
 
-from jupyter_elastic.scheduler.core import drains
+from jupyter_elastic.scheduler.core import drains, suitable
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import Job, State, limit_at
 from jupyter_elastic.scheduler.core.transitions import HOLDING
@@ -61,6 +61,9 @@ def until(state: State, job: Job, now: float) -> str:
     ):
         return ""
     if (host := state.bound_to(job.spec)) and _free_on(state, host) < need:
+        return ""
+    only = suitable.hosts(state, job)
+    if only is not None and sum(host in only for host, _ in state.free()) < need:
         return ""
     wanted = need
     for other in _before(state, job):
@@ -122,6 +125,8 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     if host := state.bound_to(job.spec):
         there = count(_free_on(state, host))
         lines.append(f"It waits for slots on {host}, where its session's workers are: {there} free there.")
+    if (only := suitable.hosts(state, job)) is not None and not state.bound_to(job.spec):
+        lines.append(_suitable(state, job, only))
     if state.apart and job.spec.min_servers:
         idle = sum(1 for _ in state.free(for_servers=True))
         lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")
@@ -208,6 +213,16 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     if reason and reason != job.reason:
         lines.append(f"Policy {state.policy} says: {reason}.")
     return lines
+
+
+def _suitable(state: State, job: Job, only: frozenset[str]) -> str:
+    """Which hosts may give it slots, and how many are free there."""
+    what = suitable.asked(job.spec)
+    free = count(sum(host in only for host, _ in state.free()))
+    ending = [host.name for host in state.hosts if host.until is not None and host.name not in only]
+    ends = f"; {', '.join(ending[:5])} would end before it" if ending and not what else ""
+    on = f"{f'with {what} ' if what else ''}on {len(only)} of {len(state.hosts)} hosts"
+    return f"It can get slots {on}: {free} free there{ends}."
 
 
 def _leaves(state: State, job: Job, now: float) -> str:

@@ -7,7 +7,7 @@ can; new slots come from hosts it is on already, then from the one host that is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from jupyter_elastic.types import SlotId
 
@@ -29,15 +29,24 @@ class Free:
         """How many there are on this host."""
         return len(self._slots.get(host, ()))
 
-    def take(self, count: int, near: Sequence[str] = ()) -> tuple[SlotId, ...]:
-        """Give `count` slots to a job that already is on the hosts `near`; fewer only if there aren't as many."""
+    def on_all(self, hosts: Collection[str]) -> int:
+        """How many there are on these hosts."""
+        return sum(len(slots) for host, slots in self._slots.items() if host in hosts)
+
+    def take(self, count: int, near: Sequence[str] = (), only: Collection[str] | None = None) -> tuple[SlotId, ...]:
+        """Give `count` slots to a job that already is on the hosts `near`; fewer only if there aren't as many.
+
+        With `only` all are on these hosts.
+        """
         taken: list[SlotId] = []
-        held = Counter(near)
+        held = Counter(host for host in near if only is None or host in only)
         for host in sorted((h for h in held if h in self._slots), key=lambda h: (-held[h], self._rank[h])):
             taken += self._from(host, count - len(taken))
         while len(taken) < count:
             missing = count - len(taken)
-            sizes = {host: len(slots) for host, slots in self._slots.items() if slots}
+            sizes = {
+                host: len(slots) for host, slots in self._slots.items() if slots and (only is None or host in only)
+            }
             if not sizes:
                 break
             fitting = [host for host, size in sizes.items() if size >= missing]

@@ -7,13 +7,12 @@ kept from jobs that come later in the order.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from jupyter_elastic.scheduler.core import placement
+from jupyter_elastic.scheduler.core import placement, suitable
 from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.scheduler.core.view import job_view
 from jupyter_elastic.types import (
@@ -194,8 +193,9 @@ class _Difference:
         self._server_pool = placement.Free(state.free(for_servers=True)) if state.apart else self._pool
         self._free = Size(len(self._pool), len(self._server_pool) if state.apart else 0)
         self._coming = Size(0)
-        self._promised: Counter[str] = Counter()
-        """Slots on hosts for jobs that can start on no other."""
+        self._suitable = suitable.Suitable(state)
+        self._given: dict[JobId, tuple[SlotId, ...]] = {}
+        """Slots that are set aside for jobs which not every host may give some, the workers' first."""
         for job in state.active_jobs():
             self._comes(job, job.draining)
         self._set_aside(Size(kept))
@@ -222,15 +222,7 @@ class _Difference:
         growing.sort(key=lambda job: job.key)
         grants = [(job, size) for job in growing if (size := self._grant(job)) is not None]
         # Those who are somewhere already choose first, then the large ones: they are the hardest to keep on one host.
-        # Before them those that can start on one host only.
-        grants.sort(
-            key=lambda grant: (
-                grant[0].phase == "queued" and not state.bound_to(grant[0].spec),
-                grant[0].phase != "queued",
-                -grant[1].slots,
-                grant[0].key,
-            )
-        )
+        grants.sort(key=lambda grant: (grant[0].phase == "queued", -grant[1].slots, grant[0].key))
         grown: list[AnyEventData] = [
             self._start(job, size) if job.phase == "queued" else self._rescale(job, size) for job, size in grants
         ]
@@ -239,13 +231,10 @@ class _Difference:
     def _grant(self, job: Job) -> Size | None:
         """What the job gets of its command now; None: nothing new. Slots are set aside for what it must wait for."""
         size = self._wanted[job.job]
+        if (only := self._suitable.of(job)) is not None:
+            return self._grant_on(job, size, only)
         need = self._new(job.size, size)
-        host = self._state.bound_to(job.spec)
-        there = not host or self._pool.on(host) - self._promised[host] >= need.slots
-        if job.phase == "queued" and not there:
-            return None
-        if there and _fits(need, self._free):
-            self._promised[host] += need.slots
+        if _fits(need, self._free):
             self._take(need)
             return size
         if job.phase == "queued":
@@ -266,17 +255,37 @@ class _Difference:
         self._set_aside(_less(need, taken))
         return given if given != job.size else None
 
+    def _grant_on(self, job: Job, size: Size, only: Collection[str]) -> Size | None:
+        """The same for a job that may get slots on these hosts alone: as many as are free there, whoever else waits."""
+        servers = 0 if self._state.apart else max(size.servers - job.size.servers, 0)
+        room = min(self._pool.on_all(only), self._free.workers) - servers
+        if room < size.workers - job.size.workers:
+            if job.phase == "queued" and self._state.bound_to(job.spec):
+                return None  # a session's cell begins with all of its workers
+            size = Size(max(job.largest(job.size.workers + max(room, 0)), job.size.workers), size.servers)
+        need = self._new(job.size, size)
+        if not size.workers or room < 0 or not need.slots or not _fits(need, self._free):
+            return None
+        self._given[job.job] = self._pool.take(need.workers, near=self._state.hosts_of(job.slots), only=only)
+        self._take(need)
+        return size
+
+    def _give(self, job: Job, count: int, pool: placement.Free, near: Sequence[str]) -> tuple[SlotId, ...]:
+        """So many new slots; those that are set aside for the job, if some are."""
+        mine = self._given.get(job.job)
+        if mine is None or pool is not self._pool:
+            return pool.take(count, near=near)
+        self._given[job.job] = mine[count:]
+        return mine[:count]
+
     def _grow(self, job: Job, size: Size) -> Size:
         """As near to `size` as the free slots let the job come, from what it holds."""
         held, apart = job.size, self._state.apart
         servers = min(size.servers, held.servers + (self._free.servers if apart else self._free.workers))
         free = self._free.workers - (0 if apart else max(servers - held.servers, 0))
-        if host := self._state.bound_to(job.spec):
-            free = max(min(free, self._pool.on(host) - self._promised[host]), 0)
         workers = size.workers
         if workers > held.workers:
             workers = max(job.largest(min(workers, held.workers + free)), held.workers)
-            self._promised[host] += workers - held.workers
         return Size(workers=workers, servers=servers)
 
     def _new(self, held: Size, size: Size) -> Size:
@@ -302,12 +311,11 @@ class _Difference:
         return StopRequested(job=job.job, attempt=job.attempt, how="preempt", reason=reason)
 
     def _start(self, job: Job, size: Size) -> JobStarted:
-        near = [host] if (host := self._state.bound_to(job.spec)) else []
         if self._state.apart:
-            slots = self._pool.take(size.workers, near)
+            slots = self._give(job, size.workers, self._pool, ())
             slots += self._server_pool.take(size.servers, near=self._state.hosts_of(slots))
         else:
-            slots = self._pool.take(size.slots, near)
+            slots = self._give(job, size.slots, self._pool, ())
         return JobStarted(
             job=job.job,
             attempt=job.attempt + 1,
@@ -328,7 +336,7 @@ class _Difference:
             if count <= len(held):
                 parts += placement.keep(held, self._state.hosts_of(held), count)
             else:
-                parts += (*held, *pool.take(count - len(held), near=hosts))
+                parts += (*held, *self._give(job, count - len(held), pool, hosts))
         return rescale(job, tuple(parts), size.servers, self._reasons.get(job.job, ""))
 
 

@@ -189,6 +189,7 @@ def _host_views(state: State) -> Iterable[HostView]:
             capacity=sum(not entry.out and not entry.vacated for entry in found),
             free=sum(entry.free for entry in found),
             draining=sum(entry.draining for entry in found),
+            until=host.until,
         )
 
 

@@ -217,7 +217,7 @@ def test_file_of_hosts_that_is_none_is_refused(tmp_path: Path, content: str) -> 
 
 def test_file_of_hosts_comes_back_as_written(tmp_path: Path) -> None:
     assert hosts_file.read(tmp_path) == ()
-    hosts_file.write(tmp_path, (host(slots=3), HostAddress(name="b", reach="exec:", devices=("GPU-1",))))
+    hosts_file.change(tmp_path, put=(host(slots=3), HostAddress(name="b", reach="exec:", devices=("GPU-1",))))
     assert [one.name for one in hosts_file.read(tmp_path)] == ["lab2", "b"]
 
 

@@ -78,7 +78,7 @@ def test_a_host_that_fails_again_is_kept_out_longer() -> None:
 
 def test_slots_of_a_host_that_fails_are_out_for_a_while(pool_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, runtime = paths.state_dir(), paths.runtime_dir()
-    hosts_file.write(state, (HostAddress(name="lab.b", reach="exec:", slots=2),))
+    hosts_file.change(state, put=(HostAddress(name="lab.b", reach="exec:", slots=2),))
     before = host_failures.version(state, runtime)
     host_failures.note(runtime, "lab.b", "no route", 1000.0)
     assert host_failures.version(state, runtime) != before
@@ -96,7 +96,7 @@ def test_slots_of_a_host_that_fails_are_out_for_a_while(pool_dir: Path, monkeypa
 
 def test_slots_of_an_allocation_are_out_from_its_end_on(pool_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = paths.state_dir()
-    hosts_file.write(state, (HostAddress(name="lab1", reach="slurm://4711/lab1", until=2000.0),))
+    hosts_file.change(state, put=(HostAddress(name="lab1", reach="slurm://4711/lab1", until=2000.0),))
     for now, out in ((1999.0, ""), (2000.0, "its allocation ended at ")):
         monkeypatch.setattr("time.time", lambda now=now: now)
         (slot,) = all_hosts(Cpu(1), frozenset(), state)[1].slots

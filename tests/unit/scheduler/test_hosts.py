@@ -121,6 +121,9 @@ class _Driver(SimpleNamespace):
             raise self.NVMLError("not found")
         return f"{gpu}-mig{number}"
 
+    def nvmlDeviceGetName(self, device: str) -> str:
+        return "NVIDIA A100-SXM4-80GB"
+
     def nvmlDeviceGetUUID(self, device: str) -> str:
         return f"GPU-{device}"
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jupyter_elastic.cli import allocation
+from jupyter_elastic.agent import slurm as allocation
 from jupyter_elastic.types.errors import BadRequest
 
 

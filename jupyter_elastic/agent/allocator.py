@@ -1,0 +1,118 @@
+"""Asks Slurm for hosts when the queue needs them, as their user, and gives them back (`host add slurm:auto`).
+
+What is to be done `on_demand` decides. An allocation is a job of Slurm's with one node that does nothing; its host
+is reached as one that the user has allocated is. Knows Slurm, the daemon's demand and the pool's files of hosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from jupyter_elastic.agent import on_demand, slurm
+from jupyter_elastic.client.requests import expect
+from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
+from jupyter_elastic.platform import hosts_file, hosts_on_demand, paths
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.platform.hosts_on_demand import Allocation, HostSource, SourceStatus
+from jupyter_elastic.protocol import wire
+from jupyter_elastic.types.errors import BadRequest, ElasticError
+
+log = logging.getLogger(__name__)
+
+
+class Allocator:
+    """One user's, for the pool in the state folder. `ask` asks the pool's daemon."""
+
+    def __init__(self, ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> None:
+        self._ask = ask
+        self._state = paths.state_dir()
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to look after."""
+        return bool(any(status.allocations for status in hosts_on_demand.statuses(self._state).values()))
+
+    async def look(self) -> None:
+        """Do what is to be done now. ElasticError or OSError when something can't be known or written."""
+        sources = {source.name: source for source in hosts_on_demand.read(self._state)}
+        noted = hosts_on_demand.statuses(self._state)
+        for name, status in noted.items():
+            if name not in sources:  # taken out by its user
+                for allocation in status.allocations:
+                    await self._give_back(allocation, ended=False)
+        found = {name: await self._look_at(one, noted.get(name, SourceStatus())) for name, one in sources.items()}
+        self._note(noted, found)
+
+    def _note(self, before: dict[str, SourceStatus], now: dict[str, SourceStatus]) -> None:
+        if now != before:
+            hosts_on_demand.note(self._state, now)
+
+    async def _look_at(self, source: HostSource, status: SourceStatus) -> SourceStatus:
+        at_most = on_demand.room(source, status)
+        answer = await self._ask(wire.ReadDemand(at_most=min(at_most, 10_000))) if at_most else wire.Demand(slots=0)
+        demand = expect(answer, wire.Demand).slots
+        hosts = expect(await self._ask(wire.ListHosts()), wire.Hosts)
+        used = {slot.slot.rpartition(":")[0] for slot in hosts.slots if slot.job is not None}
+        known = await asyncio.to_thread(slurm.allocations, [one.number for one in status.allocations])
+        status, actions = on_demand.decide(source, status, known, demand, used, time.time())
+        for action in actions:
+            match action:
+                case on_demand.Submit():
+                    status = await self._submit(source, status)
+                case on_demand.Visit(allocation, found):
+                    status = await self._visit(source, status, allocation, found)
+                case on_demand.GiveBack(allocation, ended):
+                    await self._give_back(allocation, ended=ended)
+        return status
+
+    async def _submit(self, source: HostSource, status: SourceStatus) -> SourceStatus:
+        try:
+            number = await asyncio.to_thread(slurm.submit, source)
+        except BadRequest as problem:
+            log.warning("%s: %s", source.name, problem)
+            return on_demand.submit_failed(status, str(problem)[:2000])
+        log.info("%s: asked for allocation %s", source.name, number)
+        status = on_demand.submitted(status, number, time.time())
+        hosts_on_demand.note(self._state, {**hosts_on_demand.statuses(self._state), source.name: status})
+        return status
+
+    async def _visit(
+        self, source: HostSource, status: SourceStatus, allocation: Allocation, known: on_demand.Known
+    ) -> SourceStatus:
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", f"{known.node}-{allocation.number}")
+        host = HostAddress(
+            name=name,
+            reach=f"slurm://{allocation.number}/{known.node}",
+            network=source.network,
+            python=source.python,
+            source=source.name,
+            until=known.until,
+        )
+        hand = RemoteHand(host, Setting.to_visit(sys.executable), lambda _: None)
+        try:
+            hello = await hand.visit()
+        except ElasticError as problem:
+            log.warning("%s: %s", source.name, problem)
+            await self._give_back(allocation, ended=False)
+            return on_demand.start_failed(status, str(problem)[:2000], allocation.number)
+        finally:
+            await hand.close_and_wait()
+        slots = len(hello.gpus) or max(1, hello.cores)
+        host = replace(host, slots=slots, devices=hello.gpus, labels={"gpu": hello.gpu} if hello.gpu else {})
+        hosts_file.change(self._state, put=(host,))
+        log.info("%s: host %s has %d slots", source.name, name, slots)
+        return on_demand.started(status, allocation.number, name)
+
+    async def _give_back(self, allocation: Allocation, *, ended: bool) -> None:
+        if allocation.host:
+            hosts_file.change(self._state, drop=(allocation.host,))
+        if not ended:
+            log.info("allocation %s is given back", allocation.number)
+            await asyncio.to_thread(slurm.cancel, allocation.number)

@@ -1,0 +1,145 @@
+"""When hosts on demand are asked for and given back."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_elastic.agent import on_demand, slurm
+from jupyter_elastic.agent.on_demand import GiveBack, Known, Submit, Visit, decide
+from jupyter_elastic.cli import on_demand as command
+from jupyter_elastic.platform import hosts_on_demand
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.platform.hosts_on_demand import Allocation, HostSource, SourceStatus
+from jupyter_elastic.scheduler.hosts import Cpu, all_hosts
+from jupyter_elastic.types.errors import BadRequest
+
+SOURCE = HostSource(name="slurm-auto", max_hosts=2, slots=4, time_limit="1:00:00", idle_s=60)
+RUNS, WAITS = Known(runs=True, node="n1", until=5000.0), Known(runs=False)
+
+
+def status(*numbers: str, hosts: bool = True, **more: Any) -> SourceStatus:
+    """With these allocations, which are hosts."""
+    made = (Allocation(number=number, submitted_at=0.0, host=f"n-{number}" if hosts else "") for number in numbers)
+    return SourceStatus(allocations=tuple(made), **more)
+
+
+def kinds(actions: list[on_demand.Action]) -> list[type]:
+    return [type(action) for action in actions]
+
+
+def test_one_is_asked_for_when_the_queue_needs_slots_and_the_next_when_that_one_is_there() -> None:
+    assert decide(SOURCE, status(), {}, 0, (), 0.0)[1] == []
+    assert decide(SOURCE, status(), {}, 9, (), 0.0)[1] == [Submit()]
+    asked = on_demand.submitted(status(), "1", 0.0)
+    for known in (WAITS, RUNS):
+        assert Submit not in kinds(decide(SOURCE, asked, {"1": known}, 9, (), 1.0)[1])
+    [visit] = decide(SOURCE, asked, {"1": RUNS}, 9, (), 1.0)[1]
+    assert isinstance(visit, Visit)
+    there = on_demand.started(asked, "1", "n1-1")
+    assert decide(SOURCE, there, {"1": RUNS}, 5, (), 2.0)[1] == [Submit()]
+
+
+def test_no_more_than_the_most() -> None:
+    assert on_demand.room(SOURCE, status("1")) == 4
+    assert on_demand.room(SOURCE, status("1", "2")) == 0
+    assert decide(SOURCE, status("1", "2"), {"1": RUNS, "2": RUNS}, 9, (), 0.0)[1] == []
+
+
+def test_what_is_idle_long_enough_is_given_back_and_what_is_used_or_wanted_is_not() -> None:
+    known = {"1": RUNS, "2": RUNS}
+    kept, actions = decide(SOURCE, status("1", "2"), known, 0, {"n-1"}, 100.0)
+    assert actions == []
+    kept, actions = decide(SOURCE, kept, known, 0, {"n-1"}, 159.0)
+    assert actions == []
+    for wanted in (0, 3):
+        after, actions = decide(SOURCE, kept, known, wanted, {"n-1"}, 160.0)
+        assert [one.number for one in after.allocations] == (["1", "2"] if wanted else ["1"])
+        assert kinds(actions) == ([] if wanted else [GiveBack])
+    waiting = on_demand.submitted(status(), "3", 0.0)  # one that still waits too, when the queue is empty again
+    waiting, _ = decide(SOURCE, waiting, {"3": WAITS}, 0, (), 10.0)
+    assert kinds(decide(SOURCE, waiting, {"3": WAITS}, 0, (), 70.0)[1]) == [GiveBack]
+
+
+def test_one_that_has_ended_leaves_and_is_no_failure() -> None:
+    after, actions = decide(SOURCE, status("1"), {}, 0, {"n-1"}, 9.0)
+    assert actions == [GiveBack(Allocation(number="1", submitted_at=0.0, host="n-1"), ended=True)]
+    assert after == SourceStatus()
+
+
+def test_three_failed_starts_or_ten_failed_submits_in_a_row_pause_it_until_it_is_set_up_again() -> None:
+    starts = submits = status()
+    for number in ("1", "2", "3"):
+        assert not starts.paused
+        starts, actions = decide(SOURCE, on_demand.submitted(starts, number, 0.0), {}, 0, (), 9.0)
+        assert kinds(actions) == [GiveBack]
+    for _ in range(10):
+        assert not submits.paused
+        submits = on_demand.submit_failed(submits, "QOS limit")
+    for paused, why in ((starts, "allocation 3 ended before its host was there"), (submits, "QOS limit")):
+        assert (paused.paused, paused.why) == (True, why)
+        assert decide(SOURCE, paused, {}, 9, (), 9.0)[1] == []
+        assert f"paused after failures: {why}; jupyter elastic host add" in hosts_on_demand.said(SOURCE, paused)
+        again = HostSource(name="slurm-auto", max_hosts=2, begun=50.0)
+        assert decide(again, paused, {}, 9, (), 60.0)[1] == [Submit()]
+
+
+def test_a_success_between_failures_counts() -> None:
+    found = on_demand.start_failed(on_demand.start_failed(status("1", hosts=False), "x"), "x")
+    assert not on_demand.start_failed(on_demand.started(found, "1", "n1-1"), "x").paused
+
+
+def test_the_daemon_shows_what_could_come_and_a_job_may_ask_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    hosts_on_demand.write(tmp_path, (SOURCE,))
+    hosts_on_demand.note(tmp_path, {"slurm-auto": on_demand.submitted(status(), "7", 0.0)})
+    *_, to_come = all_hosts(Cpu(1), frozenset(), tmp_path)
+    assert (to_come.name, len(to_come.slots)) == ("slurm-auto", 8)
+    assert to_come.slots[0].out == "asked for: allocation 7 waits in the queue of Slurm"
+    from jupyter_elastic.platform import hosts_file
+
+    hosts_file.change(tmp_path, put=(HostAddress(name="n1-7", reach="slurm://7/n1", slots=4, source="slurm-auto"),))
+    _, there, to_come = all_hosts(Cpu(1), frozenset(), tmp_path)
+    assert (there.name, len(to_come.slots)) == ("n1-7", 4)
+
+
+def test_what_slurm_says_of_allocations() -> None:
+    listed = "7|RUNNING|1795486863|lab1\n8|PENDING|N/A|\n9|COMPLETED|1795486863|lab1\n10|RUNNING|N/A|lab2\nrubbish\n"
+    assert slurm.living(listed) == {
+        "7": Known(runs=True, node="lab1", until=1795486863.0),
+        "8": WAITS,
+        "10": Known(runs=True, node="lab2"),
+    }
+    assert slurm.processors("sbatch: Job 4 to start at 2026-11-24T18:00:00 using 64 processors on nodes n1") == 64
+    assert slurm.processors("") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_hosts": 2}, "add --time-limit 1h --max-hosts 4"),
+        ({"time_limit": "1h"}, "add --time-limit 1h --max-hosts 4"),
+        ({"time_limit": "soon", "max_hosts": 2}, "--time-limit soon: write a time such as"),
+        ({"time_limit": "1h", "max_hosts": 0}, "Expected `int` >= 1"),
+        ({"time_limit": "1h", "max_hosts": 2, "sbatch": "--gres gpu:4"}, "--sbatch takes options with `=`"),
+        ({"time_limit": "1h", "max_hosts": 2, "sbatch": "'"}, "No closing quotation"),
+        ({"time_limit": "1h", "max_hosts": 2, "reach": "ssh://lab2"}, "leave ssh://lab2 out"),
+        ({"time_limit": "1h", "max_hosts": 2}, "there is no sbatch here"),
+        ({"action": "remove"}, "slurm:auto is not set up"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    given: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    plain = {"partition": "", "time_limit": "", "max_hosts": None, "idle": "", "sbatch": "", "dry_run": False}
+    about = {"action": "add", "reach": None, "number": None, "network": "", "python": ""}
+    with pytest.raises(BadRequest) as refused:
+        command.change(argparse.Namespace(**{**plain, **about, **given}), tmp_path)
+    assert said in str(refused.value)
