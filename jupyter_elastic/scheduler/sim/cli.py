@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jupyter_elastic.scheduler.sim import formats, metrics, recorded
-from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool
+from jupyter_elastic.scheduler.sim.loop import Costs, Simulation, make_policy, pool, visiting
 from jupyter_elastic.scheduler.sim.metrics import Run
 from jupyter_elastic.scheduler.sim.workload import Task, synthetic
 from jupyter_elastic.types.arguments import ArgumentParser
@@ -58,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
     add("--know", choices=("auto", "all", "learned"), default="auto",
         help="what policies see of a job: its true speeds and length, or what the core learns from its reports "
         "(default: all for public traces, else learned)")  # fmt: skip
+    add(
+        "--extra-nodes", action="append", default=[], metavar="N@FROM:UNTIL",
+        help="more nodes for a time, in seconds from the first submit on: 4@3600:7200",
+    )  # fmt: skip
     add("--restart-cost", type=float, help="seconds that a start or rescale costs (default 30; a journal's own)")
     return found
 
@@ -192,13 +196,17 @@ def _tasks(
         cost = 30.0 if arguments.restart_cost is None else arguments.restart_cost
         costs = Costs(start=cost, rescale=cost)
 
+    visits = [visit for text in arguments.extra_nodes for visit in visiting(text, gpus)]
+
     def run(name: str, options: dict[str, Any], tick: Tick | None) -> Run:
         policy = make_policy(name, options)
         return Simulation(
-            tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace
-        ).run()
+            tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace,
+            visits=visits,
+        ).run()  # fmt: skip
 
-    return Setting(f"{what}, {nodes} nodes with {gpus} slots", nodes * gpus, run)
+    more = f", for a time {len(visits)} more" if visits else ""
+    return Setting(f"{what}, {nodes} nodes with {gpus} slots{more}", nodes * gpus, run)
 
 
 def _options(given: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ HORIZON_S = 400 * 86_400.0
 """Jobs that run longer are taken to run for ever."""
 PATIENCE = 1000
 """Times that a policy is asked again while jobs wait and none runs; then they are taken to wait for ever."""
+TICK_S = 0.001
+"""What is due at once is done a moment later, as in the daemon."""
 TRIES = 8
 """Plans in a row at one instant; a policy that still wants to change its mind waits for the next event."""
 
@@ -124,6 +127,7 @@ class Simulation:
     policy: Policy
     name: str
     hosts: Sequence[Host]
+    """Those that are there at the beginning; each goes at its `until`, if it has one."""
     options: dict[str, Any] = field(default_factory=dict)
     costs: Costs = field(default_factory=Costs)
     tick: Callable[[int, int], None] | None = None
@@ -133,12 +137,15 @@ class Simulation:
     weights: Mapping[str, float] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
     """Of users and groups, as in the file of shares."""
+    visits: Sequence[tuple[float, Host]] = ()
+    """Hosts that come later, and when."""
     pace_s: float = 0.0
     """A policy's own interval is stretched to at least this; events are answered at once all the same."""
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        capacity = sum(len(host.slots) for host in self.hosts)
+        self._stays = [(0.0, host) for host in self.hosts] + list(self.visits)
+        capacity = max((self._slots_at(when) for when, _ in self._stays), default=0)
         if capacity < 1:
             raise BadRequest("a pool without slots can't run anything; give at least one node with one GPU")
         self.core = Core(weights=self.weights, quotas=self.quotas)
@@ -157,7 +164,9 @@ class Simulation:
     def run(self) -> Run:
         """Simulate to the end of the last job; BadRequest when a job is refused or never ends."""
         began = time.perf_counter()
-        self._tell(HostsReported(**self._stamp(), hosts=tuple(self.hosts)))
+        self._look_at_hosts()
+        for when in sorted({when for begin, host in self._stays for when in (begin, host.until) if when}):
+            self._at(when, self._look_at_hosts)
         self._tell(UsePolicy(**self._stamp(), name=self.name, options=self.options))
         for owner in dict.fromkeys(task.owner for task in self.tasks):
             self._tell(AgentReported(**self._stamp(owner), connected=True))
@@ -192,8 +201,10 @@ class Simulation:
                 break
             self._propose()
         wakeup = self.core.next_wakeup(self.now)
-        if wakeup is not None and self._lives and wakeup > self.now and (not self._heap or wakeup < self._heap[0][0]):
-            self._at(wakeup, lambda: self._tell(Tick(**self._stamp())))
+        if wakeup is not None and self._lives:
+            wakeup = max(wakeup, self.now + TICK_S)
+            if not self._heap or wakeup < self._heap[0][0]:
+                self._at(wakeup, lambda: self._tell(Tick(**self._stamp())))
 
     def _timer(self) -> None:
         if not self.policy.interval_s:
@@ -206,6 +217,17 @@ class Simulation:
                 self._at(self.now + interval, self._timer)
         elif self._heap:  # nobody is there: sleep until the next event
             self._at(self._heap[0][0] + interval, self._timer)
+
+    # --- the hosts
+
+    def _there(self, when: float) -> tuple[Host, ...]:
+        return tuple(h for begin, h in self._stays if begin <= when and (h.until is None or when < h.until))
+
+    def _slots_at(self, when: float) -> int:
+        return sum(len(host.slots) for host in self._there(when))
+
+    def _look_at_hosts(self) -> None:
+        self._tell(HostsReported(**self._stamp(), hosts=self._there(self.now)))
 
     # --- the daemon's part
 
@@ -412,3 +434,16 @@ def pool(nodes: int, slots: int) -> tuple[Host, ...]:
     width = len(str(nodes - 1))
     indices = tuple(Slot(index=index) for index in range(slots))
     return tuple(Host(name=f"node{number:0{width}d}", kind="cpu", slots=indices) for number in range(nodes))
+
+
+def visiting(text: str, slots: int) -> list[tuple[float, Host]]:
+    """`4@3600:7200`, four nodes from second 3600 to 7200 -> hosts that come, and when. BadRequest for anything else."""
+    found = re.fullmatch(r"([0-9]{1,5})@([0-9]{1,12}):([0-9]{1,12})", text)
+    if found is None or not int(found[1]) or int(found[2]) >= int(found[3]):
+        raise BadRequest(f"{text}: write how many nodes come, and from which second to which, as in 4@3600:7200")
+    begin, until = float(found[2]), float(found[3])
+    indices = tuple(Slot(index=index) for index in range(slots))
+    name = f"guest{found[2]}-{found[3]}-"
+    return [
+        (begin, Host(name=f"{name}{number}", kind="cpu", slots=indices, until=until)) for number in range(int(found[1]))
+    ]
