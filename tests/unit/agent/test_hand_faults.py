@@ -1,0 +1,57 @@
+"""Hands that misbehave, and hosts whose clock is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from jupyter_elastic.cli import hosts
+from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
+from jupyter_elastic.hand.facts import hello
+from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.protocol import hand as messages
+from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, PIECE
+
+FLOOD = 64 * 1024**2
+
+
+def test_a_clock_that_is_an_hour_off_is_said() -> None:
+    for ahead_s, said in ((3600.0, "; its clock is +3600 s from here"), (-3600.0, "; its clock is -3600 s from here")):
+        assert hosts._clock(msgspec.structs.replace(hello(), at=time.time() + ahead_s)) == said
+    assert not hosts._clock(hello())
+
+
+def test_a_hand_that_floods_is_written_down_as_fast_as_the_disk_takes_it_and_not_kept(tmp_path: Path) -> None:
+    (tmp_path / PAYLOAD).write_bytes(b"")
+    python = tmp_path / "python"
+    first = MAGIC + FROM_HAND.encode(hello()) + FROM_HAND.encode(messages.Begun())
+    more = FROM_HAND.encode(messages.Output("rank.0/stdout", b"x" * PIECE))
+    (tmp_path / "first").write_bytes(first)
+    (tmp_path / "more").write_bytes(more)
+    python.write_text(
+        f"#!{sys.executable}\nimport sys\nsay = sys.stdout.buffer\n"
+        f"say.write(open({str(tmp_path / 'first')!r}, 'rb').read())\n"
+        f"more = open({str(tmp_path / 'more')!r}, 'rb').read()\nwhile True:\n    say.write(more)\n"
+    )
+    python.chmod(0o700)
+    setting = Setting(folder=tmp_path, python=str(python), environment={}, frameworks=(), warm=False)
+    before = psutil.Process().memory_info().rss
+
+    async def run() -> None:
+        hand = RemoteHand(HostAddress(name="b", reach="exec:"), setting, lambda _: None)
+        await hand.open()
+        written = tmp_path / "rank.0" / "stdout"
+        while not written.exists() or written.stat().st_size < FLOOD:  # noqa: ASYNC110 - files have no events
+            await asyncio.sleep(0.01)  # others have their turn meanwhile
+        assert not hand.lost
+        assert psutil.Process().memory_info().rss - before < FLOOD // 2
+        hand._lose("enough", silent=True)  # it would not read that it is to end
+        await hand.close_and_wait()
+
+    asyncio.run(run())
