@@ -193,7 +193,7 @@ class GroupEngine(WorkersEngine):
     def _free_waiting(self) -> None:
         self.broken(self._group.round)
         for name in self.members:  # those of a group that the cell has formed itself are in no round
-            self.send(name, messages.Broken(round=self._group.round))
+            self.send(name, messages.Broken(round=self._group.round, interrupted=True))
 
     def left(self, member: Member, code: int | None) -> None:
         """Free the other members of its group, before anything else."""

@@ -6,6 +6,7 @@ Errors of ours are shown as their message alone: the traceback of this package w
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -50,6 +51,8 @@ def load(shell: Any) -> ElasticMagics:
     with contextlib.suppress(Exception):  # of IPython's completer, which `%config` may have replaced
         shell.Completer.custom_matchers.append(magics.session_names())
     shell.input_transformers_cleanup.extend([_with_body, magics.automatic()])
+    shell.events.register("pre_execute", functools.partial(magics.within, 1))
+    shell.events.register("post_execute", functools.partial(magics.within, -1))
     if "distributed" in shell.magics_manager.magics["cell"]:
         print("note: %%distributed is nbdistributed's, %%distribute is jupyter-elastic's", file=sys.stderr)  # noqa: T201
     threading.Thread(target=_warm, name="jupyter-elastic start", daemon=True).start()
@@ -108,6 +111,7 @@ class ElasticMagics(Magics):
         self._slots_are = ""
         self._session = ""
         """In which all cells run; empty: in none."""
+        self._within = 0
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is options' own, below
@@ -192,12 +196,22 @@ class ElasticMagics(Magics):
             )
         self._session = session if on else ""
 
+    def within(self, more: int) -> None:
+        """A cell begins or ends: what IPython is given meanwhile, as by `%timeit`, is no cell of its own."""
+        self._within = max(self._within + more, 0)
+
     def automatic(self) -> Callable[[list[str]], list[str]]:
         """The transformer of cells for `follow`."""
 
         def transformed(lines: list[str]) -> list[str]:
             text = "".join(lines).strip()
-            if not self._session or not text or text.startswith(("%", "!", "?")) or text.endswith("?"):
+            if (
+                not self._session
+                or self._within > 0
+                or not text
+                or text.startswith(("%", "!", "?"))
+                or text.endswith("?")
+            ):
                 return lines
             return lines if _from_the_page(self.shell) else [f"%%elastic_session_cell {self._session}\n", *lines]
 

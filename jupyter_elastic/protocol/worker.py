@@ -126,6 +126,8 @@ class Broken(_Message, frozen=True, kw_only=True):
     """A member of this round is gone: whoever waits for another member waits in vain."""
 
     round: int
+    interrupted: bool = False
+    """None is gone, but the cell of a session ends: its group is left, not broken."""
 
 
 class SendStack(_Message, frozen=True, kw_only=True):

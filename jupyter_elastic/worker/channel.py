@@ -75,6 +75,8 @@ class DriverChannel:
         self.on_update: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
         """That has just become known."""
+        self.on_interrupted: Callable[[], None] | None = None
+        """In its place, where none is gone but the cell ends; None: the same."""
         self.on_left: Callable[[Left], None] = lambda _: None
         """Another member has left the training."""
         self.on_send_stack: Callable[[], None] = lambda: None
@@ -146,10 +148,10 @@ class DriverChannel:
             case messages.Update():
                 self.update_requested.set()
                 self.on_update()
-            case messages.Broken(round=round_):
+            case messages.Broken(round=round_, interrupted=interrupted):
                 if round_ == self._round:
                     self.group_broken.set()
-                    self.on_broken()
+                    (self.on_interrupted or self.on_broken if interrupted else self.on_broken)()
             case Left():
                 self.on_left(message)
             case messages.SendStack():

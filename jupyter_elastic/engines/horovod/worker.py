@@ -85,8 +85,8 @@ class HorovodWorker(GroupWorker):
         keras.install()
 
     def stay(self) -> None:
-        """Let the driver free this worker from a collective."""
-        self.channel.on_broken = self._shut_down
+        """Let an interrupt free this worker from a collective."""
+        self.channel.on_interrupted = self._shut_down
 
     def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002 - it always closes them
         """Leave the group: its threads would ask each other for work all the time between two cells."""
@@ -120,7 +120,8 @@ class HorovodWorker(GroupWorker):
         """Be of the next cell's job."""
         super().next_cell(host)
         self._states.next_cell()
-        host.channel.on_update, host.channel.on_broken = self._notify, self._shut_down
+        host.channel.on_update, host.channel.on_broken = self._notify, self._free
+        host.channel.on_interrupted = self._shut_down
         if "horovod.tensorflow" in sys.modules:
             _keep_autograph_in(self.session.folder / "autograph")
 

@@ -115,5 +115,6 @@ def test_all_cells_of_a_notebook_run_in_a_session_until_that_is_off(notebook: No
     assert "ZeroDivisionError" in failed.error
     assert "line 2" in failed.error
     notebook.finish(notebook.client.execute("mine = 1", store_history=False))  # of the page, not of a person
+    assert "1 loop each" in notebook.run("%timeit -n 1 -r 1 pass").printed
     assert not notebook.run("%elastic session --off").error
     assert notebook.run("mine, 'xeno' in globals()").result == "(1, False)"
