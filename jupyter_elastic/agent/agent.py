@@ -249,7 +249,7 @@ class Agent:
         """Look after the hosts that come on demand, for ever; each fault is logged once."""
         said = ""
         while True:
-            await self._sleep(HOSTS_S)
+            await asyncio.sleep(HOSTS_S)
             welcome = self.client.welcome
             if welcome is None or welcome.pool != str(paths.state_dir()):
                 continue  # a pool that others share is one machine

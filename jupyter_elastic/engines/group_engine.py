@@ -20,7 +20,7 @@ from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.engines.failures import Weight, left_early
 from jupyter_elastic.engines.hosts import host_of
 from jupyter_elastic.engines.worker_processes import Member
-from jupyter_elastic.engines.workers import WorkersEngine
+from jupyter_elastic.engines.workers import WorkersEngine, is_parked
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
@@ -184,11 +184,11 @@ class GroupEngine(WorkersEngine):
             found[name] = msgspec.Raw(msgspec.msgpack.encode(place))
         return {member.name: found[host] for member in members if (host := host_of(member.slot)) in found}
 
-    def _break_group(self) -> None:
+    def _break_group(self, *, interrupted: bool = False) -> None:
         """No member of the present round is to wait for another."""
         self.broken(self._group.round)
         for name in self._group.members:
-            self.send(name, messages.Broken(round=self._group.round))
+            self.send(name, messages.Broken(round=self._group.round, interrupted=interrupted))
 
     def _free_waiting(self) -> None:
         self.broken(self._group.round)
@@ -199,7 +199,7 @@ class GroupEngine(WorkersEngine):
         """Free the other members of its group, before anything else."""
         self._calm = False
         if member.name in self._group.members and self.machine.needs(member.name):
-            self._break_group()
+            self._break_group(interrupted=is_parked(member))
             if self._broken_round != self._group.round:
                 self._broken_round = self._group.round
                 self._spawn_task(self._look_for_held(self._group.round))

@@ -33,12 +33,12 @@ class Member:
     name: str
     slot: SlotId
     rank: int
+    local_rank: int = 0
+    """Its number on this host, for its whole life; no other that lives has it."""
     seat: int = 0
     """Of a session's worker: the number under which its folder knows it."""
     late: bool = False
     """It came to a session whose other workers had variables."""
-    local_rank: int = 0
-    """Its number on this host, for its whole life; no other that lives has it."""
     process: WorkerProcess | None = None
     writer: asyncio.StreamWriter | None = None
     running: bool = False

@@ -341,7 +341,7 @@ class WorkersEngine:
             self._begin_again()
         near = self._on_host(fork.slot)
         local_rank = environment.smallest_free({other.local_rank for other in near})
-        member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank, newcomer=fork.newcomer)
+        member = Member(fork.name, fork.slot, self._rank_of(fork), local_rank=local_rank, newcomer=fork.newcomer)
         hand = self.hosts.of(fork.slot)
         if self._session is not None:
             member.seat, member.late = self._session.take_seat()
@@ -511,7 +511,7 @@ class WorkersEngine:
 
     def _goes_on_without(self, member: Member) -> bool:
         """Whether the session does: the worker stays, was asked to leave, never came in, or another takes its place."""
-        stays = isinstance(member.process, SessionWorker) and member.process.parked
+        stays = is_parked(member)
         outside = member.newcomer and not member.was_member
         replaced = self.machine.replaces and not (self._stopping or self.machine.ended or self.machine.finishing)
         return stays or outside or replaced or self.machine.removed(member.name)
@@ -797,6 +797,11 @@ class WorkersEngine:
             shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / failure.NAME).unlink(missing_ok=True)
         return read_payload(folder)
+
+
+def is_parked(member: Member) -> bool:
+    """Whether it lives on as a worker of its session, and has left this cell alone."""
+    return isinstance(member.process, SessionWorker) and member.process.parked
 
 
 def _raised(message: messages.Failed | messages.Interrupted) -> Failure:

@@ -48,7 +48,7 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     # The other ways to the panel.
     panel.book.wait_command("application:toggle-left-area")  # type: ignore[attr-defined]
     expect(panel).to_be_hidden()
-    page.get_by_role("tab", name="Launcher").click()
+    panel.book.wait_command("launcher:create")  # type: ignore[attr-defined]
     page.locator(".jp-LauncherCard:visible", has_text="Elastic pool").click()
     expect(panel).to_be_visible()
     page.get_by_role("menuitem", name="View").click()
