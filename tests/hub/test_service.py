@@ -180,6 +180,7 @@ def test_a_service_that_the_hub_starts_serves_too(site: Site) -> None:
 def test_revoked_and_expired_tokens_and_users_that_are_gone_end_live_connections(site: Site) -> None:
     revoked, removed, stays = site.person(), site.person(), site.person()
     clients = [person.connect() for person in (revoked, removed, stays)]
+    until(lambda: all(client.connected for client in clients), "they are connected")
     assert all(lives(client) for client in clients)
     expires = site.person(expires_in=10)
     clients.insert(2, expires.connect())
