@@ -72,7 +72,8 @@ class HorovodWorker(GroupWorker):
         self._alone = False
         """A newcomer's collectives before `elastic.run` are its own."""
         self._basics: Any = None
-        self._leaving = threading.Lock()
+        self._leaving = threading.RLock()
+        """Horovod's shutdown joins its thread, and of two threads that join one only the first is woken for certain."""
         host.channel.on_update, host.channel.on_broken = self._notify, self._free
 
     def install(self) -> None:
@@ -270,18 +271,22 @@ class HorovodWorker(GroupWorker):
 
     def _patch_basics(self, module: types.ModuleType) -> None:
         kind = module.HorovodBasics
-        real = kind.init
+        real, leave = kind.init, kind.shutdown
 
         def init(basics: Any, *args: Any, **kwargs: Any) -> Any:
             return self.init(real, basics, *args, **kwargs)
 
-        init.__doc__ = real.__doc__
-        kind.init = init
+        def shutdown(basics: Any) -> None:
+            with self._leaving:
+                leave(basics)
+
+        init.__doc__, shutdown.__doc__ = real.__doc__, leave.__doc__
+        kind.init, kind.shutdown = init, shutdown
         for name, answer in _OF_HOSTS.items():
             setattr(kind, name, answer)
         for name, loaded in list(sys.modules.items()):  # who took a bound method when it was imported
             if name.startswith("horovod."):
-                for method in ("init", *_OF_HOSTS):
+                for method in ("init", "shutdown", *_OF_HOSTS):
                     bound = vars(loaded).get(method)
                     if isinstance(bound, types.MethodType) and isinstance(bound.__self__, kind):
                         vars(loaded)[method] = getattr(bound.__self__, method)
