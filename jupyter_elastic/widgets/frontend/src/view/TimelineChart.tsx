@@ -90,8 +90,10 @@ export function TimelineChart(props: ChartProps) {
     const early = job?.starts && bar.begin <= first.get(bar.job)! ? Math.max(job.starts[0], now) : null;
     const [earlyA, earlyB] = early === null ? [0, 0] : inside(early, begins);
     const mark = fadesOrEnds(bar) ? props.marks?.get(bar.job) : undefined;
-    const fits = mark !== undefined && b - a > 7 * (mark.text.length + String(bar.job).length) + 16;
     const { y, height } = rows.box(bar);
+    // In a narrow bar it stands below the number, so that it never covers the number of the next bar.
+    const beside = mark !== undefined && b - a > 7 * (mark.text.length + String(bar.job).length) + 16;
+    const fits = beside || (mark !== undefined && height >= 30 && b - a > 7 * mark.text.length + 8);
     const shape = { y: y + 0.5, height: Math.max(height - 1, 1) };
     return (
       <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job} class={bar.job === selected ? 'je-selected' : ''}>
@@ -109,7 +111,7 @@ export function TimelineChart(props: ChartProps) {
             class={mark.trend > 0 ? 'je-mark je-worse' : 'je-mark je-better'}
             text-anchor={fits ? 'end' : 'start'}
             x={fits ? b - 4 : Math.min(b + 3, width - 7 * mark.text.length)}
-            y={y + Math.min(height / 2 + 4, 16)}
+            y={beside || height < 30 ? y + Math.min(height / 2 + 4, 16) : y + height - 7}
           >
             {mark.text}
           </text>
@@ -160,13 +162,15 @@ export function TimelineChart(props: ChartProps) {
         ))}
         {past}
         {ahead}
-        {(props.switches ?? []).map(one => (
+        {(props.switches ?? []).map((one, number, all) => (
           <g key={`s${one.at}`}>
             <title>{`policy ${one.previous} → ${one.name}, by ${one.by}${one.reason ? `: ${one.reason}` : ''}`}</title>
             <line class="je-switch" x1={x(one.at)} x2={x(one.at)} y1={-4} y2={rows.height} />
-            <text class="je-label" x={Math.min(x(one.at) + 3, width - 7 * one.name.length)} y={-4}>
-              {one.name}
-            </text>
+            {(number + 1 === all.length || x(all[number + 1]!.at) - x(one.at) > 7 * one.name.length + 3) && (
+              <text class="je-label" x={Math.min(x(one.at) + 3, width - 7 * one.name.length)} y={-4}>
+                {one.name}
+              </text>
+            )}
           </g>
         ))}
         {now >= begin && now <= end && (
