@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.types import JobId, SlotId, SlotInfo
@@ -29,6 +29,41 @@ class Span:
     end: float | None
     """None: it goes on."""
     slots: frozenset[SlotId]
+
+
+@dataclass
+class JobPast:
+    """What became of a job."""
+
+    job: JobId
+    owner: str
+    group: str
+    name: str
+    submitted_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    state: str = "queued"
+    reason: str = ""
+    spans: list[Span] = field(default_factory=list)
+    """Those that are over."""
+    held: frozenset[SlotId] = frozenset()
+    since: float = 0.0
+    """Since when it holds these."""
+    most: int = 0
+
+    def hold(self, at: float, slots: frozenset[SlotId]) -> None:
+        """It holds these slots from now on."""
+        if slots == self.held:
+            return
+        if self.held and at > self.since:
+            self.spans.append(Span(self.since, at, self.held))
+        self.held, self.since, self.most = slots, at, max(self.most, len(slots))
+
+    def all_spans(self) -> Iterable[Span]:
+        """Those that are over, and the one that goes on."""
+        yield from self.spans
+        if self.held:
+            yield Span(self.since, None, self.held)
 
 
 class Rows:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from jupyter_elastic.scheduler.entitlement import Account, entitlements
 from jupyter_elastic.types import SharesChanged, SlotId
+from jupyter_elastic.widgets.timeline_bars import JobPast
 from jupyter_elastic.widgets.timeline_screen import FairRow
-
-if TYPE_CHECKING:
-    from jupyter_elastic.widgets.timeline_model import JobPast
 
 POINTS = 60
 MAX_USERS = 8

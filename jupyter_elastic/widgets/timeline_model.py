@@ -6,14 +6,13 @@ Pure: no clock, no socket. Begins with the events that `ReadPast` answers, goes 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.types import Event, JobId, SharesChanged, SlotId, events
 from jupyter_elastic.types.texts import visible
 from jupyter_elastic.widgets.pool_model import PoolModel
 from jupyter_elastic.widgets.pool_screen import SwitchRow
-from jupyter_elastic.widgets.timeline_bars import Rows, Span, future_bars, past_bars
+from jupyter_elastic.widgets.timeline_bars import JobPast, Rows, Span, future_bars, past_bars
 from jupyter_elastic.widgets.timeline_fairness import fairness
 from jupyter_elastic.widgets.timeline_screen import FinishedRow, TimelineJob, TimelineLook, TimelineScreen
 
@@ -21,41 +20,6 @@ MAX_JOBS = 10_000
 """Ended ones beyond that are forgotten, the oldest first."""
 MAX_DRAWN = 1_000
 """Jobs of a screen that are described; more are drawn without a name."""
-
-
-@dataclass
-class JobPast:
-    """What became of a job."""
-
-    job: JobId
-    owner: str
-    group: str
-    name: str
-    submitted_at: float
-    started_at: float | None = None
-    ended_at: float | None = None
-    state: str = "queued"
-    reason: str = ""
-    spans: list[Span] = field(default_factory=list)
-    """Those that are over."""
-    held: frozenset[SlotId] = frozenset()
-    since: float = 0.0
-    """Since when it holds these."""
-    most: int = 0
-
-    def hold(self, at: float, slots: frozenset[SlotId]) -> None:
-        """It holds these slots from now on."""
-        if slots == self.held:
-            return
-        if self.held and at > self.since:
-            self.spans.append(Span(self.since, at, self.held))
-        self.held, self.since, self.most = slots, at, max(self.most, len(slots))
-
-    def all_spans(self) -> Iterable[Span]:
-        """Those that are over, and the one that goes on."""
-        yield from self.spans
-        if self.held:
-            yield Span(self.since, None, self.held)
 
 
 class TimelineModel:
