@@ -3,13 +3,14 @@
 Peers: ipyparallel's `%%px` on two running engines (warm), and `torchrun` with a script that imports torch (cold). Both
 live in `.venv-peers`. Ours: `%%distribute --engine process`, whose workers are forked from the warm pool; the line is
 counted when it reaches the kernel's client in whatever message. Between the two a cell of a session, whose workers
-are there already. Cold is the first cell of a new kernel in a new pool,
-with `import torch` as torchrun's script has it: once at the moment at which `%load_ext` is through (Run All), and once
-when a person has had the time to write it. Also submit to first training step on Horovod.
+are there already; and its processor time, of the kernel and all that the pool has. Cold is the first cell of a new
+kernel in a new pool, with `import torch` as torchrun's script has it: once at the moment at which `%load_ext` is
+through (Run All), and once when a person has had the time to write it. Also submit to first training step on Horovod.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from jupyter_client.manager import KernelManager
 
 from benchmarks.harness import row
@@ -37,6 +39,8 @@ WRITING_S = 20.0
 """How long a person takes to write a first cell."""
 PAUSE_S = 0.3
 """Before a warm cell: neither side is to pay for what the other does once its cell is over."""
+PROCESSOR_CELLS = 30
+"""Cells whose processor time is taken together: the kernel counts it in hundredths of a second."""
 PX = "%%px --stream\nprint(f'RANK{_rank}-MARK', flush=True)"
 ENGINES = """
 import ipyparallel as ipp
@@ -144,10 +148,13 @@ def measure(rounds: int) -> list[dict[str, Any]]:
                 stayed.append(until_idle(ours, SESSION, marks))
                 time.sleep(PAUSE_S)
                 px.append(until_idle(peer, PX, marks))
+            used = [processor_s(ours, SESSION, marks, "JUPYTER_ELASTIC_DIR", env["JUPYTER_ELASTIC_DIR"])]
+            used_px = [processor_s(peer, PX, marks, "IPYTHONDIR", folder)]
             until_idle(peer, "c.stop_cluster_sync()")
         rows = [
             row("cell to both ranks' lines, warm", "s", warm, px, "ipyparallel %%px", "ratio <= 2"),
             row("cell of a session to both ranks' lines, warm", "s", stayed, px, "ipyparallel %%px", "ratio <= 0.5"),
+            row("processor time of such a cell, all processes", "s", used, used_px, "ipyparallel %%px"),
         ]
         with Pool(Path(folder, "pool"), slots=2) as pool:
             first_steps, torchrun_steps = [], []
@@ -175,6 +182,24 @@ def measure(rounds: int) -> list[dict[str, Any]]:
     rows.append(row("submit to first training step", "s", first_steps, torchrun_steps, "torchrun", ""))
     rows[0]["p95"] = round(statistics.quantiles(warm, n=20)[-1], 4)
     return rows
+
+
+def processor_s(client: Any, code: str, marks: tuple[str, ...], variable: str, value: str) -> float:
+    """Processor seconds of a cell, as the mean of many, of all processes that have this in their environment."""
+
+    def so_far() -> float:
+        total = 0.0
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(variable) == value:
+                    total += sum(process.cpu_times()[:4])  # of children that it has waited for, too
+        return total
+
+    before = so_far()
+    for _ in range(PROCESSOR_CELLS):
+        until_idle(client, code, marks)
+        time.sleep(PAUSE_S)
+    return (so_far() - before) / PROCESSOR_CELLS
 
 
 def torchrun_lines(script: Path) -> float:

@@ -48,6 +48,7 @@ LIMITS = "live/daemon/test_limits.py"
 HOSTILE = "live/daemon/test_hostile.py"
 HUB = "hub/test_service.py"
 KEYS = "live/daemon/test_registered_keys.py"
+SOCKETS = "unit/agent/test_session_sockets.py"
 SLOTS = "live/daemon/test_slot_agent.py"
 LEFT = f"{SLOTS}::test_what_is_left_of_a_lease_is_ended_and_nobody_else_gets_in[1]"
 VISIBLE = "unit/scheduler/test_visibility.py"
@@ -237,6 +238,11 @@ GUARDS = (
     Guard("asks of a Hub's user are limited", "hub/visitors.py",
           '        rates.ask(f"{found.kind}:{found.name}")\n', "",
           f"{HUB}::test_a_flood_of_one_user_is_refused_and_others_get_through"),
+    # sessions, whose workers and driver listen between cells
+    Guard("a session's parked worker is its user's", "worker/parking.py",
+          "            check_same_user(connected)\n", "", f"{SOCKETS}::test_a_parked_worker_hangs_up_on_another_user"),
+    Guard("a session's driver that stays is its user's", "driver/staying.py",
+          "        check_same_user(connected)\n", "", f"{SOCKETS}::test_a_driver_that_stays_hangs_up_on_another_user"),
     # slots that root guards
     Guard("who has no lease gets into no group", "slot_agent/agent.py",
           "            if not self._holds(peer, ask):\n                raise",

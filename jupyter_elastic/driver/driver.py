@@ -340,6 +340,11 @@ def prepare() -> asyncio.Runner:
     level = os.environ.get(LOG_VARIABLE, "INFO")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     workers.adopt()
+    return new_runner()
+
+
+def new_runner() -> asyncio.Runner:
+    """One that has its event loop, for one attempt."""
     runner = asyncio.Runner()
     runner.get_loop()
     return runner

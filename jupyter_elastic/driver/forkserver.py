@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jupyter_elastic.driver import driver
-from jupyter_elastic.forkserver import server
+from jupyter_elastic.driver.staying import Staying
+from jupyter_elastic.forkserver import client, server
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder
 from jupyter_elastic.platform import detached, paths, private_files
 from jupyter_elastic.platform.endpoints import AgentRecord
@@ -39,7 +40,27 @@ def prepare() -> Callable[[socket.socket], int]:
 
 
 def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
-    """Wait for an attempt and be its driver, or start the agent that a driver wants; the exit code."""
+    """Be an attempt's driver, in a session one cell's after the other; or start the agent that a driver wants.
+
+    The exit code.
+    """
+    staying: Staying | None = None
+    while True:
+        code, session = drive_once(runner, connection)
+        connection.close()
+        if session:
+            staying = staying or Staying(session)
+            runner = driver.new_runner()
+        if staying is None or (found := staying.next_cell()) is None:
+            return code
+        connection = found
+
+
+def drive_once(runner: asyncio.Runner, connection: socket.socket) -> tuple[int, str]:
+    """Wait for an attempt and be its driver, or start the agent; the exit code, and the session to stay for, or empty.
+
+    A driver stays where it holds nothing that an attempt leaves: a lease's timer, cold workers that it started itself.
+    """
     answers: list[DriverStarted] = []
 
     def answer(started: DriverStarted) -> None:
@@ -51,16 +72,16 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
         with connection.makefile("rb") as stream:  # the agent sends one message, and waits for the answer
             order = START_DRIVER.receive(stream)
         if order is None:  # the agent is gone
-            return 0
+            return 0, ""
         if isinstance(order, StartAgent):
             start_agent(order)
             answer(DriverStarted(""))
-            return 0
+            return 0, ""
         folder = AttemptFolder(Path(order.attempt))
         with private_files.open_private(folder.log, append=True) as file:
             for stream_number in (1, 2):
                 os.dup2(file.fileno(), stream_number)
-        return driver.run(runner, folder, Path(order.runtime), order.launch, answer, connection, order.renewed_at)
+        code = driver.run(runner, folder, Path(order.runtime), order.launch, answer, connection, order.renewed_at)
     except ElasticError as problem:
         answer(DriverStarted(str(problem)))
     except Exception:
@@ -68,7 +89,10 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
             answer(DriverStarted(traceback.format_exc(limit=0).strip()))
         with contextlib.suppress(OSError):  # the log may be on a full disk
             traceback.print_exc()
-    return 1
+    else:
+        stays = not (code or order.launch.lease_s or client.started) and folder.exit() is not None
+        return code, order.launch.spec.session if stays else ""
+    return 1, ""
 
 
 def start_agent(order: StartAgent) -> None:

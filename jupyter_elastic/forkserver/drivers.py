@@ -1,4 +1,7 @@
-"""Starts drivers for an agent: each is forked from the forkserver of its job's interpreter. Must not know jobs."""
+"""Starts drivers for an agent: each is forked from the forkserver of its job's interpreter, or stayed for its session.
+
+Must not know jobs.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,22 @@ import sys
 from typing import NamedTuple
 
 from jupyter_elastic.forkserver import parents
-from jupyter_elastic.forkserver.client import ForkServerAddress, ForkServerClient
+from jupyter_elastic.forkserver.client import ForkServerAddress, ForkServerClient, our_source
+from jupyter_elastic.jobfiles.sessions import NAME, SessionFolder
 from jupyter_elastic.platform import processes
-from jupyter_elastic.protocol.driver import DRIVER_STARTED, START_DRIVER, DriverStarted, StartAgent, StartDriver
-from jupyter_elastic.types.errors import EngineError, ProtocolError
+from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.protocol.driver import (
+    DRIVER_STARTED,
+    DRIVER_STAYS,
+    START_DRIVER,
+    DriverStarted,
+    StartAgent,
+    StartDriver,
+)
+from jupyter_elastic.types.errors import ElasticError, EngineError, ProtocolError
+
+STAYING_S = 1.0
+"""So long a driver that stays may take to say so; then another one is forked."""
 
 
 class DriverProcess(NamedTuple):
@@ -40,14 +55,8 @@ class DriverLauncher:
 
         EngineError when it can't be started or gave up.
         """
-        python = order.launch.spec.python
-        async with self._connecting:
-            client = await address(python).connect(start=True)
-        try:
-            kept_for = processes.this_process() if python == sys.executable else None
-            process, reader, writer = await _forked(client, kept_for)
-        except (EngineError, OSError, TimeoutError) as problem:
-            raise EngineError(f"no driver could be started: {problem or type(problem).__name__}") from problem
+        session = order.launch.spec.session
+        process, reader, writer = (session and await _staying(session)) or await self._new(order.launch.spec.python)
         answer: DriverStarted | None = None
         try:
             writer.write(START_DRIVER.encode(order))
@@ -62,6 +71,35 @@ class DriverLauncher:
         if answer is None or answer.held:  # whether it lives is for the attempt's own files to say
             return None
         raise EngineError(f"the driver (process {process[0]}) can't start: {answer.problem}")
+
+    async def _new(self, python: str) -> DriverProcess:
+        async with self._connecting:
+            client = await address(python).connect(start=True)
+        try:
+            return await _forked(client, processes.this_process() if python == sys.executable else None)
+        except (EngineError, OSError, TimeoutError) as problem:
+            raise EngineError(f"no driver could be started: {problem or type(problem).__name__}") from problem
+
+
+async def _staying(session: str) -> DriverProcess | None:
+    """The driver of the session's last cell, if it is there, answers at once, and runs this version of the package."""
+    if not NAME.fullmatch(session):
+        return None
+    try:
+        async with asyncio.timeout(STAYING_S):
+            reader, writer = await asyncio.open_unix_connection(str(SessionFolder(session).driver_socket))
+            try:
+                check_same_user(writer.get_extra_info("socket"))
+                found = await DRIVER_STAYS.read(reader)
+                if found is not None and found.source == our_source():
+                    return DriverProcess(found.process, reader, writer)
+            except BaseException:
+                writer.close()
+                raise
+            writer.close()
+    except (OSError, TimeoutError, ElasticError):
+        pass
+    return None
 
 
 async def start_agent(python: str, order: StartAgent) -> None:

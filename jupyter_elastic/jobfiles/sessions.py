@@ -141,6 +141,11 @@ class SessionFolder:
         """Where this worker listens between cells."""
         return self.path / f"{seat}.sock"
 
+    @property
+    def driver_socket(self) -> Path:
+        """Where the driver of its last cell listens for the next one, if it stays."""
+        return self.path / "driver.sock"
+
     def write_member(self, seat: int, member: Member) -> None:
         """Say which process this worker is; a full disk is no error."""
         with contextlib.suppress(OSError):

@@ -2,7 +2,8 @@
 
 A driver is sent `StartDriver` by the agent that forked it, on a connection of their own; agents that come later connect
 to its socket. To each it sends a snapshot of its reports and then every new one, so nothing is lost when one side was
-away; the agent sends orders, and says that it took the `ExitReported` by closing the connection.
+away; the agent sends orders, and says that it took the `ExitReported` by closing the connection. A driver that stays
+for its session's next cell says `DriverStays` to the agent that connects, and is sent another `StartDriver`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ class LeaseRenewed(Struct, frozen=True, tag=True):
     """When the agent asked for it, by `time.monotonic()`."""
 
 
+class DriverStays(Struct, frozen=True, tag=True):
+    """From the driver of a session's last cell, to who connects: it waits for a `StartDriver`."""
+
+    process: tuple[int, float]
+    """(pid, start time)."""
+    source: int
+    """Which version of the package it runs: another one's agent is to fork its own."""
+
+
 class DriverStarted(Struct, frozen=True, tag=True):
     """From the driver once the order is on disk; reports follow it, on the same connection. Or an agent lives now."""
 
@@ -53,5 +63,6 @@ class DriverStarted(Struct, frozen=True, tag=True):
 
 START_DRIVER: Frames[StartDriver | StartAgent] = Frames(StartDriver | StartAgent, "the first message to a driver")
 DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)
+DRIVER_STAYS: Frames[DriverStays] = Frames(DriverStays, "a driver that stays", MAX_ANSWER)
 ORDERS: Frames[AnyEffect | LeaseRenewed] = Frames(AnyEffect | LeaseRenewed, "orders of the agent")
 REPORTS: Frames[Report] = Frames(Report, "reports of the driver")
