@@ -34,16 +34,16 @@ import hashlib, json, os, time
 from collections import Counter
 import numpy as np, torch
 from jupyter_elastic import training
-from jupyter_elastic.training import local_shards
+from jupyter_elastic.training import exchange
 from jupyter_elastic.training.context import context
 
-carry_out = local_shards.transfer
+carry_out = exchange.transfer
 
 def transfer(shard, *given):
     plans.append((time.time() - at["begun"], shard.plan))
     return carry_out(shard, *given)
 
-local_shards.transfer = transfer
+exchange.transfer = transfer
 who = int(os.environ["RANK"])
 x_here, y_here = parts[who]
 mine = training.shard((x_here, y_here), balance=balance, name=f"host{who}")

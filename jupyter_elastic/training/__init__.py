@@ -34,6 +34,8 @@ from jupyter_elastic.training.context import context as _context
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.learning_rate import noise_scale, scaled_rate
 from jupyter_elastic.training.local_shards import LocalShard as _LocalShard
+from jupyter_elastic.training.loop import iterate as _iterate
+from jupyter_elastic.training.loop import iterate_local as _iterate_local
 from jupyter_elastic.training.membership import collective as _collective
 from jupyter_elastic.training.membership import formed as _formed
 from jupyter_elastic.training.membership import members as _members
@@ -42,8 +44,6 @@ from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import share
 from jupyter_elastic.training.state import State
 from jupyter_elastic.training.state import frameworks as _frameworks
-from jupyter_elastic.training.state import iterate as _iterate
-from jupyter_elastic.training.state import iterate_local as _iterate_local
 from jupyter_elastic.types import BALANCE, BALANCES
 from jupyter_elastic.types.errors import BadRequest
 

@@ -8,59 +8,33 @@ leaves behind (a sample that two workers hold, or none), all members settle when
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import itertools
 import math
 import pickle
 import secrets
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from jupyter_elastic.balance import memory, table
-from jupyter_elastic.balance.instance import MAX_EPOCHS, Host, Instance
+from jupyter_elastic.balance import table
 from jupyter_elastic.balance.plan import Plan
-from jupyter_elastic.balance.solvers import solve
-from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.training import data, session
-from jupyter_elastic.training.context import context
 from jupyter_elastic.training.data import MicroBatch, Numbers
 from jupyter_elastic.training.group import Array, Group
 from jupyter_elastic.training.membership import collective
-from jupyter_elastic.training.pace import DRIFT, pace
+from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.samples import fingerprint, pickled
-from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
+from jupyter_elastic.types.errors import BadRequest
 
-CHUNK = 1 << 20
-"""Bytes that a worker sends another in one round, about."""
 MOST_BYTES = 64 << 20
 """The most bytes of one message."""
-TRIES = 3
-"""How often a chunk is sent that arrives damaged."""
-PROBES = (1 << 16, 1 << 19, 1 << 22)
-"""Bytes by which a link is measured: the next size where one took less than `PROBE_S`."""
-PROBE_S = 0.02
-EXACT_S = 3.0
-"""What the exact solver may cost: importing it takes a second of a processor, and more on a slow host."""
-GREEDY_OFF = 0.03
-"""By what part the greedy plan may be slower than the best one."""
-GAIN = 1.05
-"""A plan is carried out when what is left of the training becomes so many times as fast, the transfer counted."""
-WATCHED = 3
-"""After so many rounds a transfer is compared with its plan."""
 SHOWN_S = 2.0
 """How often the table of hosts is renewed while nothing moves, in seconds."""
-MOST_SAID = 16
-"""So many hosts are named when a plan is said."""
-MEASURED = "measured.json"
-"""The file of the user's state folder in which speeds and bandwidths are remembered."""
 _DIGEST = 16
 SampleId = tuple[str, int]
 """The worker that a sample came from, and its number there."""
@@ -86,13 +60,6 @@ class _Chunk(msgspec.Struct, frozen=True):
     trained: tuple[int, ...]
     content: tuple[bytes, ...]
     """Each a pickle by the sender, a worker of the same job."""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """What rank 0 has planned."""
-
-    plan: Plan | None = None
-    problem: str = ""
 
 
 @dataclass
@@ -121,7 +88,7 @@ class LocalShard:
         self.content, self.solver = content, solver
         self.count = data.length(content)
         self.origin = ""
-        known = fingerprint(self.count, lambda number: self._sample(("", number)), type(content).__name__)
+        known = fingerprint(self.count, lambda number: self.sample(("", number)), type(content).__name__)
         self.origin = f"{origin}.{known}"
         self.storage, self.pinned = storage, pinned
         self.here: Array = np.ones(self.count, dtype=bool)
@@ -134,7 +101,7 @@ class LocalShard:
         self.plan: Plan | None = None
         """The last one that was carried out."""
         self._epoch = -1
-        self._links: tuple[int, tuple[tuple[float, ...], ...]] | None = None
+        self.links: tuple[int, tuple[tuple[float, ...], ...]] | None = None
         """The generation whose links were measured, and their bandwidth."""
         self._company: Any = None
         self.members: list[str] = []
@@ -170,7 +137,7 @@ class LocalShard:
         return int(self.here.sum()) + len(self.received)
 
     def __getitem__(self, number: int) -> Any:
-        return self._sample(self.ids()[number])
+        return self.sample(self.ids()[number])
 
     def ids(self) -> list[SampleId]:
         """The samples that this worker holds."""
@@ -242,13 +209,14 @@ class LocalShard:
         own = np.array([number for origin, number in ids if origin == self.origin], dtype=np.int64)
         others = [self.received[key].sample for key in ids if key[0] != self.origin]
         if not ids:
-            others = [self._company] if self._company is not None else [self._sample(self.ids()[0])]
+            others = [self._company] if self._company is not None else [self.sample(self.ids()[0])]
         if not data.columnar(self.content):
             return (collate or data.stack)([self.content[int(number)] for number in own] + others)
         parts = ([data.take(self.content, own)] if len(own) else []) + others
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    def _sample(self, key: SampleId) -> Any:
+    def sample(self, key: SampleId) -> Any:
+        """The content of a sample that this worker holds."""
         if key[0] != self.origin:
             return self.received[key].sample
         if data.columnar(self.content):
@@ -261,7 +229,7 @@ class LocalShard:
         if all(counts) or not any(counts):
             return
         giver = next(number for number, count in enumerate(counts) if count)
-        mine = pickled(self._sample(self.ids()[0])) if rank == giver else b""
+        mine = pickled(self.sample(self.ids()[0])) if rank == giver else b""
         self._company = pickle.loads(gathered(group, mine)[giver])  # noqa: S301  by a worker of this job
 
     def movable(self) -> list[SampleId]:
@@ -280,7 +248,7 @@ class LocalShard:
         content: list[bytes] = []
         total = 0
         for key in ids:
-            packed = pickled(self._sample(key))
+            packed = pickled(self.sample(key))
             total += len(packed)
             if len(packed) > MOST_BYTES // 2:
                 raise BadRequest(
@@ -389,304 +357,6 @@ def pieces(
         some = list(ids[first:behind])
         places: Numbers = np.arange(first, behind, dtype=np.int64)
         yield some, MicroBatch(step, places, len(some) / total, total, part == number - 1, number == 1)
-
-
-def measured_bandwidth(group: Group) -> tuple[tuple[float, ...], ...]:
-    """Bytes/s from each member to each other, by short transfers over links that have no member in common."""
-    rank, size = group.rank(), group.size()
-    empty = min(max(_seconds(group, [b""] * size)) for _ in range(3))
-    found = [[0.0] * size for _ in range(size)]
-    for links in pairings(size):
-        left = dict(links)
-        for length in PROBES:
-            parts = [b"\0" * length if left.get(rank) == to else b"" for to in range(size)]
-            took = _seconds(group, parts)
-            for sender, receiver in list(left.items()):
-                found[sender][receiver] = length / max(took[receiver] - empty, 1e-5)
-                if took[receiver] > PROBE_S:
-                    del left[sender]
-            if not left:
-                break
-    return tuple(map(tuple, found))
-
-
-def pairings(size: int) -> list[list[tuple[int, int]]]:
-    """All links between so many members, as (sender, receiver), in groups in which each member is at most once."""
-    members = list(range(size)) + [-1] * (size % 2)
-    found = []
-    for _ in range(len(members) - 1):
-        pairs = [(members[at], members[-1 - at]) for at in range(len(members) // 2)]
-        pairs = [pair for pair in pairs if min(pair) >= 0]
-        found += [pairs, [(receiver, sender) for sender, receiver in pairs]]
-        members.insert(1, members.pop())
-    return found
-
-
-def _seconds(group: Group, parts: list[bytes]) -> list[float]:
-    """How long an exchange takes for each member."""
-    ready = np.zeros(1)
-    collective(lambda: group.total(ready))
-    began = pace.clock()
-    collective(lambda: group.exchange(parts))
-    return _floats(group, pace.clock() - began)
-
-
-def _floats(group: Group, mine: float) -> list[float]:
-    values = np.zeros(group.size())
-    values[group.rank()] = mine
-    return [float(value) for value in collective(lambda: group.total(values))]
-
-
-class _Remembered(msgspec.Struct, frozen=True):
-    """What rank 0 knows of the members from earlier trainings."""
-
-    speeds: tuple[float, ...] | None = None
-    links: tuple[tuple[float, ...], ...] | None = None
-
-
-def recalled(shard: LocalShard, group: Group) -> tuple[float, ...] | None:
-    """The members' speeds in samples/s as rank 0 remembers them; None unless all are known. Its links count too."""
-    mine = _Remembered()
-    if group.rank() == 0:
-        kept, now = _memory(), time.time()
-        speeds = memory.speeds_of(kept, context.workload, shard.members, now)
-        mine = _Remembered(speeds, memory.bandwidth_of(kept, shard.members, now))
-    answer = collective(lambda: group.broadcast(msgspec.msgpack.encode(mine)))
-    found = msgspec.msgpack.decode(answer, type=_Remembered)
-    if found.links is not None:
-        shard._links = (pace.generation, found.links)
-    return found.speeds
-
-
-def remember(
-    shard: LocalShard,
-    group: Group,
-    *,
-    speeds: tuple[float, ...] | None = None,
-    links: tuple[tuple[float, ...], ...] | None = None,
-) -> None:
-    """Keep what was measured for later trainings; rank 0 does, in its user's state folder.
-
-    Two trainings that do so at the same time may lose a figure, which is then measured again.
-    """
-    if group.rank() != 0:
-        return
-    kept, now = _memory(), time.time()
-    if speeds is not None:
-        kept = memory.with_speeds(kept, context.workload, shard.members, speeds, now)
-    if links is not None:
-        kept = memory.with_links(kept, shard.members, links, now)
-    with contextlib.suppress(OSError, ElasticError):  # as on a full disk: they are measured again
-        private_files.write_json(paths.state_dir() / MEASURED, kept)
-
-
-def _memory() -> memory.Memory:
-    with contextlib.suppress(ElasticError):
-        return private_files.read_json(paths.state_dir() / MEASURED, memory.Memory) or memory.Memory()
-    return memory.Memory()
-
-
-def rebalance(
-    shard: LocalShard,
-    group: Group,
-    speeds: Sequence[float],
-    epochs: int,
-    wanted: Callable[[], bool],
-    overhead_s: float = 0.0,
-) -> bool:
-    """Plan where the samples should lie for what is left of the training, and move them if that pays.
-
-    Args:
-        shard: This worker's.
-        group: Of more than one member, all of which call this.
-        speeds: Samples/s of each, as measured.
-        epochs: That are left, the present one among them.
-        wanted: Whether this worker knows of a change of the group, for which a transfer ends early.
-        overhead_s: Seconds that an epoch takes besides computing, as measured.
-
-    Returns:
-        Whether any sample moved; the same on all members.
-    """
-    moved = False
-    while True:
-        declared = agree(shard, group)
-        held = shard.held = counts(len(shard), group)
-        shard.show(group, shard.plan.why if shard.plan else "")
-        if max(n / s for n, s in zip(held, speeds, strict=True)) < GAIN * sum(held) / sum(speeds):
-            return moved
-        size = max(counts(_mean_bytes(shard), group))
-        if shard._links is None or shard._links[0] != pace.generation:
-            shard._links = (pace.generation, measured_bandwidth(group))
-            remember(shard, group, links=shard._links[1])
-        make = functools.partial(
-            planned, declared, held, speeds, shard._links[1], size, epochs, shard.solver, overhead_s
-        )
-        plan = _agreed(group, make)
-        if plan is None or not plan.moves or plan.total_s * GAIN > plan.without_s:
-            return moved
-        shard.plan, moved = plan, True
-        names = holders(declared)
-        amounts = {(names.index(m.sender), names.index(m.receiver)): m.samples for m in plan.moves}
-        if group.rank() == 0:
-            print(said(plan, names, held, speeds, pace.waited_shares), flush=True)  # noqa: T201  seen in the views
-        slower, ended = transfer(shard, group, amounts, size, wanted, plan.transfer_s)
-        if not 1 / (1 + DRIFT) <= slower <= 1 + DRIFT:
-            shard._links = (pace.generation, _corrected(shard._links[1], amounts, slower))
-            remember(shard, group, links=shard._links[1])
-        if ended:
-            shard.held = counts(len(shard), group)
-            shard.show(group, plan.why)
-            return True
-
-
-def _agreed(group: Group, make: Callable[[], Plan]) -> Plan | None:
-    """The plan that rank 0 makes; None, and a warning, when there can be none."""
-    mine = _Answer()
-    if group.rank() == 0:
-        try:
-            mine = _Answer(make())
-        except BadRequest as refused:
-            mine = _Answer(problem=str(refused))
-    answer = msgspec.msgpack.decode(collective(lambda: group.broadcast(msgspec.msgpack.encode(mine))), type=_Answer)
-    if answer.plan is None:
-        warnings.warn(f"no samples move: {answer.problem}", stacklevel=3)
-    return answer.plan
-
-
-def _corrected(
-    links: tuple[tuple[float, ...], ...], used: Collection[tuple[int, int]], slower: float
-) -> tuple[tuple[float, ...], ...]:
-    """The bandwidths when those that were used have turned out to be so many times as slow."""
-    return tuple(
-        tuple(value / slower if (sender, receiver) in used else value for receiver, value in enumerate(row))
-        for sender, row in enumerate(links)
-    )
-
-
-def said(
-    plan: Plan, names: Sequence[str], held: Sequence[int], speeds: Sequence[float], waited: Sequence[float]
-) -> str:
-    """A plan for a person: what moves and why, and of each host what it holds, its speed and how much it has waited.
-
-    `waited` are shares of the time, 0 to 1; empty when nobody has measured them.
-    """
-    lines = [f"balance: {plan.why}"]
-    for number, (name, samples, speed) in enumerate(zip(names, held, speeds, strict=True)):
-        out = sum(move.samples for move in plan.moves if move.sender == name)
-        into = sum(move.samples for move in plan.moves if move.receiver == name)
-        share = f", waited {waited[number]:.0%} of the time" if waited else ""
-        after = samples - out + into
-        lines.append(f"  {name}: {samples} samples, {after} from now on; {speed:.3g} samples/s{share}")
-    more = len(lines) - 1 - MOST_SAID
-    return "\n".join(lines[: MOST_SAID + 1] + ([f"  and {more} more"] if more > 0 else []))
-
-
-def planned(
-    declared: Sequence[Declaration],
-    held: Sequence[int],
-    speeds: Sequence[float],
-    bandwidth: tuple[tuple[float, ...], ...],
-    sample_bytes: float,
-    epochs: int,
-    solver: str,
-    overhead_s: float = 0.0,
-) -> Plan:
-    """The plan for what the members hold now. All wait for it, so `auto` is `greedy` where that can lose little."""
-    hosts = []
-    for name, one, count, speed in zip(holders(declared), declared, held, speeds, strict=True):
-        storage = None if one.storage is None else max(one.storage, count)
-        hosts.append(Host(name, count, speed, storage, min(one.pinned, count)))
-    instance = Instance(tuple(hosts), bandwidth, sample_bytes, min(max(1, epochs), MAX_EPOCHS), overhead_s)
-    if solver == "auto":
-        quick = solve(instance, "greedy")
-        if quick.total_s * GREEDY_OFF < EXACT_S:
-            return quick
-    return solve(instance, solver, budget_s=EXACT_S)
-
-
-def transfer(
-    shard: LocalShard,
-    group: Group,
-    amounts: dict[tuple[int, int], int],
-    sample_bytes: float,
-    wanted: Callable[[], bool],
-    expected_s: float = math.inf,
-) -> tuple[float, bool]:
-    """Carry out a plan in rounds, in each of which every pair moves the same part of what it has to move.
-
-    Where that is more than a message may hold, as with samples of different sizes, there are more rounds. A round is
-    the most that is on its way: nobody sends before all have taken in what they were sent. Ends early, with every
-    sample at one of the two, when a member knows of a change of the group, or when it takes longer than expected by
-    more than `DRIFT`: then the rest is worth another plan.
-
-    Returns:
-        How many times as long as `expected_s` it takes, 1 where that can't be told; and whether nothing is left to
-        plan.
-    """
-    rank = group.rank()
-    rounds = max(1, *(math.ceil(samples * sample_bytes / CHUNK) for samples in amounts.values()))
-    free = shard.movable()
-    outgoing: dict[int, list[SampleId]] = {}
-    for (sender, receiver), samples in sorted(amounts.items()):
-        if sender == rank:
-            outgoing[receiver], free = free[:samples], free[samples:]
-    sent = dict.fromkeys(outgoing, 0)
-    passed_s, number, failures = 0.0, 0, 0
-    while True:
-        due = {to: data.share(len(ids), min(number, rounds - 1), rounds)[1] for to, ids in outgoing.items()}
-        done = _round(shard, group, {to: ids[sent[to] : due[to]] for to, ids in outgoing.items()}, wanted)
-        passed_s += done.took_s
-        for to, samples in done.sent.items():
-            sent[to] += samples
-        failures = failures + 1 if done.damaged else 0
-        if failures == TRIES:
-            raise EngineError(f"samples arrive damaged from another worker, {TRIES} times in a row; they stay there")
-        number += not done.damaged
-        watched = number >= min(WATCHED, rounds) and passed_s > WATCHED * PROBE_S and expected_s > 0
-        slower = passed_s * max(rounds, number) / number / expected_s if watched else 1.0
-        if done.change or (number >= rounds and not done.left and not done.damaged):
-            return slower, True
-        if number < rounds and slower > 1 + DRIFT:
-            return slower, False
-
-
-@dataclass
-class _Done:
-    """What has come of a round."""
-
-    sent: dict[int, int]
-    """How many samples this worker has given up, by receiver."""
-    damaged: bool
-    """Whether a message arrived damaged, at whichever worker."""
-    left: bool
-    """Whether a message could not hold all that its sender had for it."""
-    change: bool
-    """Whether the group is to change."""
-    took_s: float
-
-
-def _round(shard: LocalShard, group: Group, parts: dict[int, list[SampleId]], wanted: Callable[[], bool]) -> _Done:
-    """Send each member its part, or as much of it as a message holds, and give up what has come through."""
-    rank, size = group.rank(), group.size()
-    began = pace.clock()
-    packed = [shard.pack(parts.get(to, [])) for to in range(size)]
-    arrived = collective(lambda: group.exchange([message for message, _ in packed]))
-    mine = np.zeros((size, size + 3))
-    mine[:, rank] = [not shard.unpack(message) for message in arrived]
-    left = any(packed[to][1] < len(ids) for to, ids in parts.items())
-    mine[rank, size:] = float(wanted()), pace.clock() - began, float(left)
-    verdict = collective(lambda: group.total(mine))
-    sent = {to: packed[to][1] for to in parts if not verdict[rank, to]}
-    for to, samples in sent.items():
-        shard.give_up(parts[to][:samples])
-    changes, took_s, lefts = verdict[:, size], verdict[:, size + 1], verdict[:, size + 2]
-    return _Done(sent, bool(verdict[:, :size].any()), bool(lefts.any()), bool(changes.any()), float(took_s.max()))
-
-
-def _mean_bytes(shard: LocalShard) -> int:
-    ids = shard.ids()
-    some = ids[:: max(1, len(ids) // 8)][:8]
-    return math.ceil(sum(len(pickled(shard._sample(key))) for key in some) / max(1, len(some)))
 
 
 def _packed(numbers: Any) -> bytes:

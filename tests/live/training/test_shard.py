@@ -24,12 +24,12 @@ CELL = (
     + """
 import numpy as np, torch
 from jupyter_elastic import training
-from jupyter_elastic.training import local_shards
+from jupyter_elastic.training import exchange
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.pace import pace
 
 os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
-local_shards.CHUNK = 2000                                   # several rounds
+exchange.CHUNK = 2000                                   # several rounds
 clock = [0.0]                                               # speeds are what the cell says, however busy the machine is
 pace.clock = lambda: clock[0]
 who = int(os.environ["LOCAL_RANK"])
@@ -117,12 +117,12 @@ FAULTY = (
 import hashlib, signal
 import numpy as np, torch
 from jupyter_elastic import training
-from jupyter_elastic.training import local_shards
+from jupyter_elastic.training import exchange, local_shards
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.pace import pace
 
 os.environ["JUPYTER_ELASTIC_DIR"] = POOL                    # where nothing is remembered of the hosts
-local_shards.CHUNK = 4000
+exchange.CHUNK = 4000
 clock = [0.0]
 if not several_hosts:
     pace.clock = lambda: clock[0]
@@ -143,7 +143,7 @@ def wait_for_change():
     while not state.wanted() and time.monotonic() < end:
         time.sleep(0.005)
 
-take_in, one_round = local_shards.LocalShard.unpack, local_shards._round
+take_in, one_round = local_shards.LocalShard.unpack, exchange._round
 messages = 0
 
 def unpack(shard, message):
@@ -171,7 +171,7 @@ def round_of_faults(*given):
             time.sleep(0.005)
     return one_round(*given)
 
-local_shards.LocalShard.unpack, local_shards._round = unpack, round_of_faults
+local_shards.LocalShard.unpack, exchange._round = unpack, round_of_faults
 
 def known(sample):
     return sample[0], hashlib.blake2b(sample[1].tobytes() + sample[2]).hexdigest()
@@ -314,7 +314,7 @@ def test_link_that_is_halved_or_cut_in_mid_transfer_loses_nothing(engine, cut, t
 def test_sample_that_is_too_large_to_move_ends_the_training_in_words(engine, warm_workers, tmp_path):
     async def story():
         names = {"parts": unlike_samples(120, 8), "faults": (), "workers": 2, "several_hosts": False}
-        small = FAULTY.replace("local_shards.CHUNK = 4000", "local_shards.CHUNK = local_shards.MOST_BYTES = 4000")
+        small = FAULTY.replace("exchange.CHUNK = 4000", "exchange.CHUNK = local_shards.MOST_BYTES = 4000")
         names["POOL"] = str(tmp_path / "pool")
         async with Bench(engine, tmp_path / "job", small, names=names) as bench:
             await bench.launch("h:0", "h:1")

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from jupyter_elastic import training
-from jupyter_elastic.training import local_shards
+from jupyter_elastic.training import exchange, local_shards
+from jupyter_elastic.training.exchange import pairings, planned, rebalance, transfer
 from jupyter_elastic.training.group import PeerLost
-from jupyter_elastic.training.local_shards import LocalShard, agree, pairings, planned, rebalance, shares, transfer
+from jupyter_elastic.training.local_shards import LocalShard, agree, shares
 from jupyter_elastic.types import BALANCE
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -119,7 +120,7 @@ def never():
 
 
 def test_a_plan_is_carried_out_and_nothing_is_lost(monkeypatch):
-    monkeypatch.setattr(local_shards, "CHUNK", 64)
+    monkeypatch.setattr(exchange, "CHUNK", 64)
     shards = made(50, 3, 20)
     amounts = {(0, 1): 30, (2, 1): 7, (0, 2): 1}
     together(shards, lambda shard, group: transfer(shard, group, amounts, 30, never))
@@ -153,7 +154,7 @@ def test_torch_tensors_and_data_sets_move_too():
 @pytest.mark.parametrize("breaks_at", [1, 2, 4])
 @pytest.mark.parametrize("dead", [0, 1, 2])
 def test_a_death_in_the_middle_loses_nothing_that_lives(dead, breaks_at, taken, monkeypatch):
-    monkeypatch.setattr(local_shards, "CHUNK", 300)
+    monkeypatch.setattr(exchange, "CHUNK", 300)
     shards, amounts = made(40, 2, 10), {(0, 1): 25, (0, 2): 5}
     broken = together(
         shards,
@@ -174,7 +175,7 @@ def test_a_death_in_the_middle_loses_nothing_that_lives(dead, breaks_at, taken, 
 
 
 def test_a_damaged_chunk_is_sent_again(monkeypatch):
-    monkeypatch.setattr(local_shards, "CHUNK", 300)
+    monkeypatch.setattr(exchange, "CHUNK", 300)
     shards = made(30, 2)
     together(shards, lambda shard, group: transfer(shard, group, {(0, 1): 14}, 40, never), damage=2)
     assert [len(shard) for shard in shards] == [16, 16]
@@ -189,7 +190,7 @@ def test_a_link_that_damages_everything_ends_it_and_the_samples_stay():
 
 
 def test_a_change_of_the_group_ends_a_transfer_between_two_chunks(monkeypatch):
-    monkeypatch.setattr(local_shards, "CHUNK", 100)
+    monkeypatch.setattr(exchange, "CHUNK", 100)
     shards = made(40, 2)
     asked = []
 
@@ -273,12 +274,12 @@ def test_what_a_training_has_measured_the_next_one_knows(monkeypatch, tmp_path):
         measured.append(group.rank())
         return ((0.0, 2e6), (3e6, 0.0))
 
-    monkeypatch.setattr(local_shards, "measured_bandwidth", measure)
-    monkeypatch.setattr(local_shards.pace, "clock", lambda: 0.0)  # else a slow machine corrects the links
+    monkeypatch.setattr(exchange, "measured_bandwidth", measure)
+    monkeypatch.setattr(exchange.pace, "clock", lambda: 0.0)  # else a slow machine corrects the links
 
     def first(shard, group):
         agree(shard, group)
-        local_shards.remember(shard, group, speeds=(50.0, 100.0))
+        exchange.remember(shard, group, speeds=(50.0, 100.0))
         return rebalance(shard, group, (50.0, 100.0), 20, never)
 
     assert together(made(300, 20), first) == [True, True]
@@ -286,28 +287,28 @@ def test_what_a_training_has_measured_the_next_one_knows(monkeypatch, tmp_path):
 
     def second(shard, group):
         agree(shard, group)
-        speeds = local_shards.recalled(shard, group)
-        return speeds, rebalance(shard, group, speeds, 20, never), shard._links[1]
+        speeds = exchange.recalled(shard, group)
+        return speeds, rebalance(shard, group, speeds, 20, never), shard.links[1]
 
     # other data on the same hosts, in another order of ranks
     shards = [LocalShard(np.arange(size), "greedy", origin=f"host{who}") for size, who in ((20, 1), (300, 0))]
     assert together(shards, second) == [((100.0, 50.0), True, ((0.0, 3e6), (2e6, 0.0)))] * 2
     assert len(measured) == 2
-    assert (tmp_path / local_shards.MEASURED).stat().st_mode & 0o077 == 0
-    monkeypatch.setattr(local_shards.context, "workload", "another")
-    assert together(made(300, 20), lambda *of: (agree(*of), local_shards.recalled(*of))[1]) == [None, None]
+    assert (tmp_path / exchange.MEASURED).stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(exchange.context, "workload", "another")
+    assert together(made(300, 20), lambda *of: (agree(*of), exchange.recalled(*of))[1]) == [None, None]
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"speeds": 7}'])
 def test_a_memory_that_can_not_be_read_or_written_is_none(damage, monkeypatch, tmp_path):
     monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(tmp_path))
-    (tmp_path / local_shards.MEASURED).write_text(damage)
+    (tmp_path / exchange.MEASURED).write_text(damage)
 
     def work(shard, group):
         agree(shard, group)
-        before = local_shards.recalled(shard, group)
-        local_shards.remember(shard, group, speeds=(1.0, 2.0))
-        return before, local_shards.recalled(shard, group)
+        before = exchange.recalled(shard, group)
+        exchange.remember(shard, group, speeds=(1.0, 2.0))
+        return before, exchange.recalled(shard, group)
 
     assert together(made(3, 3), work) == [(None, (1.0, 2.0))] * 2
     (tmp_path / "file").touch()
@@ -492,12 +493,12 @@ def test_all_wait_for_the_exact_solver_only_where_it_can_win_more_than_it_costs(
 
 def test_a_plan_is_said_with_each_hosts_share_speed_and_waiting():
     plan = plan_of([100, 1], [1.0, 3.0], 1e6)
-    text = local_shards.said(plan, [move.sender for move in plan.moves] + ["b"], [100, 1], [1.0, 3.0], [0.0, 0.75])
+    text = exchange.said(plan, [move.sender for move in plan.moves] + ["b"], [100, 1], [1.0, 3.0], [0.0, 0.75])
     first, one, other = text.splitlines()
     assert first == f"balance: {plan.why}"
     assert " 100 samples, 2" in one
     assert other == "  b: 1 samples, 1 from now on; 3 samples/s, waited 75% of the time"
-    many = local_shards.said(plan, [str(number) for number in range(20)], [1] * 20, [1.0] * 20, [])
+    many = exchange.said(plan, [str(number) for number in range(20)], [1] * 20, [1.0] * 20, [])
     assert many.splitlines()[-1] == "  and 4 more"
 
 
@@ -513,8 +514,8 @@ class Link:
 
 
 def through(link, monkeypatch, epochs):
-    monkeypatch.setattr(local_shards, "CHUNK", 2000)
-    monkeypatch.setattr(local_shards.pace, "clock", lambda: link.now)
+    monkeypatch.setattr(exchange, "CHUNK", 2000)
+    monkeypatch.setattr(exchange.pace, "clock", lambda: link.now)
     shards = made(400, 10)
     moved = together(shards, lambda shard, group: rebalance(shard, group, (10.0, 10.0), epochs, never), link=link)
     assert moved == [True, True]
@@ -525,11 +526,11 @@ def through(link, monkeypatch, epochs):
 def test_where_the_link_becomes_too_slow_for_it_the_rest_stays(monkeypatch):
     shards = through(Link([(15, 1e5), (10_000, 10.0)]), monkeypatch, 2)
     assert 10 < len(shards[1]) < 150
-    assert shards[0]._links[1][0][1] < 1e4
-    assert shards[0]._links == shards[1]._links
+    assert shards[0].links[1][0][1] < 1e4
+    assert shards[0].links == shards[1].links
 
 
 def test_where_the_link_halves_the_rest_is_planned_anew_and_moves(monkeypatch):
     shards = through(Link([(15, 1e5), (10_000, 5e4)]), monkeypatch, 20)
     assert len(shards[1]) == pytest.approx(205, abs=12)
-    assert shards[0]._links[1][0][1] == pytest.approx(5e4, rel=0.4)
+    assert shards[0].links[1][0][1] == pytest.approx(5e4, rel=0.4)

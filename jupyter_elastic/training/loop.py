@@ -1,0 +1,202 @@
+"""The loop over batches: which samples a worker computes in each step, and the state's place kept on the way.
+
+Data that all workers reach is divided anew in each step (`iterate`); samples that the workers hold themselves stay with
+their holders, and move when that pays (`iterate_local`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jupyter_elastic.training import data, exchange, local_shards
+from jupyter_elastic.training.context import WARM_STEP, StepWarmedUp, context
+from jupyter_elastic.training.group import Group
+from jupyter_elastic.training.local_shards import LocalShard
+from jupyter_elastic.training.membership import collective
+from jupyter_elastic.training.pace import pace
+from jupyter_elastic.training.state import State, warm_up
+from jupyter_elastic.types.errors import BadRequest
+
+
+def iterate(
+    content: Any,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    micro_batch: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+    balanced: bool = False,
+) -> Iterator[Any]:
+    """The batches of one pass over the data, from where the state is; keeps the state's place (see `batches`)."""
+    state = context.state if isinstance(context.state, State) else None
+    count = data.length(content)
+    if state is not None and state._iteration is not None:
+        state = None  # a loop within a loop (an evaluation, say) has no place of its own
+    start = 0 if state is None else state._enter(count)
+    number = data.steps(count, batch_size)
+    if start is None:
+        assert state is not None
+        state._seed(seed, number, 0)
+        return
+    order = data.order(
+        count, seed=seed, epoch=0 if context.state is None else int(context.state.epoch), shuffle=shuffle
+    )
+    workers = None if state is None else state.logical_workers
+    mine = object()
+    if state is not None:
+        state._iteration = mine
+    try:
+        for step in range(start, number):
+            batch = order[step * batch_size : (step + 1) * batch_size]
+            if state is not None:
+                _look(state, step, start)
+                context.begin_step()
+                if workers and step == start:
+                    state._watch()
+            sizes = _sizes(len(batch)) if balanced and state is not None else None
+            computed = 0
+            for taken in (
+                data.logical_batches(batch, step, context.rank, context.size, workers)
+                if workers
+                else data.micro_batches(batch, step, context.rank, context.size, micro_batch, sizes)
+            ):
+                if state is not None:
+                    context.micro_batch = taken
+                    state._seed(seed, step, 1 + (taken.worker or 0))
+                computed += len(taken.indices)
+                yield data.take(content, taken.indices, collate)
+                context.require_group()
+            if state is not None:
+                pace.end(computed)
+                state._advance(len(batch), step + 1, count)
+    finally:
+        if state is not None and state._iteration is mine:
+            state._iteration = context.micro_batch = None
+    if state is not None:
+        state._leave()
+        state._seed(seed, number, 0)
+
+
+def iterate_local(
+    shard: LocalShard,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    seed: int,
+    micro_batch: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+) -> Iterator[Any]:
+    """The batches of one pass over what all workers hold, each from its own samples (see `shard`)."""
+    state = context.state if isinstance(context.state, State) else None
+    if state is not None and state._iteration is not None:
+        raise BadRequest("A loop over a training.shard(..., balance=...) can't be within another loop over batches.")
+    start = 0 if state is None else state._enter(len(shard))
+    if start is None:
+        return
+    step = first = start
+    group = None if context.warming_up else context.group
+    rank = 0 if group is None else group.rank()
+    local_shards.agree(shard, group)
+    shard.begin_epoch(0 if context.state is None else int(context.state.epoch), start)
+    mine = object()
+    if state is not None:
+        state._iteration = mine
+    moved = True
+    try:
+        while moved:
+            moved = False
+            ids = shard.waiting(seed, shuffle=shuffle)
+            held = shard.held = local_shards.counts(len(shard), group)
+            table = local_shards.shares(local_shards.counts(len(ids), group), batch_size)
+            if group is not None and group.size() > 1:
+                shard.share_company(rank, group, held)
+            at = 0
+            for row in table:
+                if state is not None:
+                    _look(state, step, first)
+                    context.begin_step()
+                    if moved := _rebalanced(shard, state, math.ceil(sum(held) / batch_size)):
+                        break
+                some, at = ids[at : at + int(row[rank])], at + int(row[rank])
+                if not context.warming_up:
+                    shard.mark(some, step)
+                for part, taken in local_shards.pieces(some, row, rank, step, micro_batch):
+                    if state is not None:
+                        context.micro_batch = taken
+                    yield shard.take(part, collate)
+                    context.require_group()
+                if state is not None:
+                    pace.end(max(1, len(some)))
+                    state._advance(int(row.sum()), step + 1, sum(held))
+                step += 1
+    finally:
+        if state is not None and state._iteration is mine:
+            state._iteration = context.micro_batch = None
+    if state is not None:
+        state._leave()
+
+
+def _rebalanced(shard: LocalShard, state: State, steps: int) -> bool:
+    """Whether samples have moved before this turn, because the speeds of the workers are known or are others now.
+
+    They are known before the first turn where an earlier training has measured them.
+
+    `steps` are those of an epoch.
+    """
+    group = context.group
+    if shard.solver == "none" or group is None or context.warming_up or group.size() == 1:
+        return False
+    due = pace.due
+    told = _told(group)
+    if due:
+        shard.show(group)
+    if told:
+        exchange.remember(shard, group, speeds=pace.speeds)
+    elif pace.asked or pace.turns or not pace.recall(exchange.recalled(shard, group)):
+        pace.begin()
+        return False
+    assert pace.speeds is not None
+    epochs = 1 if context.epochs is None else context.epochs - int(state.epoch)
+    moved = exchange.rebalance(shard, group, pace.speeds, epochs, state.wanted, pace.overhead_s * steps)
+    if not moved:
+        pace.begin()
+    return moved
+
+
+def _sizes(total: int) -> list[int] | None:
+    """The samples of each rank in a global batch, by the speeds that the members have told each other."""
+    group = context.group
+    if group is None or context.warming_up or group.size() == 1:
+        return None
+    _told(group)
+    pace.begin()
+    return pace.sizes(total)
+
+
+def _told(group: Group) -> bool:
+    """Tell each other the speeds when it is time; whether they are other ones, to plan by."""
+    if not context.reducers:
+        raise BadRequest(
+            "Shares by speed need gradients that are weighed by the samples of each worker: put the optimizer into "
+            "training.State, or leave `balance` out."
+        )
+    if not pace.due:
+        return False
+    mine = pace.figures(group.rank(), group.size())
+    return pace.learn(collective(lambda: group.total(mine)))
+
+
+def _look(state: State, step: int, start: int) -> None:
+    """Look at the rendezvous; without a prepared optimizer that costs a message of its own, so only now and then."""
+    context.require_group()
+    if context.warming_up:
+        if step > start:
+            raise StepWarmedUp
+        return
+    if not context.warm and state.step == WARM_STEP:
+        warm_up()
+    if context.change is not None or step == start or step % 8 == 0:
+        state.check_host_updates()
