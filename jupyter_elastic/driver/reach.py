@@ -15,6 +15,8 @@ from jupyter_elastic.protocol.hand import Hello
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
 _MODULE = ("-P", "-m", "jupyter_elastic.hand")
+_WARM = "--warm"
+"""Lets the hand come from a warm parent, which Slurm and Ray would not know for a part of what they started."""
 _RAY = re.compile(r"ray://([A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,5})(?:/([A-Za-z0-9][A-Za-z0-9._-]*))?")
 _BRIDGE = ("-P", "-m", "jupyter_elastic.ray_bridge")
 _SSH = (
@@ -84,7 +86,7 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
         *(["-p", str(port)] if port else []),
         "--",
         destination,
-        shlex.join(argv),
+        shlex.join([*argv, _WARM]),
     ]
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sys
 
-from jupyter_elastic.hand.hand import Hand
+from jupyter_elastic.hand import warm
 
 
 def main() -> int:
@@ -14,10 +12,12 @@ def main() -> int:
     if sys.stdin.isatty():
         sys.stderr.write("This is started by the driver of a job, which speaks with it by stdin and stdout.\n")
         return 2
-    wire = os.dup(1)
-    os.dup2(2, 1)  # whatever else is printed must not get between the frames
-    asyncio.run(Hand(wire).run())
-    return 0
+    may_be_warm = warm.OPTION in sys.argv[1:]
+    if may_be_warm and (code := warm.run()) is not None:
+        return code
+    from jupyter_elastic.hand import hand  # this takes long
+
+    return hand.serve(warm_up=may_be_warm)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from jupyter_elastic.forkserver import parents, workers
 from jupyter_elastic.forkserver.client import ForkedProcess
 from jupyter_elastic.forkserver.workers import WorkerLauncher
+from jupyter_elastic.hand import warm
 from jupyter_elastic.hand.facts import forget_session, hello, step
 from jupyter_elastic.hand.output import OutputReader
 from jupyter_elastic.jobfiles.commits import Commits
@@ -51,15 +52,32 @@ LAST_MESSAGES_S = 1.0
 END_S = 5.0
 """How long workers that were killed may take to be gone."""
 MAX_CONNECTIONS = 512
+WARM_UP_S = 1.0
+"""So long after its own start a hand starts the parent of those to come: not while somebody waits for this one."""
 
 log = logging.getLogger(__name__)
 
 
-class Hand:
-    """Serves one driver. `wire` is the descriptor that leads to it."""
+def serve(*, until: socket.socket | None = None, warm_up: bool = False) -> int:
+    """Be a hand until its driver is gone; the exit code. See `Hand`."""
+    with contextlib.suppress(OSError):  # what `ps` and `top` show
+        Path("/proc/self/comm").write_text("elastic-hand", encoding="ascii")
+    wire = os.dup(1)
+    os.dup2(2, 1)  # whatever else is printed must not get between the frames
+    asyncio.run(Hand(wire, until=until, warm_up=warm_up).run())
+    return 0
 
-    def __init__(self, wire: int) -> None:
+
+class Hand:
+    """Serves one driver, by stdin and `wire`, the descriptor that leads to it, and no longer than `until` is connected.
+
+    With `warm_up` it starts the parent of the hands to come.
+    """
+
+    def __init__(self, wire: int, *, until: socket.socket | None = None, warm_up: bool = False) -> None:
         self._wire = wire
+        self._until = until
+        self._warm_up = warm_up
         self._out: asyncio.StreamWriter
         self._timer = KillTimer()
         self._fence_s = FIRST_S
@@ -85,6 +103,8 @@ class Hand:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
+        if self._until is not None:
+            loop.add_reader(self._until, self._left_alone, self._until)
         workers.adopt()
         about, self._step = hello(), step()
         forget_session()
@@ -106,6 +126,8 @@ class Hand:
             listening.add_done_callback(lambda _: self._ended.set())
             for work in (self._beat(), self._watch_output(), self._watch_use()):
                 self._spawn(work)
+            if self._warm_up:
+                self._spawn(self._start_parent())
             try:
                 await self._ended.wait()
             finally:
@@ -191,6 +213,16 @@ class Hand:
             begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm, only_for=self._step
         )
         self._say(messages.Begun())
+
+    def _left_alone(self, until: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(until)
+        self._ended.set()
+
+    async def _start_parent(self) -> None:
+        try:
+            await asyncio.sleep(WARM_UP_S)
+        finally:
+            warm.start()
 
     # --- workers
 

@@ -102,6 +102,7 @@ class Chaos:
         return self._stop(self._workers())
 
     def hand_killed(self) -> str:
+        """Or its command, or its warm parent."""
         return self._signal(self._there("jupyter_elastic.hand"), signal.SIGKILL)
 
     def hand_stopped(self) -> str:
@@ -169,6 +170,11 @@ class Chaos:
     def _there(self, word: str) -> list[int]:
         return [pid for number in NUMBERS for pid in Machines.pids(number) if any(word in text for text in _words(pid))]
 
+    def _hands(self) -> list[int]:
+        """Hands, and the commands that wait for their ends; not their warm parents."""
+        waiting = self._there("--warm")
+        return waiting + [pid for number in NUMBERS for pid in Machines.pids(number) if _name(pid) == "elastic-hand"]
+
     def _signal(self, pids: list[int], number: signal.Signals) -> str:
         if not pids:
             return ""
@@ -212,7 +218,7 @@ class Chaos:
         assert not (self.locks / "twice").exists(), (self.locks / "twice").read_text()
         workers = {step["pid"] for folder in self.jobs.values() for step in steps(folder)}
         self.pool.until(lambda: not any(map(_words, workers)), "every worker is gone")
-        self.pool.until(lambda: not self._there("jupyter_elastic.hand"), "every hand is gone")
+        self.pool.until(lambda: not self._hands(), "every hand is gone")
 
     def nothing_is_lost(self, folder: Path) -> None:
         """Who lives on goes back to its last commit and no further; who is new begins with what was brought here."""
@@ -234,6 +240,13 @@ def _words(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
     except OSError:
         return []
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def test_ssh_gets_the_destination_after_the_options_and_one_quoted_command() -> 
     assert argv[-3:-1] == ["--", "ada@lab2.example"]
     assert argv[argv.index("-p") + 1] == "2222"
     assert "BatchMode=yes" in argv
-    assert shlex.split(argv[-1]) == ["/opt/my env/bin/python", "-P", "-m", "jupyter_elastic.hand"]
+    assert shlex.split(argv[-1]) == ["/opt/my env/bin/python", "-P", "-m", "jupyter_elastic.hand", "--warm"]
     assert [word for word in argv if "StrictHostKeyChecking" in word] == ["StrictHostKeyChecking=yes"]
 
 

@@ -1,0 +1,67 @@
+"""`python -m jupyter_elastic.hand.forkserver`: the warm parent of a user's hands on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+from jupyter_elastic.forkserver import server
+from jupyter_elastic.forkserver.client import our_source
+from jupyter_elastic.hand import facts, hand, warm
+
+GIVEN_S = 5.0
+"""How long the process that passes its descriptors on may take."""
+MAX_GIVEN = 16 * 1024 * 1024
+
+
+def import_ahead(_: Sequence[str]) -> None:
+    """Do once what the first hand would be slow at."""
+    our_source()
+    facts.versions()
+    facts.addresses()  # not the GPUs: NVML is not for a process that forks
+
+
+def prepare() -> Callable[[socket.socket], int]:
+    """What a hand does with its connection."""
+    return serve
+
+
+def serve(connection: socket.socket) -> int:
+    """Be the hand of the process that is connected, with its descriptors, environment and folder; the exit code."""
+    if server.newest_source() != our_source():
+        return 0  # that process becomes a hand itself, of what is installed by now
+    connection.settimeout(GIVEN_S)
+    try:
+        connection.sendall(warm.READY)
+        size, descriptors, _, _ = socket.recv_fds(connection, warm.SIZE, 3)
+        left = int.from_bytes(size, "big")
+        if len(descriptors) != 3 or left > MAX_GIVEN:
+            return 1
+        given = b""
+        while len(given) < left:
+            piece = connection.recv(left - len(given))
+            if not piece:
+                return 1
+            given += piece
+    except OSError:  # it is gone
+        return 1
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    folder, *environment = given.split(b"\0")
+    os.environb.clear()
+    os.environb.update(dict(entry.split(b"=", 1) for entry in environment))
+    with contextlib.suppress(OSError):  # it was removed
+        os.chdir(folder)
+    connection.settimeout(None)
+    code = hand.serve(until=connection)
+    with contextlib.suppress(OSError):  # it was killed
+        connection.sendall(bytes([code]))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(server.main(import_ahead, prepare, adopts=False, spares=1))
