@@ -154,6 +154,8 @@ class CellOfSession:
                 self.group = self.folder.group()
                 return known
             if not self._request.respawn:
+                dead = [str(rank) for rank, seat in enumerate(known.places) if not self.folder.lives(seat)]
+                self.folder.end(f"rank {' and '.join(dead)} had died between two cells")
                 sessions.end_left(self.folder, known)
                 raise EngineError(sessions.gone(self.folder))
         if problem := session_limits.too_many(self.folder):

@@ -16,6 +16,8 @@ def describe(rank: int, code: int | None, *, oom: bool) -> str:
     hint = ""
     if code is not None and code >= 0:
         hint = " before its cell was through"
+    elif code is None and oom:
+        hint = "; the kernel's out-of-memory killer has struck meanwhile: use smaller batches, or fewer workers"
     elif code == -signal.SIGKILL:
         hint = (
             ": the kernel's out-of-memory killer; use smaller batches, or fewer workers on this host"

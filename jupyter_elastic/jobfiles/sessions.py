@@ -48,6 +48,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Those that run the cell and take what it brings along; empty: all."""
     reads: tuple[str, ...] = ()
     """Names that the cell's text reads and does not set before."""
+    reloads: bool = False
+    """Modules that were edited are loaded again before the cell."""
 
     def runs_on(self, rank: int) -> bool:
         """Whether this rank runs the cell."""
@@ -155,10 +157,14 @@ class SessionFolder:
         """The process of a worker, living or not; None before it came up."""
         return read_json(self.path / f"worker.{seat}.json", Member)
 
+    def lives(self, seat: int) -> Member | None:
+        """The process of a worker, if it lives."""
+        member = self.member(seat)
+        return member if member is not None and processes.alive(*member.known) else None
+
     def members(self, session: Session) -> list[Member]:
         """Those of its workers that live, by rank."""
-        found = [self.member(seat) for seat in session.places]
-        return [member for member in found if member is not None and processes.alive(*member.known)]
+        return [member for seat in session.places if (member := self.lives(seat)) is not None]
 
     def over(self, session: Session) -> bool:
         """Whether it has ended with its kernel, so that a cell which names it means a new one."""

@@ -147,7 +147,12 @@ def _shell_call(
         return
     name = texts[0] if texts else func.attr
     if func.attr == "run_line_magic" and name in _HARMLESS:
-        notes.append(f"line {line}: %{name} is left out, it only concerns the notebook")
+        what = (
+            "in a cell of the notebook's own it holds for sessions too"
+            if "autoreload" in texts
+            else "it only concerns the notebook"
+        )
+        notes.append(f"line {line}: %{name} is left out, {what}")
         yield node, "None"
         return
     if name in {"env", "set_env"} and (setting := _SETTING.fullmatch(texts[-1].strip())) and len(texts) == 2:

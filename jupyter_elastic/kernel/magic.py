@@ -33,6 +33,7 @@ from jupyter_elastic.kernel.session_options import existing, fitted, session_req
 from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.types import JobInfo
 from jupyter_elastic.types.errors import BadRequest
 
 QUIET_S = 2.0
@@ -126,7 +127,7 @@ class ElasticMagics(Magics):
         return self._distribute(f"--session {line}", cell, first_line=1)
 
     def _distribute(self, line: str, cell: str, *, first_line: int) -> Any:
-        options = fitted(parse(line, os.environ))
+        options = fitted(parse(line, os.environ), self._unfinished)
         package = self._package(options, cell, first_line)
         choice = choose_engine(package.payload, options)
         for note in report(package, options, choice):
@@ -165,6 +166,12 @@ class ElasticMagics(Magics):
         if self._client is None:
             self._client = Client()
         return self._client
+
+    def _unfinished(self) -> list[JobInfo]:
+        """This user's jobs that have not ended."""
+        client = self.client()
+        jobs = client.jobs()
+        return [job for job in jobs if client.welcome is not None and job.owner == client.welcome.user]
 
     # --- sessions
 
@@ -261,7 +268,7 @@ class ElasticMagics(Magics):
             env=options.env,
             seed=options.seed,
             labels={name: f"<In[{number}]>" for name, number in _cells(self.shell).items()},
-            session=session_request(options),
+            session=session_request(options, reloads=_reloads(self.shell)),
             kept=SessionFolder(options.session).names() if options.session else (),
         )
 
@@ -346,6 +353,13 @@ def _from_the_page(shell: Any) -> bool:
         content = shell.get_parent()["content"]
         return bool(content.get("silent")) or not content.get("store_history", True)
     return False
+
+
+def _reloads(shell: Any) -> bool:
+    """Whether edited modules are loaded again in the notebook: `%autoreload 2` or 3."""
+    magics = shell.magics_manager.registry.get("AutoreloadMagics")
+    reloader = getattr(magics, "_reloader", None)
+    return bool(getattr(reloader, "enabled", False) and getattr(reloader, "check_all", False))
 
 
 def _cells(shell: Any) -> Mapping[str, int]:

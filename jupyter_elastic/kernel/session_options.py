@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import IDLE_S, SessionFolder, SessionRequest
 from jupyter_elastic.kernel.options import Options
+from jupyter_elastic.types import JobInfo
 from jupyter_elastic.types.errors import BadRequest
 
 
-def fitted(options: Options) -> Options:
-    """The options with what the session has already; BadRequest when it has something else, or is lost."""
+def fitted(options: Options, unfinished: Callable[[], Iterable[JobInfo]] = tuple) -> Options:
+    """The options with what the session has already; BadRequest when it has something else, or is lost.
+
+    `unfinished` gives this user's jobs that have not ended: one may be the cell that is to make the session.
+    """
     if not options.session:
         return options
     folder = SessionFolder(options.session)
     known = folder.read()
     if known is None or folder.over(known):
+        makes = next((job.spec for job in unfinished() if job.spec.session == options.session), None)
+        if makes is not None and not options.sized:
+            options = replace(options, min_slots=makes.min_slots, max_slots=makes.max_slots)
+        if makes is not None:
+            options = replace(options, engine=options.engine or makes.engine)
         _check_ranks(options, options.max_slots)
         if problem := session_limits.too_many(folder):
             raise BadRequest(f"{problem}. Nothing was queued.")
@@ -57,8 +67,8 @@ def existing(name: str) -> SessionFolder:
     return folder
 
 
-def session_request(options: Options) -> SessionRequest | None:
-    """What the payload says of the session; None for a cell without one."""
+def session_request(options: Options, *, reloads: bool = False) -> SessionRequest | None:
+    """What the payload says of the session; None for a cell without one. `reloads`: edited modules, before it."""
     if not options.session:
         return None
     return SessionRequest(
@@ -68,4 +78,5 @@ def session_request(options: Options) -> SessionRequest | None:
         outlive=options.outlive,
         replaces=options.capture is not None,
         ranks=options.ranks,
+        reloads=reloads,
     )

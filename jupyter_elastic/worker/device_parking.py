@@ -37,8 +37,8 @@ class Way(Protocol):
         """Bring what this process has off its devices; EngineError when something stays, and then all works on."""
         ...
 
-    def restore(self) -> None:
-        """Bring it back; EngineError when that fails, and then it is parked still."""
+    def restore(self, devices: str) -> None:
+        """Bring it back, to what `CUDA_VISIBLE_DEVICES` names; EngineError when that fails, and it is parked still."""
         ...
 
 
@@ -58,7 +58,7 @@ class CudaCheckpoint:
         """Suspend CUDA."""
         self._toggle("checkpointed")
 
-    def restore(self) -> None:
+    def restore(self, devices: str) -> None:  # noqa: ARG002
         """Resume it, on the same GPUs."""
         self._toggle("running")
 
@@ -95,7 +95,7 @@ class Tensors:
             self._tensors.restore()
             raise EngineError(f"{left / 1e6:.0f} MB there belong to no tensor that could be moved")
 
-    def restore(self) -> None:
+    def restore(self, devices: str) -> None:  # noqa: ARG002 - the process's context is on the same ones
         """Move them back."""
         try:
             self._tensors.restore()
@@ -131,8 +131,8 @@ class DeviceParking:
             problems.append(f"{way.name}: {problem}")
         return f"its memory can't leave the device ({'; '.join(problems)})"
 
-    def restore(self, slot: str) -> None:
-        """Have everything on the device again; EngineError when it can't be, and it is parked still."""
+    def restore(self, slot: str, devices: str) -> None:
+        """Have everything on the device of this slot again; EngineError when it can't be, and it is parked still."""
         if self._by is None:
             return
         if slot != self._slot and not self._by.moves:
@@ -141,7 +141,7 @@ class DeviceParking:
                 f"{self._by.name} brings it back to where it was only: run the cell again when that one is free. The "
                 "variables are kept"
             )
-        self._by.restore()
+        self._by.restore(devices)
         self._by = None
 
     def _all(self) -> list[Way]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import psutil
@@ -24,6 +25,8 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.types.errors import NotAllowed
 
+WARN = 2.0
+"""A session's cells say that it may end while less than so many times that memory is to be had."""
 LOOK_S = 5.0
 """How often a parked worker looks whether memory is short, or another rank has ended."""
 
@@ -70,6 +73,16 @@ class Parking:
                     return why
         return f"no cell came for {session.idle_s:g} s"
 
+    def warning(self) -> str:
+        """What is to be said at the end of a cell, where sessions may soon end for want of memory; else empty."""
+        session, memory = self.folder.read(), psutil.virtual_memory()
+        if session is None or memory.available / memory.total >= WARN * session.least_free:
+            return ""
+        return (
+            f"memory is short ({_of(memory)} is to be had): with less than {session.least_free:.0%} of it the session "
+            "that is idle longest ends"
+        )
+
     def _memory_is_short(self, session: Session) -> str:
         """Why this session is the one to end now; empty while it may stay."""
         memory = psutil.virtual_memory()
@@ -79,8 +92,7 @@ class Parking:
         others = [SessionFolder(path.name, path.parent) for path in self.folder.path.parent.iterdir()]
         if sessions.idle_longest(others, free) != self.folder.name:
             return ""
-        left = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB"
-        return f"the machine was short of memory ({left} were to be had), and of all sessions it was idle longest"
+        return f"the machine was short of memory ({_of(memory)} was to be had), and of all sessions it was idle longest"
 
     def _accept(self) -> socket.socket | None:
         connected, _ = self._listener.accept()
@@ -92,6 +104,11 @@ class Parking:
             connected.close()
             return None
         return connected
+
+
+def _of(memory: Any) -> str:
+    """What there is of the machine's memory, for a person."""
+    return f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB"
 
 
 @contextlib.contextmanager

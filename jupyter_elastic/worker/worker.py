@@ -12,97 +12,59 @@ gone; 130 interrupted.
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import atexit
 import builtins
 import contextlib
 import faulthandler
-import inspect
 import linecache
 import os
 import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 import types
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from jupyter_elastic.jobfiles import code_by_value, newcomer_output
+from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes
-from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.types.errors import ElasticError
-from jupyter_elastic.worker import display, environment, hand_over, late_variables, plugin, seeds, slot_agent
+from jupyter_elastic.worker import (
+    display,
+    environment,
+    hand_over,
+    late_variables,
+    plugin,
+    seeds,
+    slot_agent,
+    tracebacks,
+)
+from jupyter_elastic.worker.autoreload import Autoreload
+from jupyter_elastic.worker.cell import Cell, Loop, is_fine, no_answer
 from jupyter_elastic.worker.channel import ORPHANED, DriverChannel, NoOrder, WorkerSession
 from jupyter_elastic.worker.device_parking import DeviceParking
 from jupyter_elastic.worker.display_recorder import recorder
 from jupyter_elastic.worker.parking import Interrupts, Parking
+from jupyter_elastic.worker.rank_output import RankOutput
 from jupyter_elastic.worker.stacks import Watch
 
 FAILED = 1
 BROKEN_GROUP = 75
 INTERRUPTED = 130
-_OURS = str(PACKAGE) + os.sep
 FRAMEWORKS = frozenset({"torch", "tensorflow"})
 """What a newcomer's parent is to have imported, where the session has."""
-VALUE = "__elastic_value__"
-"""The name under which the value of the cell's last line is kept until it is shown."""
-DEATH_TOLD_S = 0.1
-"""How long a cell's SIGCHLD handler has to say which death broke a read: its pipe ends a moment before its parent is
-told."""
 MAX_TRACEBACK = 100_000
 """Characters that travel; the whole stands in the rank's stderr."""
 END_S = 10.0
 """How long a failed worker waits to be ended by its driver, so that its group breaks only when the driver knows why."""
 
 _watch = Watch()
-
-
-class Output:
-    """File descriptors 1 and 2 go to `rank.N/stdout|stderr` and follow the rank from generation to generation."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._rank = -1
-        self._apart = ""
-
-    def keep_apart(self, name: str) -> None:
-        """What this worker prints is no rank's yet."""
-        self._apart = name
-        self._write_into(newcomer_output.folder(self._folder, name))
-
-    def follow(self, rank: int) -> None:
-        """From now on this worker writes into the files of `rank`; what was kept apart goes there too."""
-        if rank == self._rank:
-            return
-        self._rank = rank
-        self._write_into(self._folder / f"rank.{rank}")
-        if self._apart:
-            newcomer_output.merge(self._folder, self._apart, rank)
-            self._apart = ""
-
-    def drop(self) -> None:
-        """What was kept apart was never said."""
-        if self._apart:
-            newcomer_output.merge(self._folder, self._apart, None)
-
-    def _write_into(self, folder: Path) -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for descriptor, name in ((1, "stdout"), (2, "stderr")):
-            with private_files.open_private(folder / name, append=True) as file:
-                os.dup2(file.fileno(), descriptor)
-        recorder.follow(folder)
 
 
 class Worker:
@@ -122,6 +84,8 @@ class Worker:
         session = self._order.session
         self._parking = Parking(Path(session), self._order.seat, self._interrupts.forget) if session else None
         self._devices = DeviceParking()
+        self._loop = Loop(stays=self._parking is not None)
+        self._autoreload = Autoreload()
         self._late = self._order.comes_late
         """It came to a session whose other workers had variables."""
         self._came_in = not (self._late or self._order.newcomer)
@@ -136,7 +100,7 @@ class Worker:
         self._folder = Path(order.folder)
         self._rank = order.rank
         self._size, self._place = order.size, order.place
-        self._output = Output(self._folder)
+        self._output = RankOutput(self._folder)
         self._session = WorkerSession(channel, order.engine, self._folder)
         channel.on_send_stack = lambda: channel.send(_watch.look(self._labels))
         self._order = order
@@ -166,8 +130,11 @@ class Worker:
         if not self._came_in:
             self._exit_removed()
         recorder.flush()
+        self._autoreload.after_cell()
         if self._rank == 0:
             self._parking.folder.write_names(sorted(name for name in self._namespace if not name.startswith("_")))
+            if warning := self._parking.warning():
+                sys.stderr.write(f"note: {warning}\n")
         if self._order.visible and (why := self._devices.park(self._order.slot)):
             sys.stderr.write(f"note: the session ends: {why}\n")
             self._parking.folder.end(why)
@@ -187,15 +154,15 @@ class Worker:
             failed = False
         except KeyboardInterrupt as problem:
             self._output.follow(self._rank)
-            text = _traceback(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
-            message = _said(problem)[:MAX_TRACEBACK]
+            text = tracebacks.text_of(problem, self._cell, self._labels)[-MAX_TRACEBACK:]
+            message = tracebacks.said(problem)[:MAX_TRACEBACK]
             self._channel.send(
                 messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=message, traceback=text)
             )
             if self._parking is None:
                 _leave(INTERRUPTED)
         except BaseException as problem:
-            self._failed(_with_deaths_of_children(problem))
+            self._failed(tracebacks.with_deaths_of_children(problem))
         else:
             self._output.follow(self._rank)
             self._channel.send(messages.Done())
@@ -218,6 +185,8 @@ class Worker:
         else:
             self._prepare(payload)
             self._prepared = True
+        if payload.session is not None:
+            self._autoreload.before_cell(wanted=payload.session.reloads)
         self._channel.listen()
         self._channel.send(messages.Started(stack=_watch.dump))
         with self._interrupts.allowed():
@@ -228,7 +197,7 @@ class Worker:
             try:
                 self._execute(payload)
             except SystemExit as ending:
-                if not _is_fine(ending):
+                if not is_fine(ending):
                     raise
             self._write_results(payload)
             _send_last_report()
@@ -282,11 +251,15 @@ class Worker:
         sys.modules["__main__"] = _main_module(self._namespace)
         late_variables.watch()
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
+        if not payload.argv:  # a script may be given input
+            builtins.input = no_answer
 
     def _prepare_again(self, payload: Payload) -> None:
         """Before a later cell of a session: what is the job's changes, what cells have made stays."""
         assert payload.session is not None
-        self._devices.restore(self._order.slot)
+        if self._order.visible:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
+        self._devices.restore(self._order.slot, self._order.visible)
         os.environ.update({**self._order.env, **payload.env})
         self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
         sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
@@ -356,29 +329,11 @@ class Worker:
     # --- the cell
 
     def _execute(self, payload: Payload) -> None:
-        source = "\n" * (payload.first_line - 1) + payload.source
-        lines = source.splitlines(keepends=True)
-        linecache.cache[payload.filename] = (len(source), None, lines, payload.filename)
         self._cell = payload.filename
-        for name, (label, text) in payload.sources.items():
-            self._labels[name] = label
-            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-        tree = ast.parse(source, payload.filename)
-        self._owned |= frozenset(
-            node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        )
-        if not payload.argv:
-            _keep_value(tree, source)
-        # Not with this module's own `from __future__ import annotations`.
-        code = compile(tree, payload.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        try:
-            if code.co_flags & inspect.CO_COROUTINE:
-                asyncio.run(eval(code, self._namespace))  # noqa: S307 - the owner's own cell
-            else:
-                exec(code, self._namespace)  # noqa: S102 - the owner's own cell
-            display.show_value(self._namespace.pop(VALUE, None))
-        finally:
-            display.end_of_cell()
+        self._labels.update({name: label for name, (label, _) in payload.sources.items()})
+        cell = Cell(payload)
+        self._owned |= cell.sets
+        cell.run(self._namespace, self._loop)
 
     def _write_results(self, payload: Payload) -> None:
         values = {name: self._namespace[name] for name in payload.out if name in self._namespace}
@@ -404,7 +359,7 @@ class Worker:
 
     def _failed(self, problem: BaseException) -> None:
         """Say so, and leave; a session's worker stays."""
-        text = _traceback(problem, self._cell, self._labels)
+        text = tracebacks.text_of(problem, self._cell, self._labels)
         self._output.follow(self._rank)
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
@@ -416,10 +371,10 @@ class Worker:
             messages.Failed(
                 rank=self._rank,
                 error=kind,
-                message=(_said(problem) + self._late_hint(problem))[:MAX_TRACEBACK],
+                message=(tracebacks.said(problem) + self._late_hint(problem))[:MAX_TRACEBACK],
                 traceback=text[-MAX_TRACEBACK:],
                 broken_group=broken,
-                echo=broken or _is_echo(problem),
+                echo=broken or tracebacks.is_echo(problem),
             )
         )
         if self._parking is not None:
@@ -436,92 +391,11 @@ class Worker:
         return f" (rank {self._rank} came to the session in an earlier cell, with what training.share had named)"
 
 
-def _with_deaths_of_children(problem: BaseException) -> BaseException:
-    """What ended the cell: what its SIGCHLD handler raises, if it does, else `problem`.
-
-    torch's DataLoader raises in that handler that a child of its was killed, at whatever line runs then: as often as
-    not just after the read that this death broke. After this no such handler runs, so that it breaks no report.
-    """
-    if not callable(signal.getsignal(signal.SIGCHLD)):
-        return problem
-    try:
-        if isinstance(problem, OSError | EOFError):
-            time.sleep(DEATH_TOLD_S)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except BaseException as told:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        return told
-    return problem
-
-
-def _is_echo(problem: BaseException) -> bool:
-    """Whether a framework says that another rank is gone: why, that one's own end says."""
-    torch, tensorflow = sys.modules.get("torch.distributed"), sys.modules.get("tensorflow.python.framework.errors")
-    kinds = [getattr(torch, name, None) for name in ("DistNetworkError", "DistStoreError")]
-    kinds += [getattr(tensorflow, name, None) for name in ("UnavailableError", "AbortedError")]
-    known = tuple(kind for kind in kinds if kind is not None)
-    return isinstance(problem, known) or (type(problem) is RuntimeError and "gloo/transport" in _said(problem))
-
-
-def _keep_value(tree: ast.Module, source: str) -> None:
-    """Let the value of the cell's last line be kept, unless a semicolon ends it."""
-    last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr):
-        return
-    rest = source.encode().splitlines()[(last.end_lineno or 1) - 1 :]
-    if rest[0][last.end_col_offset or 0 :].lstrip().startswith(b";"):
-        return
-    name = ast.copy_location(ast.Name(VALUE, ast.Store()), last)
-    tree.body[-1] = ast.copy_location(ast.Assign([name], last.value), last)
-
-
-def _said(problem: BaseException) -> str:
-    """Its message, if it has one: what the cell raises may fail at that too."""
-    try:
-        return str(problem)
-    except Exception as another:
-        return f"<its message can't be made: {type(another).__name__}>"
-
-
-def _traceback(problem: BaseException, cell: str, labels: Mapping[str, str]) -> str:
-    """The traceback from the first line of `cell` on, without lines of ours, with the notebook's names of its cells.
-
-    Of an error of ours for which the cell has no line the message.
-    """
-    formatted = traceback.TracebackException.from_exception(problem)
-    left = formatted.stack and _theirs(formatted.stack, cell, labels)
-    if isinstance(problem, ElasticError) and not left:
-        return f"{type(problem).__name__}: {problem}\n"
-    todo, seen = [formatted] if left else [], set()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        stack = _theirs(one.stack, cell, labels)
-        one.stack = traceback.StackSummary.from_list(stack) if stack else None  # type: ignore[assignment]
-        todo += [other for other in (one.__cause__, one.__context__, *(one.exceptions or ())) if other is not None]
-    return "".join(formatted.format())
-
-
-def _theirs(stack: traceback.StackSummary, cell: str, labels: Mapping[str, str]) -> list[traceback.FrameSummary]:
-    frames = [frame for frame in stack if not frame.filename.startswith(_OURS)]
-    first = next((index for index, frame in enumerate(frames) if frame.filename == cell), 0)
-    for frame in frames:
-        frame.filename = labels.get(frame.filename, frame.filename)
-    return frames[first:]
-
-
 def _send_last_report() -> None:
     """The report that came too soon after the one before it; the cell may never have imported `training`."""
     report = sys.modules.get("jupyter_elastic.training.report")
     if report is not None:
         report.reporter.flush()
-
-
-def _is_fine(ending: SystemExit) -> bool:
-    """Whether `sys.exit(...)` meant success."""
-    return ending.code is None or (isinstance(ending.code, int) and ending.code == 0)
 
 
 def _picklable(value: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.live.notebook.conftest import Notebook
 
 HEAD = "%%distribute --engine process "
@@ -118,3 +120,36 @@ def test_all_cells_of_a_notebook_run_in_a_session_until_that_is_off(notebook: No
     assert "1 loop each" in notebook.run("%timeit -n 1 -r 1 pass").printed
     assert not notebook.run("%elastic session --off").error
     assert notebook.run("mine, 'xeno' in globals()").result == "(1, False)"
+
+
+def test_detached_cells_of_a_session_run_in_their_order_and_the_first_one_need_not_have_begun(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    other = notebook.pool.submit("import time\ntime.sleep(600)")  # of two slots one is taken
+    first = notebook.run("%%distribute --session line --detach --engine process --gpus 2\nx = [rank]")
+    assert not first.error, first.error
+    gate = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'gate')!r}): time.sleep(0.01)"
+    assert not notebook.run(f"%%distribute --session line --detach\n{gate}\nx.append('second')").error
+    waits = notebook.start("%%distribute --session line\nx")
+    notebook.pool.cancel(other)
+    notebook.pool.until(lambda: len(notebook.pool.active()) == 2, "the first is over")
+    (tmp_path / "gate").touch()
+    assert notebook.finish(waits).result == "[0, 'second']"
+
+
+def test_a_session_loads_edited_modules_again_where_the_notebook_does_and_says_that_nobody_can_be_asked(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    module = tmp_path / "edited.py"
+    module.write_text("def value():\n    return 1\n")
+    session = "%%distribute --session edits --engine process\n"
+    cell = notebook.run(session + "%load_ext autoreload\n%autoreload 2\nprint('ran')")
+    assert "%autoreload is left out, in a cell of the notebook's own it holds for sessions too" in cell.printed
+    notebook.run(f"%load_ext autoreload\n%autoreload 2\nimport sys; sys.path.insert(0, {str(tmp_path)!r})")
+    assert notebook.run(session + "import edited\nfrom edited import value\nvalue()").result == "1"
+    module.write_text("def value():\n    return 'edited'\n")
+    assert notebook.run(session + "value(), edited.value()").result == "('edited', 'edited')"
+    notebook.run("%autoreload 0")
+    module.write_text("def value():\n    return 'once more'\n")
+    assert notebook.run(session + "value()").result == "'edited'"
+    assert "call input() in a cell of the notebook's own" in notebook.run(session + "input('who?')").error

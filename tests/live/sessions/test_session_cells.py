@@ -274,6 +274,16 @@ def test_workers_end_with_their_kernel_and_the_name_means_a_new_session_then(ses
 
 
 @EVERYTHING
+def test_a_session_may_outlive_its_kernel(session: Session) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as kernel:
+        session.kernel = processes.identify(kernel.pid)
+        session.run("x = rank")
+        kernel.kill()
+    session.kernel = processes.this_process()
+    assert session.says("print(x)") == ["0", "1"]
+
+
+@EVERYTHING
 def test_what_a_cell_has_opened_started_and_edited_is_there_in_the_next(session: Session, tmp_path: Path) -> None:
     (tmp_path / "edited.py").write_text("value = 1\n")
     session.run(
@@ -283,9 +293,26 @@ def test_what_a_cell_has_opened_started_and_edited_is_there_in_the_next(session:
         "threading.Thread(target=later, daemon=True).start()"
     )
     (tmp_path / "edited.py").write_text("value = 'edited'\n")
-    source = "import importlib, wave\ngo.set()\ndone.wait()\nprint(edited.value, importlib.reload(edited).value, "
+    source = "import importlib, torch\ngo.set()\ndone.wait()\nprint(edited.value, importlib.reload(edited).value, "
     assert session.says(source + "os.getcwd())") == [f"1 edited {tmp_path}"] * 2
     assert [(tmp_path / f"file{rank}").read_text() for rank in (0, 1)] == ["later", "later"]
+
+
+@EVERYTHING
+def test_what_a_cell_has_made_with_the_event_loop_works_in_the_next_and_an_interrupted_one_is_over(
+    session: Session,
+) -> None:
+    session.run(
+        "import asyncio\nqueue, count = asyncio.Queue(), 0\nasync def later():\n    await asyncio.sleep(0.01)\n"
+        "    return rank\ntask = asyncio.create_task(later())\nawait queue.put('a')"
+    )
+    assert session.says("print(await queue.get(), await task)") == ["a 0", "a 1"]
+    job = session.submit("print('on', flush=True)\nwhile True:\n    count += 1\n    await asyncio.sleep(0.001)")
+    for rank in (0, 1):
+        session.pool.printed(job, "on", rank)
+    session.pool.cancel(job)
+    assert session.pool.ended(job).outcome == "cancelled"
+    assert session.says("before = count\nawait asyncio.sleep(0.05)\nprint(count - before)") == ["0", "0"]
 
 
 @EVERYTHING
@@ -309,6 +336,11 @@ def test_when_memory_is_short_the_session_that_is_idle_longest_ends_and_says_so(
     session.pool.all_gone([member.known for member in short.members()])  # of those that mind, it is idle longest
     _, end = short.run("print(x)", "failed")
     assert "the machine was short of memory" in end.reason
+    memory = psutil.virtual_memory()
+    soon = Session(session.pool, "soon", least_free=0.7 * memory.available / memory.total)
+    job, _ = soon.run("x = rank")
+    assert "note: memory is short" in session.pool.output(job, 0, "stderr")
+    assert soon.says("print(x)") == ["0", "1"]
     assert session.says("print(x)") == ["0", "1"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,52 +10,9 @@ import pytest
 from jupyter_elastic.training.device_memory import TensorParking
 from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.device_parking import DeviceParking, Way
+from tests.support.played_device import Played
 
 torch = pytest.importorskip("torch")
-
-
-class Played:
-    """A device whose memory is that of mapped files in one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._numbers = itertools.count()
-
-    def storage(self, size: int) -> Any:
-        """New memory there."""
-        path = self.folder / f"{next(self._numbers)}"
-        path.write_bytes(bytes(size))
-        return torch.UntypedStorage.from_file(str(path), True, size)
-
-    def tensor(self, host: Any) -> Any:
-        """A copy of a host's tensor there."""
-        there = torch.empty(0, dtype=host.dtype).set_(self.storage(host.nbytes), 0, host.size(), host.stride())
-        return there.copy_(host)
-
-    def holds(self, storage: Any) -> bool:
-        return any(low <= storage.data_ptr() < high for low, high in self._mapped())
-
-    def place(self, storage: Any) -> str:
-        assert self.holds(storage)
-        return "played:0"
-
-    def to_host(self, storage: Any) -> Any:
-        return torch.UntypedStorage(storage.nbytes()).copy_(storage)
-
-    def to_device(self, storage: Any, where: str) -> Any:
-        assert where == "played:0"
-        return self.storage(storage.nbytes()).copy_(storage)
-
-    def release(self) -> None:
-        pass
-
-    def used(self) -> int:
-        return sum(high - low for low, high in self._mapped())
-
-    def _mapped(self) -> list[tuple[int, int]]:
-        lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-        found = [words[0].split("-") for words in lines if words[-1].startswith(f"{self.folder}/")]
-        return [(int(low, 16), int(high, 16)) for low, high in found]
 
 
 @pytest.fixture
@@ -133,7 +89,8 @@ class _Way(Way):
             raise EngineError(self.problem)
         self.parked = True
 
-    def restore(self) -> None:
+    def restore(self, devices: str) -> None:
+        self.devices = devices
         if self.problem:
             raise EngineError(self.problem)
         self.parked = False
@@ -153,9 +110,9 @@ def test_the_next_way_is_taken_where_one_fails_and_why_none_works_is_said() -> N
     assert both.park("a:1") == ""  # parked still
     second.problem = "no room"
     with pytest.raises(EngineError, match="no room"):
-        both.restore("a:0")
+        both.restore("a:0", "GPU-0")
     second.problem = ""
-    both.restore("a:0")
+    both.restore("a:0", "GPU-0")
     assert not second.parked
     why = parking(first, _Way(missing="not installed")).park("a:0")
     assert why == "its memory can't leave the device (played: it is locked; played: not installed)"
@@ -166,8 +123,9 @@ def test_it_comes_back_on_another_device_only_where_the_way_can() -> None:
     one = parking(way)
     one.park("a:0")
     with pytest.raises(EngineError, match=r"on the device of slot a:0, this cell was given a:1.*variables are kept"):
-        one.restore("a:1")
+        one.restore("a:1", "GPU-1")
     assert way.parked
     way.moves = True  # type: ignore[misc]
-    one.restore("a:1")
+    one.restore("a:1", "GPU-1")
     assert not way.parked
+    assert way.devices == "GPU-1"
