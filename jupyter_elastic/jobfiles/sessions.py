@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from jupyter_elastic.platform import paths, processes
 from jupyter_elastic.platform.private_files import private_dir, read_json, write_json
+from jupyter_elastic.types import SlotId
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """What a session may be called: it is a part of the path of a socket, which is short."""
@@ -100,6 +101,8 @@ class Member(Struct, frozen=True, kw_only=True):
     start_time: float
     idle_since: float = 0.0
     """Seconds since the epoch; 0 while a cell runs in it."""
+    slot: SlotId = ""
+    """On whose device it had what is parked; empty: on none."""
 
     @property
     def known(self) -> processes.ProcessId:
@@ -165,6 +168,12 @@ class SessionFolder:
     def members(self, session: Session) -> list[Member]:
         """Those of its workers that live, by rank."""
         return [member for seat in session.places if (member := self.lives(seat)) is not None]
+
+    def slots(self) -> tuple[SlotId, ...]:
+        """By rank the slots to whose devices its workers go back; empty where they have nothing on devices."""
+        session = self.read()
+        found = [member.slot for member in self.members(session)] if session is not None else []
+        return tuple(found) if all(found) else ()
 
     def over(self, session: Session) -> bool:
         """Whether it has ended with its kernel, so that a cell which names it means a new one."""

@@ -72,6 +72,7 @@ def submit(
             cell=cell,
             session=options.session,
             host=host_name() if options.session else "",
+            prefers=SessionFolder(options.session).slots() if options.session else (),
             **{asked: getattr(options, asked) for asked in JobRequest.__struct_fields__},
         )
         try:

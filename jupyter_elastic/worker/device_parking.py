@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.training.device_memory import Cuda, TensorParking
+from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
 CHECKPOINT_S = 120.0
@@ -110,13 +111,14 @@ class DeviceParking:
         self._ways: list[Way] | None = None
         self._by: Way | None = None
         """The way by which it is parked now."""
-        self._slot = ""
+        self.slot: SlotId = ""
+        """On whose device all was that is parked now; empty before."""
 
     def park(self, slot: str) -> str:
         """Leave the device of this slot; why that can't be, empty when all has left."""
         if self._by is not None:
             return ""
-        self._slot = slot
+        self.slot = slot
         problems = []
         for way in self._all():
             problem = way.missing()
@@ -135,9 +137,9 @@ class DeviceParking:
         """Have everything on the device of this slot again; EngineError when it can't be, and it is parked still."""
         if self._by is None:
             return
-        if slot != self._slot and not self._by.moves:
+        if slot != self.slot and not self._by.moves:
             raise EngineError(
-                f"the session's memory was on the device of slot {self._slot}, this cell was given {slot}, and "
+                f"the session's memory was on the device of slot {self.slot}, this cell was given {slot}, and "
                 f"{self._by.name} brings it back to where it was only: run the cell again when that one is free. The "
                 "variables are kept"
             )

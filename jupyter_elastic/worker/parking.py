@@ -16,13 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import msgspec
 import psutil
+from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.peer import check_same_user
+from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import NotAllowed
 
 WARN = 2.0
@@ -46,12 +47,12 @@ class Parking:
         os.register_at_fork(after_in_child=self._listener.close)
         self.folder.write_member(seat, self._me)
 
-    def wait(self) -> socket.socket | str:
-        """The next cell's connection; or why none will come."""
+    def wait(self, slot: SlotId = "") -> socket.socket | str:
+        """The next cell's connection; or why none will come. `slot`: on whose device it has what is parked."""
         session = self.folder.read()
         if session is None:
             return "it was ended"
-        self.folder.write_member(self._seat, msgspec.structs.replace(self._me, idle_since=time.time()))
+        self.folder.write_member(self._seat, replace(self._me, idle_since=time.time(), slot=slot))
         until = time.monotonic() + session.idle_s
         watch = session_limits.Watch() if session_limits.read(self.folder.path.parent.parent) is not None else None
         with _end_of(session.kernel) as kernel:

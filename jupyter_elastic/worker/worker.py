@@ -116,7 +116,7 @@ class Worker:
     def _next_cell(self, parking: Parking) -> DriverChannel:
         """The channel to the driver of the session's next cell; ends this worker when none comes."""
         while True:
-            found = parking.wait()
+            found = parking.wait(self._devices.slot)
             if isinstance(found, str):
                 parking.folder.end(found)
                 _leave(0)

@@ -33,15 +33,21 @@ class Free:
         """How many there are on these hosts."""
         return sum(len(slots) for host, slots in self._slots.items() if host in hosts)
 
-    def take(self, count: int, near: Sequence[str] = (), only: Collection[str] | None = None) -> tuple[SlotId, ...]:
+    def take(
+        self,
+        count: int,
+        near: Sequence[str] = (),
+        only: Collection[str] | None = None,
+        prefer: Sequence[SlotId] = (),
+    ) -> tuple[SlotId, ...]:
         """Give `count` slots to a job that already is on the hosts `near`; fewer only if there aren't as many.
 
-        With `only` all are on these hosts.
+        With `only` all are on these hosts. Of a host's slots those of `prefer` come first.
         """
         taken: list[SlotId] = []
         held = Counter(host for host in near if only is None or host in only)
         for host in sorted((h for h in held if h in self._slots), key=lambda h: (-held[h], self._rank[h])):
-            taken += self._from(host, count - len(taken))
+            taken += self._from(host, count - len(taken), prefer)
         while len(taken) < count:
             missing = count - len(taken)
             sizes = {
@@ -54,11 +60,13 @@ class Free:
                 host = min(fitting, key=lambda h: (sizes[h], self._rank[h]))
             else:
                 host = min(sizes, key=lambda h: (-sizes[h], self._rank[h]))
-            taken += self._from(host, missing)
+            taken += self._from(host, missing, prefer)
         return tuple(taken)
 
-    def _from(self, host: str, count: int) -> list[SlotId]:
+    def _from(self, host: str, count: int, prefer: Sequence[SlotId]) -> list[SlotId]:
         slots = self._slots[host]
+        if first := [slot for slot in prefer if slot in slots]:
+            slots = [*first, *(slot for slot in slots if slot not in first)]
         taken, self._slots[host] = slots[:count], slots[count:]
         return taken
 

@@ -266,7 +266,8 @@ class _Difference:
         need = self._new(job.size, size)
         if not size.workers or room < 0 or not need.slots or not _fits(need, self._free):
             return None
-        self._given[job.job] = self._pool.take(need.workers, near=self._state.hosts_of(job.slots), only=only)
+        near = self._state.hosts_of(job.slots)
+        self._given[job.job] = self._pool.take(need.workers, near, only, prefer=job.spec.prefers)
         self._take(need)
         return size
 
@@ -274,7 +275,7 @@ class _Difference:
         """So many new slots; those that are set aside for the job, if some are."""
         mine = self._given.get(job.job)
         if mine is None or pool is not self._pool:
-            return pool.take(count, near=near)
+            return pool.take(count, near=near, prefer=job.spec.prefers)
         self._given[job.job] = mine[count:]
         return mine[:count]
 

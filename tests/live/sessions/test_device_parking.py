@@ -123,6 +123,24 @@ def test_a_training_goes_on_after_its_memory_had_left_and_another_job_had_the_de
 
 
 @everything
+def test_each_of_two_sessions_gets_the_device_back_that_it_was_on(gpus: Callable[..., Pool], tmp_path: Path) -> None:
+    pool = gpus()
+    one, two = Session(pool, "one", slots=1), Session(pool, "two", slots=1)
+    gate = tmp_path / "gate"
+    waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    first = one.submit(MODEL + ALONE + waits)
+    assert pool.running(first).slots == ("lab:0",)
+    two.run(MODEL + ALONE)
+    gate.touch()
+    assert pool.ended(first).outcome == "completed"
+    assert two.folder.slots() == ("lab:1",)
+    job, _ = two.run("train(1)")
+    assert pool.running(job).slots == ("lab:1",)
+    job, _ = one.run("train(1)")
+    assert pool.running(job).slots == ("lab:0",)
+
+
+@everything
 @pytest.mark.parametrize("moves", [True, False])
 def test_it_comes_back_on_another_device_where_the_way_can_and_else_says_which_it_needs(
     gpus: Callable[..., Pool], tmp_path: Path, *, moves: bool

@@ -74,7 +74,7 @@ class Session:
         if self.range and (known := self.folder.read()) is not None:
             size["begins"] = known.size
         spec = JobSpec(name="test", python=sys.executable, folder=str(folder), engine=self.engine, preemptible=False,
-                       session=request.name, hold_s=hold_s, **size)  # fmt: skip
+                       session=request.name, hold_s=hold_s, prefers=self.folder.slots(), **size)  # fmt: skip
         return self.pool.client.submit(spec)
 
     def run(self, source: str, outcome: str = "completed", **given: Any) -> tuple[int, JobEnded]:

@@ -83,6 +83,19 @@ def test_who_can_start_on_one_host_only_chooses_before_others_take_it() -> None:
     assert [data.job for data in pool.plan({cell: 2, lost: 1}) if isinstance(data, JobStarted)] == [lost]
 
 
+def test_a_cell_is_given_the_slots_that_its_session_was_on_where_they_are_free() -> None:
+    pool = Harness(host("a", 4), host("b", 4))
+    cell = pool.submit(2, 2, session="one", host="a", prefers=("a:3", "a:1"))
+    (started,) = pool.plan({cell: 2})
+    assert started.slots == ("a:3", "a:1")
+    other = pool.submit(3, 3, session="two", host="a", prefers=("a:3", "a:2", "gone:0"))
+    assert pool.plan({cell: 2, other: 3}) == []
+    pool.settle(cell)
+    another = pool.submit(2, 2, session="three", host="a", prefers=("a:3", "a:2"))
+    (started,) = pool.plan({cell: 2, another: 2})
+    assert started.slots == ("a:2", "a:0")
+
+
 def test_a_cell_of_an_elastic_session_starts_with_the_workers_that_there_are_and_then_has_its_range() -> None:
     pool = Harness(host("a", 4), host("b", 4))
     cell = pool.submit(1, 8, session="work", begins=2, host="a")
