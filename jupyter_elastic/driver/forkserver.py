@@ -48,10 +48,11 @@ def drive(runner: asyncio.Runner, connection: socket.socket) -> int:
     while True:
         code, session = drive_once(runner, connection)
         connection.close()
-        if session:
-            staying = staying or Staying(session)
-            runner = driver.new_runner()
-        if staying is None or (found := staying.next_cell()) is None:
+        if not session:
+            return code
+        staying = staying or Staying(session)
+        runner = driver.new_runner()
+        if (found := staying.next_cell()) is None:
             return code
         connection = found
 
