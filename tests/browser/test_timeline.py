@@ -46,15 +46,22 @@ def test_bars_of_past_and_future_open_their_job_by_mouse_and_by_keyboard(
     expect(bars.and_(timeline.locator(f"[data-job='{done}']")).first).to_contain_text("was quick")
     expect(timeline.get_by_role("region", name="unfinished jobs")).to_contain_text("starts in")
     bars.and_(timeline.locator(f"[data-job='{runs}']")).first.locator("rect").first.click()
-    opened = timeline.get_by_role("region", name=f"job {runs}")
+    opened = page.locator(".je-job-tab:visible")
     expect(opened).to_contain_text("<i>runs</i>")
     expect(opened.locator(".je-output")).to_contain_text("step")
-    tab_to(opened.get_by_role("button", name="Cell", exact=True))
+    expect(timeline).to_be_visible()  # the job stands below it
+    tab_to(opened.get_by_role("button", name="Show the code"))
     page.keyboard.press("Enter")
-    expect(opened.get_by_role("region", name="the cell")).to_contain_text("training.report")
-    tab_to(opened.get_by_role("button", name="Close", exact=True))
+    expect(opened.get_by_role("region", name=f"code of job {runs}")).to_contain_text("training.report")
+    timeline.get_by_role("button", name=f"Open job {waits} waits").focus()
     page.keyboard.press("Enter")
+    expect(opened).to_contain_text("starts in")
+    expect(page.locator(".lm-TabBar-tab", has_text=f"(job {runs})")).to_be_visible()  # one beside the other
+    timeline.book.pictures("timeline-job")  # type: ignore[attr-defined]
+    for _ in range(2):
+        timeline.book.wait_command("application:close")  # type: ignore[attr-defined]
     expect(opened).to_have_count(0)
+    timeline.book.wait_command("jupyter-elastic:open-timeline")  # type: ignore[attr-defined]
     expect(timeline.locator(".je-window")).to_be_focused()
 
     before = timeline.locator("svg.je-chart").first.get_attribute("aria-label")

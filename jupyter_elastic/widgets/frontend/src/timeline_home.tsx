@@ -1,12 +1,9 @@
-// A timeline in some place of a page: follows the pool while it is in sight, and shows a job that is opened.
+// A timeline in some place of a page: follows the pool while it is in sight.
 import { render } from 'preact';
-import type { Ask } from './ask';
 import { FIRST } from './timeline';
 import type { PoolScreen, TimelineLook, TimelineScreen } from './screens';
 import { Feed, Server, type Home, type Look } from './server';
 import { PolicyPicker } from './view/PolicyPicker';
-import { JobView, type JobActions, type JobPage } from './view/JobView';
-import type { Outputs } from './view/Ranks';
 import { Timeline } from './view/Timeline';
 
 /** What is looked at is asked for when a movement is over. */
@@ -21,11 +18,6 @@ export class TimelineHome {
   private down: number | null = null;
   private notice = '';
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private opened: number | null = null;
-  private page: JobPage | null = null;
-  private script: string | null = null;
-  private rank = 0;
-  private seen: Outputs = {};
   private toFocus = false;
   private picking = false;
   private pool: PoolScreen | null = null;
@@ -33,7 +25,7 @@ export class TimelineHome {
   constructor(
     private node: HTMLElement,
     private home: Home | null,
-    private ask: Ask,
+    private open: (job: number) => void,
     private look: TimelineLook = FIRST,
     private screen: TimelineScreen | null = null
   ) {
@@ -54,17 +46,6 @@ export class TimelineHome {
       },
       pool: screen => {
         this.pool = screen;
-        this.draw();
-      },
-      job: page => {
-        if (page.screen.job !== this.opened) return;
-        for (const [rank, lines] of Object.entries(page.outputs)) if (lines.length) this.seen[rank] = lines;
-        const ranks = Object.keys(page.outputs);
-        this.page = { ...page, outputs: Object.fromEntries(ranks.map(rank => [rank, this.seen[rank] ?? []])) };
-        this.draw();
-      },
-      missing: (_job, message) => {
-        this.notice = message;
         this.draw();
       },
       down: (since, unfit) => {
@@ -95,8 +76,7 @@ export class TimelineHome {
   }
 
   private wanted(): Look {
-    const jobs = this.opened === null ? {} : { jobs: [this.opened], ranks: { [this.opened]: this.rank } };
-    return { timeline: this.look, ...jobs, ...(this.picking ? { pool: [0, POOL_JOBS] as [number, number] } : {}) };
+    return { timeline: this.look, ...(this.picking ? { pool: [0, POOL_JOBS] as [number, number] } : {}) };
   }
 
   private show(look: TimelineLook): void {
@@ -104,18 +84,6 @@ export class TimelineHome {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.feed?.show(this.wanted()), SETTLED_MS);
     this.draw();
-  }
-
-  private open(job: number | null): void {
-    this.opened = job;
-    this.page = null;
-    this.script = null;
-    this.rank = 0;
-    this.seen = {};
-    this.feed?.show(this.wanted());
-    this.draw();
-    if (job !== null) requestAnimationFrame(() => this.node.querySelector<HTMLElement>('.je-opened')?.focus());
-    else this.node.querySelector<HTMLElement>('.je-window')?.focus();
   }
 
   /** Open or close the choice of a policy, with the futures of both. */
@@ -126,56 +94,19 @@ export class TimelineHome {
     if (!this.picking) this.node.querySelector<HTMLElement>('.je-policy-change')?.focus();
   }
 
-  private async cell(server: Server, job: number): Promise<void> {
-    this.script = this.script === null ? await server.script(job).catch(problem => String(problem.message ?? problem)) : null;
-    this.draw();
-  }
-
   private draw(): void {
     if (!this.screen) {
       render(<div class="je-root je-timeline">{this.notice || (this.home ? 'Asking the pool…' : 'No Jupyter server is in reach of this page.')}</div>, this.node);
       return;
     }
-    const actions = { look: (look: TimelineLook) => this.show(look), open: this.home ? (job: number) => this.open(job) : undefined, pick: this.home ? () => this.pick() : undefined };
+    const actions = { look: (look: TimelineLook) => this.show(look), open: this.home ? this.open : undefined, pick: this.home ? () => this.pick() : undefined };
     const picker = this.picking && this.pool && this.home && (
       <PolicyPicker screen={this.pool} actions={new Server(this.home).picker(() => this.pool!.policy)} close={() => this.pick()} />
     );
     render(
-      <>
-        <Timeline screen={this.screen} came={this.came} look={this.look} actions={actions} down={this.down} notice={this.notice} selected={this.opened ?? undefined} picker={picker} picking={this.picking} />
-        {this.opened !== null && this.home && this.drawJob(this.opened, new Server(this.home))}
-      </>,
+      <Timeline screen={this.screen} came={this.came} look={this.look} actions={actions} down={this.down} notice={this.notice} picker={picker} picking={this.picking} />,
       this.node
     );
     if (this.toFocus) this.focus();
-  }
-
-  private drawJob(job: number, server: Server) {
-    const actions: JobActions = {
-      ...server.actions(job),
-      look: rank => {
-        this.rank = rank;
-        this.feed?.show(this.wanted());
-      }
-    };
-    return (
-      <section class="je-root je-opened" tabIndex={-1} aria-label={`job ${job}`}>
-        <div class="je-bar-line">
-          <h3>Job {job}</h3>
-          <span class="je-buttons">
-            <button aria-expanded={this.script !== null} onClick={() => void this.cell(server, job)}>
-              Cell
-            </button>
-            <button onClick={() => this.open(null)}>Close</button>
-          </span>
-        </div>
-        {this.script !== null && (
-          <pre class="je-cell" tabIndex={0} role="region" aria-label="the cell">
-            {this.script}
-          </pre>
-        )}
-        {this.page ? <JobView page={this.page} actions={actions} ask={this.ask} /> : <p class="je-quiet">Asking the pool…</p>}
-      </section>
-    );
   }
 }

@@ -8,6 +8,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { LabIcon } from '@jupyterlab/ui-components';
 import type { JobPage } from '../view/JobView';
 import { JobTab } from './job_tab';
+import { jobs } from './jobs';
 import { PoolPanel } from './panel';
 import { keep, viewOf } from './renderer';
 import { allowed, announceEnds, StatusItem } from './status';
@@ -39,6 +40,7 @@ const icon = new LabIcon({
 
 const OPEN_POOL = 'jupyter-elastic:open-pool';
 const OPEN_JOB = 'jupyter-elastic:open-job';
+const JOB_TAB = 'jupyter-elastic-job-';
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-elastic:pool',
@@ -56,7 +58,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const home = { baseUrl: new URL(baseUrl, location.href).href, wsUrl, token };
     const { commands, shell } = app;
 
-    const panel = new PoolPanel(home, (job, name) => void commands.execute(OPEN_JOB, { job, name }));
+    const panel = new PoolPanel(home, job => void commands.execute(OPEN_JOB, { job }));
     panel.id = 'jupyter-elastic-pool';
     panel.title.icon = icon;
     panel.title.caption = 'Elastic pool';
@@ -80,21 +82,24 @@ const plugin: JupyterFrontEndPlugin<void> = {
     commands.addCommand(OPEN_JOB, {
       label: args => `Open Job ${args.job}`,
       execute: args => {
-        const [job, name] = [Number(args.job), String(args.name ?? '')];
-        const id = `jupyter-elastic-job-${job}`;
-        if (![...shell.widgets('main'), ...shell.widgets('right')].some(widget => widget.id === id)) {
+        const job = Number(args.job);
+        const id = `${JOB_TAB}${job}`;
+        const open = [...shell.widgets('main'), ...shell.widgets('right')].filter(widget => widget.id.startsWith(JOB_TAB));
+        if (!open.some(widget => widget.id === id)) {
           const tab = new MainAreaWidget({ content: new JobTab(home, job, cell) });
           tab.id = id;
-          tab.title.label = name ? `${name} (job ${job})` : `Job ${job}`;
+          tab.title.label = `Job ${job}`;
           tab.title.icon = icon;
           tab.title.closable = true;
-          tab.title.caption = tab.title.label;
-          shell.add(tab, 'main');
+          // Below what it was opened from, so that both are seen; the next ones beside the first.
+          const below = open.length ? { ref: open[0].id, mode: 'tab-after' as const } : { ref: String(args.below), mode: 'split-bottom' as const };
+          shell.add(tab, 'main', args.below ? below : undefined);
           if (!tab.isAttached) shell.add(tab, 'right'); // Notebook 7 has room for one document alone
         }
         shell.activateById(id);
       }
     });
+    jobs.open = (job, below) => void commands.execute(OPEN_JOB, { job, below });
     palette?.addItem({ command: OPEN_POOL, category: 'Elastic pool', args: { isPalette: true } });
     launcher?.add({ command: OPEN_POOL, category: 'Other', rank: 100, args: { isLauncher: true } });
 
@@ -103,7 +108,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     void registry?.load('jupyter-elastic:pool').then(settings => {
       if (settings.get('openAtStart').composite) void app.restored.then(() => shell.activateById(panel.id));
       const minutes = () => Number(settings.get('notifyAfterMinutes').composite ?? 0);
-      announceEnds(status, minutes, job => void commands.execute(OPEN_JOB, { job: job.job, name: job.name }));
+      announceEnds(status, minutes, job => void commands.execute(OPEN_JOB, { job: job.job }));
       const follow = () => status.listen(statusBar !== null || minutes() > 0);
       follow();
       settings.changed.connect(() => {

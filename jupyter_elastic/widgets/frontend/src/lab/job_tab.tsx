@@ -1,4 +1,4 @@
-// One job in a tab of its own: from the panel, also without the notebook that it comes from.
+// One job in a tab of its own: from the panel and the timeline, also without the notebook that it comes from.
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import { clock } from '../format';
@@ -33,6 +33,7 @@ export class JobTab extends Widget {
         for (const [rank, lines] of Object.entries(page.outputs)) if (lines.length) this.seen[rank] = lines;
         const ranks = Object.keys(page.outputs);
         this.page = { ...page, outputs: Object.fromEntries(ranks.map(rank => [rank, this.seen[rank] ?? []])) };
+        this.title.label = this.title.caption = `${page.screen.name} (job ${job})`;
         this.say('');
       },
       missing: (_job, message) => this.say(`Here ${message}.`),
@@ -73,7 +74,8 @@ export class JobTab extends Widget {
       this.rank = rank;
       this.feed.show(this.look());
     };
-    const actions = page.folder === OTHERS ? {} : { ...this.server.actions(this.job), look, cell: this.cell(page) };
+    const code = () => this.server.script(this.job);
+    const actions = page.folder === OTHERS ? {} : { ...this.server.actions(this.job), look, cell: this.cell(page), code };
     render(<JobView page={{ ...page, notice: this.notice || page.notice }} actions={actions} ask={askInLab} whole />, this.node);
   }
 }

@@ -22,7 +22,7 @@ export class PoolPanel extends Widget {
   /** `open`: what shows a job in a tab. */
   constructor(
     private home: Home,
-    private open: (job: number, name: string) => void
+    private open: (job: number) => void
   ) {
     super();
     this.server = new Server(home);

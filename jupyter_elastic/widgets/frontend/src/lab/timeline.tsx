@@ -7,7 +7,7 @@ import { LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 import type { Home } from '../server';
 import { TimelineHome } from '../timeline_home';
-import { askInLab } from './dialog';
+import { jobs } from './jobs';
 
 const COMMAND = 'jupyter-elastic:open-timeline';
 
@@ -25,7 +25,7 @@ class TimelinePanel extends Widget {
     super();
     this.addClass('je-timeline-tab');
     this.node.tabIndex = -1;
-    this.timeline = new TimelineHome(this.node, home, askInLab);
+    this.timeline = new TimelineHome(this.node, home, job => jobs.open?.(job, this.id));
   }
 
   protected onAfterShow(): void {

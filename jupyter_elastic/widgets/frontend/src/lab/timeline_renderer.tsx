@@ -5,7 +5,7 @@ import type { TimelineLook, TimelineScreen } from '../screens';
 import { findHome } from '../server';
 import { FIRST } from '../timeline';
 import { TimelineHome } from '../timeline_home';
-import { askInLab } from './dialog';
+import { jobs } from './jobs';
 
 const MIME = 'application/vnd.jupyter-elastic.timeline+json';
 
@@ -18,7 +18,7 @@ class TimelineRenderer extends Widget implements IRenderMime.IRenderer {
     const saved = model.data[MIME] as unknown as { look?: Partial<TimelineLook>; screen?: TimelineScreen };
     this.timeline?.dispose();
     this.observer?.disconnect();
-    const timeline = new TimelineHome(this.node, findHome(), askInLab, { ...FIRST, ...saved.look }, saved.screen ?? null);
+    const timeline = new TimelineHome(this.node, findHome(), job => jobs.open?.(job), { ...FIRST, ...saved.look }, saved.screen ?? null);
     this.timeline = timeline;
     this.observer = new IntersectionObserver(seen => (seen[seen.length - 1].isIntersecting ? timeline.start() : timeline.stop()));
     this.observer.observe(this.node);

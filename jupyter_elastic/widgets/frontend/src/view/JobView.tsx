@@ -20,6 +20,8 @@ export interface JobActions extends RankActions {
   script?: () => Promise<unknown>;
   /** Show the cell below which the job stands, where it is open in this page. */
   cell?: () => void;
+  /** What was submitted, for who has no notebook of it here. */
+  code?: () => Promise<string>;
   /** Where to ask for earlier runs of the same name. */
   earlier?: Earlier;
 }
@@ -234,7 +236,12 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask; w
   const { actions } = props;
   const requests = useRequests();
   const id = useId();
+  const [code, setCode] = useState('');
   const [open, setOpen, root] = useFold(screen, props.whole ?? false);
+  const showCode = async () => {
+    if (code) setCode('');
+    else await requests.run('code', async () => setCode(await actions.code!()));
+  };
   const over = ENDED.includes(screen.phase);
   const told = screen.state.split(';')[0]; // read aloud when it changes; what is behind it counts the seconds
   const noted = screen.sizes.length ? screen.sizes[screen.sizes.length - 1].reason : '';
@@ -259,6 +266,11 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask; w
             </button>
           )}
           {actions.cell && <button onClick={actions.cell}>Show the cell</button>}
+          {!actions.cell && actions.code && (
+            <button aria-expanded={code !== ''} onClick={() => void showCode()}>
+              {code ? 'Hide the code' : 'Show the code'}
+            </button>
+          )}
           {!over && actions.resize && <Resize screen={screen} actions={actions} requests={requests} />}
           {open && actions.script && <CopyScript copy={actions.script} requests={requests} />}
           {!over && actions.cancel && <Cancel job={screen} now={screen.now} cancel={actions.cancel} requests={requests} ask={props.ask} />}
@@ -270,6 +282,11 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask; w
         </span>
       </div>
       <Problem requests={requests} />
+      {code && (
+        <pre class="je-cell" tabIndex={0} role="region" aria-label={`code of job ${screen.job}`}>
+          {code}
+        </pre>
+      )}
       <div class={`je-state je-is-${screen.phase}`}>
         <span>
           <span role="status">{told}</span>

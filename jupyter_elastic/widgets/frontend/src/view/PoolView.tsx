@@ -12,7 +12,7 @@ const ROW_HEIGHT = 56;
 export interface PoolActions {
   cancel(job: number): Promise<unknown>;
   /** Show a job by itself, where there is room for that. */
-  open?(job: number, name: string): void;
+  open?(job: number): void;
   openPicker(): void;
   /** Ask this shadow no longer. */
   unshadow(row: ShadowRow): Promise<unknown>;
@@ -142,7 +142,7 @@ function Jobs(props: { screen: PoolScreen; colour: Colour; offset: number; actio
               colour={props.colour}
               mine={row.mine}
               cancel={() => actions.cancel(row.job)}
-              open={actions.open && (() => actions.open!(row.job, row.name))}
+              open={actions.open && (() => actions.open!(row.job))}
               now={screen.at}
               requests={requests}
               ask={ask}

@@ -25,7 +25,6 @@ export interface TimelineProps {
   /** Since when nothing new comes, in seconds; null while it does. */
   down: number | null;
   notice?: string;
-  selected?: number;
   /** The choice of a policy, while it is open. */
   picker?: ComponentChildren;
   picking?: boolean;
@@ -171,7 +170,6 @@ export function Timeline(props: TimelineProps) {
             width={width}
             colour={colour}
             label={`${plural(screen.hosts.reduce((sum, host) => sum + host.slots.length, 0), 'slot')} from ${clock(begin)} to ${clock(end)}: ${plural(screen.jobs.length, 'job')}`}
-            selected={props.selected}
             open={actions.open && open}
           />
         </div>
@@ -197,7 +195,7 @@ function JobNumber(props: { job: number; colour: number; open?: (job: number) =>
   const inside = <span style={{ background: PALETTE[props.colour] }}>{props.job}</span>;
   if (!props.open) return <span class="je-number">{inside}</span>;
   return (
-    <button class="je-number" aria-label={`Open job ${props.job} ${props.name}`} title="Cell, output, plots and story" onClick={() => props.open!(props.job)}>
+    <button class="je-number" aria-label={`Open job ${props.job} ${props.name}`} title="Output, plots and story" onClick={() => props.open!(props.job)}>
       {inside}
     </button>
   );

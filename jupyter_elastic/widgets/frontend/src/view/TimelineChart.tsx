@@ -25,7 +25,6 @@ export interface ChartProps {
   colour?: (job: number) => number;
   /** What is written behind a job's last bar, and whether it is a gain (-1) or a loss (1). */
   marks?: Map<number, { text: string; trend: number }>;
-  selected?: number;
   open?: (job: number) => void;
 }
 
@@ -40,7 +39,7 @@ function short(name: string, room: number): string {
 }
 
 export function TimelineChart(props: ChartProps) {
-  const { hosts, bars, future, jobs, begin, end, now, width, selected } = props;
+  const { hosts, bars, future, jobs, begin, end, now, width } = props;
   const rows = new Rows(hosts);
   const left = gutter(width);
   const scale = (width - left) / (end - begin);
@@ -63,7 +62,7 @@ export function TimelineChart(props: ChartProps) {
     const { y, height } = rows.box(bar);
     const text = bar.job ? String(bar.job) : String(bar.count);
     return (
-      <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job || undefined} class={bar.job === selected ? 'je-selected' : ''}>
+      <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job || undefined}>
         <title>{title(bar, false)}</title>
         <rect x={a} y={y + 0.5} width={Math.max(b - a, 1)} height={Math.max(height - 1, 1)} rx={Math.min(3, height / 4)} fill={paint(bar.job)} />
         {b - a > 7 * text.length + 6 && height >= 10 && (
@@ -96,7 +95,7 @@ export function TimelineChart(props: ChartProps) {
     const fits = beside || (mark !== undefined && height >= 30 && b - a > 7 * mark.text.length + 8);
     const shape = { y: y + 0.5, height: Math.max(height - 1, 1) };
     return (
-      <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job} class={bar.job === selected ? 'je-selected' : ''}>
+      <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job}>
         <title>{title(bar, true)}</title>
         {earlyB > earlyA && <rect class="je-early" x={earlyA} width={earlyB - earlyA} {...shape} fill={`url(#${id}-in-${colour(bar.job)})`} />}
         {b > a && <rect class="je-ahead" x={a} width={b - a} {...shape} rx={Math.min(3, height / 4)} fill={paint(bar.job)} stroke={paint(bar.job)} />}
