@@ -93,7 +93,7 @@ def likely(found: whatif.Forecast) -> outlook.Outlook:
     jobs = []
     for job in found.jobs:
         end = job.finish_s
-        eta = None if end is None else outlook.Eta(job=job.job, guess_s=end, low_s=end, high_s=end)
+        eta = None if end is None else outlook.Eta(job=job.job, guess_s=end, low_s=end, high_s=end, possible=(end, end))
         jobs.append(outlook.JobOutlook(job=job.job, end=eta, sizes=job.sizes))
     return outlook.Outlook(jobs=tuple(jobs))
 

@@ -59,7 +59,7 @@ def test_bars_of_past_and_future_open_their_job_by_mouse_and_by_keyboard(
     expect(page.locator(".lm-TabBar-tab", has_text=f"(job {runs})")).to_be_visible()  # one beside the other
     timeline.book.pictures("timeline-job")  # type: ignore[attr-defined]
     for _ in range(2):
-        timeline.book.wait_command("application:close")  # type: ignore[attr-defined]
+        page.locator(".lm-TabBar-tab", has_text="(job").locator(".lm-TabBar-tabCloseIcon").first.click()
     expect(opened).to_have_count(0)
     timeline.book.wait_command("jupyter-elastic:open-timeline")  # type: ignore[attr-defined]
     expect(timeline.locator(".je-window")).to_be_focused()

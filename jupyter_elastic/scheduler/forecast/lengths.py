@@ -1,22 +1,37 @@
 """How long is a job that doesn't say how long it is? As past ones like it were, and no longer than it may be.
 
 The nearest kin that there is: the same owner's jobs of the same name, anybody's of this name, the owner's, all.
-Means, since what counts is the sum of the work ahead. Pure: knows jobs and their speeds.
+Means, since what counts is the sum of the work ahead, and how much they differ. Pure: knows jobs and their speeds.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from statistics import fmean
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from jupyter_elastic.scheduler.policies.speed import GUESS, work_left
 from jupyter_elastic.types import JobInfo, JobView
 
-Usual: TypeAlias = Callable[[JobView], float | None]
-"""How many seconds a job of this kind needs in all on one worker, from past ones (`History`); None: there were none."""
+UNKNOWN_SIGMA = 1.2
+"""How much lengths differ that nobody knows: the standard deviation of their logarithms in published clusters."""
+ASSUMED = 2
+"""That counts as much as so many past jobs."""
+
+
+class Length(NamedTuple):
+    """How long jobs of a kind are."""
+
+    seconds: float
+    """On one worker, in all."""
+    sigma: float = UNKNOWN_SIGMA
+    """The standard deviation of their logarithms."""
+
+
+Usual: TypeAlias = Callable[[JobView], Length | None]
+"""How long a job of this kind is, from past ones (`History`); None: there were none."""
 
 KEPT = 20
 """Of each kind the last so many count: programs change."""
@@ -53,17 +68,29 @@ class History:
         for kin in _kin(owner, name):
             self._past.setdefault(kin, deque(maxlen=KEPT)).append(seconds)
 
-    def __call__(self, job: JobView) -> float | None:
+    def __call__(self, job: JobView) -> Length | None:
         """The usual length of jobs like this one; None as long as too few have ended."""
         for kin, enough in zip(_kin(job.owner, job.name), ENOUGH, strict=True):
             past = self._past.get(kin, ())
             if len(past) >= enough:
-                return fmean(past)
+                return Length(fmean(past), _sigma(past))
         return None
+
+
+def _sigma(seconds: Collection[float]) -> float:
+    logs = [math.log(max(one, 1.0)) for one in seconds]
+    middle = fmean(logs)
+    squares = ASSUMED * UNKNOWN_SIGMA**2 + sum((one - middle) ** 2 for one in logs)
+    return math.sqrt(squares / (ASSUMED + len(logs) - 1))
 
 
 def _kin(owner: str, name: str) -> tuple[tuple[str, ...], ...]:
     return ("both", owner, name), ("name", name), ("owner", owner), ("all",)
+
+
+def measured(job: JobView) -> bool:
+    """Whether its speed is known, which a second report tells."""
+    return job.profile.fit is not None or bool(job.profile.speeds)
 
 
 def expected(job: JobView, rate: Callable[[int], float], usual: Usual | None) -> float:
@@ -72,15 +99,17 @@ def expected(job: JobView, rate: Callable[[int], float], usual: Usual | None) ->
     That is its owner's estimate, else what such jobs usually need, and at least as much again as it has had; never more
     than it has time for. Of a time limit alone nobody uses all: half of what is left of it.
     """
-    remaining, least = job.profile.remaining, max(1, job.min_slots)
-    if remaining is not None and (job.profile.fit is not None or job.profile.speeds):
+    remaining, done, least = job.profile.remaining, job.profile.done, max(1, job.min_slots)
+    if remaining is not None and measured(job):
         return max(0.0, remaining)
+    if remaining is not None and done:  # the first report: as much time for each part as the first one took
+        return max(served(job), 1.0) * remaining / done * rate(1)
     limit = math.inf if job.max_time_s is None else max(1.0, job.max_time_s - job.run_s)
     most = limit * rate(job.size.workers or least)
     total = usual(job) if usual is not None and job.estimate_s is None else None
     if total is not None:
         had = served(job)
-        return min(max(total - had, had, 1.0) * rate(1), most)
+        return min(max(total.seconds - had, had, 1.0) * rate(1), most)
     if job.estimate_s is None and job.max_time_s is not None:
         return most / 2
     return min(work_left(job) / least * rate(least), most)

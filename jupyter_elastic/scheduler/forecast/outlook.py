@@ -6,13 +6,14 @@ Pure: knows views and policies; no clock, no chance.
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from statistics import NormalDist
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.forecast.lengths import Usual
+from jupyter_elastic.scheduler.forecast.lengths import UNKNOWN_SIGMA, Usual, measured
 from jupyter_elastic.scheduler.forecast.whatif import Forecast, JobForecast, forecast
 from jupyter_elastic.types import JobId, JobView, Policy, View
 
@@ -28,50 +29,55 @@ class Eta(Struct, frozen=True, kw_only=True):
     guess_s: float
     low_s: float
     high_s: float
+    possible: tuple[float, float]
+    """The range of the possible futures alone, before it is widened or narrowed by what the past has taught."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How wrong earlier predictions were: the ratios of real to predicted waits, the newest last.
+    """How wrong earlier predictions were: how far real times lay outside of what the possible futures spanned.
 
     A new range spans the middle 80 % of what happens in `FUTURES` possible futures (lengths that nobody knows are drawn
-    anew in each) and, once there are `LEAST` ratios, the middle 80 % of those (split conformal prediction). `width`
-    stretches that: each miss adds four times what a hit takes away, so that in the long run 8 of 10 hit, whatever the
-    errors are like (adaptive conformal inference, Gibbs & Candès, 2021). Who starts at once teaches nothing.
+    anew in each). Each of its ends is then moved outwards, so far that 9 of 10 of the `KEPT` last real times would have
+    been on its inner side (conformalized quantile regression, Romano, Patterson & Candès, 2019), in logarithms. Never
+    inwards: what is learned of first predictions does not hold for later and better ones. `width` moves both further:
+    each miss adds four times what a hit takes away, so that in the long run 8 of 10 hit, whatever the errors are like
+    (adaptive conformal inference, Gibbs & Candès, 2021). Who starts at once teaches nothing.
     """
 
-    ratios: tuple[float, ...] = ()
+    early: tuple[float, ...] = ()
+    """How far before the range real times were, below 0 where they were not; the newest last."""
+    late: tuple[float, ...] = ()
+    """How far behind it."""
     width: float = 0.0
 
-    LEAST = 10
     KEPT = 50
     SHARE = 0.8
+    SMALL_S = 1.0
     STEP = 0.25
     WIDEST = 3.0
-    SMALL_S = 1.0
 
     def seen(self, eta: Eta, real_s: float) -> Calibration:
         """With one more observation: the real wait of a job that `eta` was predicted for."""
         if max(eta.high_s, real_s) <= self.SMALL_S:
             return self
+        real, low, high = (math.log(seconds + self.SMALL_S) for seconds in (real_s, *eta.possible))
         missed = not eta.low_s <= real_s <= eta.high_s
-        width = self.width + self.STEP * (missed - (1 - self.SHARE))
-        ratio = (real_s + self.SMALL_S) / (eta.guess_s + self.SMALL_S)
-        return Calibration((*self.ratios, ratio)[-self.KEPT :], min(max(width, 0.0), self.WIDEST))
+        width = min(max(self.width + self.STEP * (missed - (1 - self.SHARE)), 0.0), self.WIDEST)
+        return Calibration((*self.early, low - real)[-self.KEPT :], (*self.late, real - high)[-self.KEPT :], width)
 
     def range(self, guess: float, low: float, high: float) -> tuple[float, float]:
         """The range around a guess, given the possible futures' own low and high."""
         small = self.SMALL_S
-        low, high = min(low, guess), max(high, guess)
-        if len(self.ratios) >= self.LEAST:
-            ordered = sorted(self.ratios)
-            count = len(ordered)
-            below = max(0, math.floor((1 - self.SHARE) / 2 * (count + 1)) - 1)
-            above = min(count - 1, math.ceil((1 + self.SHARE) / 2 * (count + 1)) - 1)
-            low = min(low, (guess + small) * ordered[below] - small)
-            high = max(high, (guess + small) * ordered[above] - small)
-        stretch = math.exp(self.width)
-        return max(0.0, (low + small) / stretch - small), max(0.0, (high + small) * stretch - small)
+        low = (low + small) / math.exp(self._moved(self.early)) - small
+        high = (high + small) * math.exp(self._moved(self.late)) - small
+        return max(0.0, min(low, guess)), max(high, guess)
+
+    def _moved(self, outside: tuple[float, ...]) -> float:
+        if not outside:
+            return 0.0
+        place = math.ceil((1 + self.SHARE) / 2 * (len(outside) + 1))
+        return max(0.0, sorted(outside)[min(place, len(outside)) - 1]) + self.width
 
 
 class JobOutlook(Struct, frozen=True, kw_only=True):
@@ -132,11 +138,12 @@ def _futures(
 ) -> tuple[Forecast, list[dict[JobId, JobForecast]]]:
     """What is most likely, and the possible futures by job."""
     central = forecast(view, policy, usual=usual, only_starts=only_starts)
+    factors = {job.job: _length_factors(job, view.seed, usual) for job in view.jobs}
     futures = [
         forecast(
             view,
             policy,
-            stretch=lambda job, number=number: _length_factor(job, number, view.seed),  # type: ignore[misc]
+            stretch=lambda job, number=number: factors[job.job][number],  # type: ignore[misc]
             usual=usual,
             only_starts=only_starts,
         )
@@ -156,25 +163,29 @@ def _start_etas(
     }
 
 
-def _eta(job: JobId, guess: float, possible: list[float | None], past: Calibration) -> Eta:
+def _eta(job: JobId, guess: float, futures: list[float | None], past: Calibration) -> Eta:
     """The range of what happens in the possible futures, but for the first and the last of them."""
-    ordered = sorted(math.inf if when is None else when for when in possible)
+    ordered = sorted(math.inf if when is None else when for when in futures)
     high = next((when for when in (ordered[-2], ordered[-3], ordered[-4]) if math.isfinite(when)), guess)
-    low, high = past.range(guess, ordered[1], high)
-    return Eta(job=job, guess_s=guess, low_s=low, high_s=high)
+    possible = (min(ordered[1], guess), max(high, guess))
+    low, high = past.range(guess, *possible)
+    return Eta(job=job, guess_s=guess, low_s=low, high_s=high, possible=possible)
 
 
-def _length_factor(job: JobView, number: int, seed: int) -> float:
-    """How much longer a job may be than thought, in one possible future: log-normal with mean 1, the same every time.
+def _length_factors(job: JobView, seed: int, usual: Usual | None) -> list[float]:
+    """How much longer a job may be than thought, in each possible future: log-normal with mean 1, the same every time.
 
-    Lengths nobody knows vary as those of published clusters do (sigma 1.2), estimates by half, reports by little.
+    Of estimates and of the first report by half, of later reports by little. Each of so many equal parts of the
+    distribution is drawn once, in an order of the job's own (Latin hypercube sampling): few futures span what may be.
     """
     if job.profile.remaining is not None:
-        sigma = 0.15
+        sigma = 0.15 if measured(job) else 0.5
+    elif job.estimate_s is not None or job.max_time_s is not None:
+        sigma = 0.5
     else:
-        sigma = 1.2 if job.estimate_s is None and job.max_time_s is None else 0.5
-    bits = (job.job * 2654435761 + number * 40503 + seed * 97 + 12345) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 15)) * 2246822519) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 13)) * 3266489917) & 0xFFFFFFFF
-    uniform = ((bits ^ (bits >> 16)) + 0.5) / 4294967296
-    return math.exp(sigma * NormalDist().inv_cdf(uniform) - sigma * sigma / 2)
+        length = usual(job) if usual is not None else None
+        sigma = UNKNOWN_SIGMA if length is None else length.sigma
+    parts = list(range(FUTURES))
+    random.Random(f"{seed} {job.job}").shuffle(parts)  # noqa: S311 - no secret
+    normal = NormalDist(-sigma * sigma / 2, sigma)
+    return [math.exp(normal.inv_cdf((part + 0.5) / FUTURES)) for part in parts]

@@ -127,21 +127,28 @@ def _against(base: Forecast, other: Forecast) -> Forecast:
 class _Fluid:
     """A job as a quantity that flows."""
 
-    def __init__(self, view: JobView, stretch: float, usual: Usual | None) -> None:
+    def __init__(self, view: JobView, now: float, stretch: float, usual: Usual | None) -> None:
         self.view = view
         self.rate: Callable[[int], float] = rates(view)
         known = view.profile.remaining is not None or view.estimate_s is not None
         self.guessed = not known and view.max_time_s is None
-        self.left = expected(view, self.rate, usual) * stretch
-        self.work = self.left
         self.size = view.size
         self.speed = self.rate(view.size.workers)
+        self.left = max(0.0, expected(view, self.rate, usual) - self._unreported(now)) * stretch
+        self.work = self.left
         self.pause = 0.0
         self.attained, self.run = 0.0, 0.0
         self.start: float | None = 0.0 if view.size.workers else None
         self.finish: float | None = None
         self.changed: float | None = view.changed_at
         self.sizes = [(0.0, view.size.slots)] if view.size.workers else []
+
+    def _unreported(self, now: float) -> float:
+        """What it has most likely done since its last report, which is not in what it says is left."""
+        profile = self.view.profile
+        if profile.remaining is None or profile.reported_at is None or profile.report_period_s is None:
+            return 0.0
+        return self.speed * min(max(0.0, now - profile.reported_at), profile.report_period_s)
 
     def ends_in(self) -> float:
         """Seconds to its end at the present size."""
@@ -188,7 +195,7 @@ class _Run:
 
     def __init__(self, view: View, policy: Policy, stretch: Stretch, usual: Usual | None) -> None:
         self.view, self.policy = view, policy
-        self.fluids = [_Fluid(job, stretch(job), usual) for job in view.jobs if job.phase != "stopping"]
+        self.fluids = [_Fluid(job, view.now, stretch(job), usual) for job in view.jobs if job.phase != "stopping"]
         self.active = list(self.fluids)
         self.ahead = 0.0
         self.memo: Any = view.memo
@@ -241,13 +248,18 @@ class _Run:
         fluid.speed = fluid.rate(size.workers)
 
     def _advance(self) -> None:
-        """To the next finish, rounded up to the grain so that finishes close to each other are one event."""
+        """To the next finish, or to the last one within the grain behind it: those close to each other are one event.
+
+        Not to the end of the grain: in a busy pool those who wait would start later and later.
+        """
         grain = max(LEAST_GRAIN_S, GRAIN * self.ahead)
-        soonest = min(fluid.ends_in() for fluid in self.active)
+        ends = [fluid.ends_in() for fluid in self.active]
+        soonest = min(ends)
+        last = max(end for end in ends if end <= soonest + grain)
         timer = max(self.policy.interval_s, 8 * grain) if self.policy.interval_s else math.inf
         if math.isinf(soonest) and math.isinf(timer):
             timer = 60.0 + 8 * grain
-        step = min(max(soonest, 0.0) + (grain if len(self.active) > 1 else 0.0), max(timer, grain))
+        step = min(max(last, 0.0), max(timer, grain))
         still = []
         for fluid in self.active:
             end = fluid.ends_in()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.scheduler.forecast import whatif
-from jupyter_elastic.scheduler.forecast.lengths import History, expected
+from jupyter_elastic.scheduler.forecast.lengths import UNKNOWN_SIGMA, History, expected
 from jupyter_elastic.scheduler.policies.speed import rates
 from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import HostView, JobInfo, JobSpec, JobView, Profile, Progress, Size, View
@@ -66,6 +66,27 @@ def test_what_the_job_or_its_owner_says_comes_first() -> None:
     assert seconds(job(profile=Profile(fit=(1.0, 0.0, 0.0), remaining=70.0)), said) == 70.0
 
 
+def test_a_first_report_counts_by_the_time_that_it_took() -> None:
+    """Its speed is not measured yet, which two reports are needed for."""
+    runs = {"phase": "running", "size": Size(1), "run_s": 2.0, "attained_s": 2.0}
+    said = past(("ann", "train", 1000.0))
+    assert seconds(job(profile=Profile(done=50.0, remaining=950.0), **runs), said) == pytest.approx(38.0)
+    on_four = {**runs, "min_slots": 4, "size": Size(4), "attained_s": 8.0}
+    left = job(profile=Profile(done=50.0, remaining=950.0), **on_four)
+    assert seconds(left) / rates(left)(4) == pytest.approx(38.0)
+
+
+def test_kin_that_are_alike_vary_by_little() -> None:
+    def sigma(*lengths: float) -> float:
+        length = past(*[("ann", "train", one) for one in lengths])(job())
+        assert length is not None
+        return length.sigma
+
+    assert sigma(100.0) == pytest.approx(UNKNOWN_SIGMA)
+    assert sigma(*[100.0] * 20) < 0.4
+    assert sigma(*[10.0, 1000.0] * 10) > 2
+
+
 def test_finished_jobs_as_screens_see_them_are_a_past() -> None:
     def info(number: int, phase: str, workers: int | None) -> JobInfo:
         return JobInfo(
@@ -74,8 +95,13 @@ def test_finished_jobs_as_screens_see_them_are_a_past() -> None:
             progress=None if workers is None else Progress(world_size=workers),
         )  # fmt: skip
 
-    assert History.of([info(1, "completed", 4)])(job()) == pytest.approx(100 * 4**0.9)
-    assert History.of([info(1, "completed", None)])(job()) == pytest.approx(100 * 2**0.9)
+    def usual(*infos: JobInfo) -> float:
+        length = History.of(infos)(job())
+        assert length is not None
+        return length.seconds
+
+    assert usual(info(1, "completed", 4)) == pytest.approx(100 * 4**0.9)
+    assert usual(info(1, "completed", None)) == pytest.approx(100 * 2**0.9)
     assert History.of([info(1, "failed", 4), info(2, "cancelled", 4), info(3, "running", 4)])(job()) is None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.forecast import outlook, whatif
+from jupyter_elastic.scheduler.forecast.lengths import Length
 from jupyter_elastic.scheduler.forecast.outlook import Calibration, Eta
 from jupyter_elastic.scheduler.sim.loop import make_policy
 from jupyter_elastic.types import HostView, JobView, Plan, Profile, Size, Speed, View
@@ -58,7 +60,7 @@ def test_a_job_of_unknown_length_is_a_guess_that_history_sharpens() -> None:
     seen = view(1, job(1, work=None), job(2, work=None))
     blind = whatif.forecast(seen, make_policy("fifo"))
     assert all(one.guessed for one in blind.jobs)
-    known = whatif.forecast(seen, make_policy("fifo"), usual=lambda _: 500.0)
+    known = whatif.forecast(seen, make_policy("fifo"), usual=lambda _: Length(500.0))
     assert known.jobs[0].finish_s == pytest.approx(500.0, rel=0.05)
     assert known.jobs[1].start_s == pytest.approx(500.0, rel=0.05)
 
@@ -100,31 +102,71 @@ def test_waits_have_a_range_around_the_guess() -> None:
     assert outlook.waits(view(1, job(1, workers=1)), make_policy("fifo")) == []
 
 
+def eta(guess: float, low: float, high: float) -> Eta:
+    return Eta(job=1, guess_s=guess, low_s=low, high_s=high, possible=(low, high))
+
+
+def test_each_of_so_many_futures_has_its_part_of_what_may_be() -> None:
+    """Few futures drawn by chance alone would span too little for some jobs and too much for others."""
+    jobs = [job(number, workers=1, work=100.0) for number in range(1, 40)]
+    found = outlook.outlook(view(40, *jobs), make_policy("fifo")).jobs
+    ends = [one.end for one in found if one.end is not None]
+    assert len(ends) == 39
+    assert len({(round(one.low_s, 6), round(one.high_s, 6)) for one in ends}) == 1
+    assert ends[0].low_s == pytest.approx(83, abs=2)
+    assert ends[0].high_s == pytest.approx(118, abs=2)
+
+
+def test_a_range_is_as_wide_as_kin_differ() -> None:
+    (alike,) = outlook.waits(
+        view(1, job(1, workers=1, work=None), job(2)), make_policy("fifo"), usual=lambda _: Length(100.0, 0.1)
+    )
+    assert 80 < alike.low_s < alike.guess_s < alike.high_s < 120
+
+
+def test_what_was_done_since_the_last_report_is_not_left() -> None:
+    seen = view(1, job(1, workers=1, work=100.0))
+    told = replace(seen.jobs[0].profile, reported_at=seen.now - 8, report_period_s=10.0)
+    late = replace(seen.jobs[0].profile, reported_at=seen.now - 80, report_period_s=10.0)
+    for profile, left in ((told, 92), (late, 90)):  # who is late with a report may stand still
+        found = whatif.forecast(replace(seen, jobs=(replace(seen.jobs[0], profile=profile),)), make_policy("fifo"))
+        assert found.jobs[0].finish_s == pytest.approx(left)
+
+
+def test_who_waits_in_a_busy_pool_is_not_foreseen_later_and_later() -> None:
+    jobs = [job(1, workers=1, work=200.0), *(job(n, workers=int(n == 2), work=5.0) for n in range(2, 32))]
+    found = whatif.forecast(view(2, *jobs), make_policy("fifo"))
+    assert found.jobs[-1].finish_s == pytest.approx(150.0)
+
+
 def test_calibration_learns_from_past_errors() -> None:
-    assert Calibration().range(10.0, 5.0, 20.0) == (5.0, 20.0)
+    assert Calibration().range(10.0, 5.0, 20.0) == pytest.approx((5.0, 20.0))
     past = Calibration()
-    for real in range(100, 201, 2):  # everything took 1 to 2 times as long as predicted
-        past = past.seen(Eta(job=1, guess_s=100.0, low_s=50.0, high_s=300.0), float(real))
+    for real in range(100, 201, 2):  # everything took 1 to 2 times as long as predicted, always in what was drawn
+        drawn = Eta(job=1, guess_s=100.0, low_s=50.0, high_s=300.0, possible=(90.0, 110.0))
+        past = past.seen(drawn, float(real))
+    assert past.width == 0.0
+    low, high = past.range(1000.0, 900.0, 1100.0)
+    assert low == pytest.approx(900.0)  # never inwards
+    assert 1600 <= high <= 2000
     low, high = past.range(1000.0, 1000.0, 1000.0)
-    assert low == pytest.approx(1000.0, abs=100)
-    assert 1750 <= high <= 2000
+    assert high == pytest.approx(1800, abs=100)
 
 
 def test_misses_widen_the_range_and_hits_narrow_it() -> None:
-    eta = Eta(job=1, guess_s=100.0, low_s=90.0, high_s=110.0)
-    missed = Calibration().seen(eta, 500.0).seen(eta, 500.0)
+    drawn = eta(100.0, 90.0, 110.0)
+    missed = Calibration().seen(drawn, 500.0).seen(drawn, 500.0)
     assert missed.width == pytest.approx(0.4)
-    assert missed.seen(eta, 100.0).width == pytest.approx(0.35)
+    assert missed.seen(drawn, 100.0).width == pytest.approx(0.35)
     low, high = missed.range(100.0, 100.0, 100.0)
-    assert low < 70
-    assert high > 145
-    at_once = Eta(job=1, guess_s=0.0, low_s=0.0, high_s=0.0)
-    assert missed.seen(at_once, 0.0) == missed
+    assert low < 100
+    assert high > 400
+    assert missed.seen(eta(0.0, 0.0, 0.0), 0.0) == missed
 
 
 def test_coverage_counts_what_was_inside() -> None:
-    eta = Eta(job=1, guess_s=10, low_s=5, high_s=20)
-    assert coverage([(eta, 5.0), (eta, 20.0), (eta, 21.0), (eta, 1.0)]) == 0.5
+    drawn = eta(10.0, 5.0, 20.0)
+    assert coverage([(drawn, 5.0), (drawn, 20.0), (drawn, 21.0), (drawn, 1.0)]) == 0.5
     assert coverage([]) is None
 
 

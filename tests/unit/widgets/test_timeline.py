@@ -202,7 +202,7 @@ def test_an_end_has_a_range_and_a_start_that_of_the_waits() -> None:
 
 
 def ahead(number: int = 1) -> Outlook:
-    eta = Eta(job=number, guess_s=60.0, low_s=40.0, high_s=90.0)
+    eta = Eta(job=number, guess_s=60.0, low_s=40.0, high_s=90.0, possible=(40.0, 90.0))
     return Outlook(jobs=(JobOutlook(job=number, end=eta, sizes=((0.0, 1), (30.0, 2))),))
 
 
