@@ -17,6 +17,7 @@ from jupyter_elastic.client import Client, services
 from jupyter_elastic.client.job import Job, Tail, check_size
 from jupyter_elastic.kernel import capture, submission
 from jupyter_elastic.kernel.options import Options, script_line
+from jupyter_elastic.kernel.shipping import with_folder
 from jupyter_elastic.types.errors import BadRequest, JobCancelled, JobFailed
 from jupyter_elastic.widgets.updater import updater
 
@@ -60,7 +61,8 @@ def _package(file: str, arguments: Sequence[str], options: Options) -> capture.P
         raise BadRequest(f"{file} can't be read: {problem}") from None
     package = capture.package(source, {}, filename=str(path), capture=(), env=options.env, seed=options.seed)
     folders = (str(path.resolve().parent), *package.payload.sys_path)
-    return replace(package, payload=replace(package.payload, argv=(file, *arguments), sys_path=folders))
+    package = replace(package, payload=replace(package.payload, argv=(file, *arguments), sys_path=folders))
+    return with_folder(package, options.folder)
 
 
 def _follow(job: Job) -> None:

@@ -29,7 +29,7 @@ from msgspec import Struct
 from jupyter_elastic.driver.reach import advice, answers_within, command, data_address, environment
 from jupyter_elastic.forkserver.client import START_S, started
 from jupyter_elastic.jobfiles import displays
-from jupyter_elastic.jobfiles.captures import NAMES, PAYLOAD
+from jupyter_elastic.jobfiles.captures import FOLDER, NAMES, PAYLOAD
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import paths, private_files, processes
 from jupyter_elastic.platform.hosts_file import HostAddress
@@ -64,6 +64,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     frameworks: tuple[str, ...]
     warm: bool
     workdir: str = ""
+    copied: str = ""
+    """SHA-256 of the tar of `workdir` in the job's folder, where hosts get a copy; empty: the folder must be there."""
     versions: Mapping[str, str] = {}
     """Of what groups are made with, here."""
     fence_s: float = messages.FENCE_S
@@ -177,6 +179,7 @@ class RemoteHand:
         """The command was started."""
         self._opening: asyncio.Task[None] | None = None
         self._is_open = False
+        self._wants_folder = False
         self._channels = itertools.count(1, 2)
         self._numbers = itertools.count(1)
         self._workers: dict[int, RemoteWorker] = {}
@@ -307,6 +310,8 @@ class RemoteHand:
         await self._put(PAYLOAD, memoryview((self._setting.folder / PAYLOAD).read_bytes()))
         if (names := self._setting.folder / NAMES).exists():
             await self._put(NAMES, memoryview(names.read_bytes()))
+        if self._wants_folder:
+            await self._put(FOLDER, memoryview((self._setting.folder / FOLDER).read_bytes()))
 
     def _listen_on(self) -> None:
         self.address = data_address(self.host, self.hello)
@@ -370,7 +375,8 @@ class RemoteHand:
                 environment=dict(setting.environment),
                 frameworks=setting.frameworks,
                 warm=setting.warm,
-                workdir=setting.workdir,
+                workdir="" if setting.copied else setting.workdir,
+                copied=setting.copied,
                 fence_s=setting.fence_s,
             )
         )
@@ -379,6 +385,7 @@ class RemoteHand:
             if answer is None or isinstance(answer, messages.Refused):
                 why = answer.problem if answer is not None else f"its hand has ended{self._last_words()}"
                 raise EngineError(f"host {self.name}: {why}")
+        self._wants_folder = answer.wants_folder
 
     async def _skip_to_magic(self, reader: asyncio.StreamReader) -> str:
         """What came before it. EngineError when it does not come."""

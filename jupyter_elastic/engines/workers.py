@@ -787,6 +787,7 @@ class WorkersEngine:
             frameworks=self._cell.frameworks,
             warm=self.context.warm,
             workdir=payload.workdir,
+            copied=payload.copied,
             versions=self._versions() if self.context.hosts else {},
         )
         return Hosts(self.context.hosts, setting, self._launcher, self, self._spawn_task)

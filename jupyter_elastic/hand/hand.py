@@ -30,6 +30,8 @@ from jupyter_elastic.forkserver.workers import WorkerLauncher
 from jupyter_elastic.hand import warm
 from jupyter_elastic.hand.facts import forget_session, hello, step
 from jupyter_elastic.hand.output import OutputReader
+from jupyter_elastic.jobfiles import folder_copy
+from jupyter_elastic.jobfiles.captures import FOLDER
 from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import machine_use, paths, reachability
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
@@ -82,6 +84,9 @@ class Hand:
         self._timer = KillTimer()
         self._fence_s = FIRST_S
         self._launcher: WorkerLauncher | None = None
+        self._copied = ""
+        """SHA-256 of the folder of which workers get a copy."""
+        self._copying: asyncio.Task[str] | None = None
         self._step = ""
         """Of Slurm's: whatever it has started ends with it, so that nobody else may use its forkserver."""
         self._workers: dict[int, ForkedProcess] = {}
@@ -209,10 +214,14 @@ class Hand:
         if begin.workdir and not Path(begin.workdir).is_dir():
             self._say(messages.Refused(f"the notebook's folder {begin.workdir} does not exist there"))
             return
+        tar = folder_copy.kept(begin.copied) if begin.copied else None
+        self._copied = begin.copied
+        if tar is not None:
+            self._copying = asyncio.create_task(self._unpack(tar))
         self._launcher = WorkerLauncher(
             begin.python or sys.executable, begin.environment, begin.frameworks, warm=begin.warm, only_for=self._step
         )
-        self._say(messages.Begun())
+        self._say(messages.Begun(wants_folder=bool(begin.copied) and tar is None))
 
     def _left_alone(self, until: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(until)
@@ -232,7 +241,8 @@ class Hand:
             if self._launcher is None:
                 raise ProtocolError("a worker is to be started before the beginning")
             start = _order(order.first)
-            local = replace(start, folder=str(self._job), fifo=str(self._folder / "fifo"))
+            copy = await self._copying if self._copying is not None else ""
+            local = replace(start, folder=str(self._job), copy=copy, fifo=str(self._folder / "fifo"))
             process, ours = await self._launcher.start(TO_WORKER.encode(local))
         except (ElasticError, OSError) as problem:
             self._say(messages.Started(channel, problem=str(problem)[:4000] or type(problem).__name__))
@@ -288,10 +298,25 @@ class Hand:
         part = self._folder / f"{name}.part"
         with part.open("ab") as file:
             file.write(data)
-        if last and name == "commit":
+        if name == FOLDER:
+            if not self._copied or self._copying is not None or part.stat().st_size > folder_copy.LIMIT:
+                raise ProtocolError("a folder came that nobody announced, or one over the limit")
+            if last:
+                self._copying = asyncio.create_task(self._unpack(part))
+        elif last and name == "commit":
             self._commits.replace(part)
         elif last:
             part.rename(self._job / name)
+
+    async def _unpack(self, tar: Path) -> str:
+        """Where the copy of the notebook's folder is, this attempt's own: what its workers write is nobody else's."""
+
+        def work() -> str:
+            kept = tar if tar.suffix == ".tar" else folder_copy.keep(tar, self._copied)
+            folder_copy.unpack(kept, self._folder / "copy")
+            return str(self._folder / "copy")
+
+        return await asyncio.to_thread(work)
 
     async def _fetch(self) -> None:
         blob = self._commits.load()

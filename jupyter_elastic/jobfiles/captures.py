@@ -18,6 +18,9 @@ from typing import NamedTuple
 from jupyter_elastic.platform import private_files
 
 PAYLOAD, NAMES = "payload.msgpack", "names.pickle"
+FOLDER = "folder.tar"
+"""The folder that hosts get a copy of: see `folder_copy`."""
+FILES = (PAYLOAD, NAMES, FOLDER)
 LARGE = 256 * 1024
 """Bytes of captured names from which they are a file of their own."""
 STORE = ".captures"
@@ -41,9 +44,9 @@ class StoredCapture(NamedTuple):
     """When the job ended, in seconds since the epoch."""
 
 
-def store(data: bytes, folder: Path) -> None:
+def store(data: bytes, folder: Path, name: str = NAMES) -> None:
     """Write captured names into a job's folder; no bytes if a job has the same. OSError when the disk is full."""
-    path, twin = folder / NAMES, folder.parent / STORE / _fingerprint(data)
+    path, twin = folder / name, folder.parent / STORE / _fingerprint(data)
     with contextlib.suppress(OSError):  # another one, none yet, or a disk without hard links
         if _holds(twin, data):
             os.link(twin, path)
@@ -87,7 +90,7 @@ def stored(jobs: Path, unfinished: Iterable[str] = ()) -> list[StoredCapture]:
 
 
 def _files(folder: Path) -> dict[int, int]:
-    infos = [path.stat() for name in (PAYLOAD, NAMES) if (path := folder / name).exists()]
+    infos = [path.stat() for name in FILES if (path := folder / name).exists()]
     return {info.st_ino: info.st_size for info in infos}
 
 
@@ -113,7 +116,7 @@ def sweep(jobs: Path, unfinished: Iterable[str], clock: Callable[[], float] = ti
     """Remove the surplus captures of jobs that are over; returns how many."""
     gone = surplus(stored(jobs, unfinished), clock())
     for capture in gone:
-        for name in (PAYLOAD, NAMES):
+        for name in FILES:
             (capture.folder / name).unlink(missing_ok=True)
     with contextlib.suppress(FileNotFoundError):
         for twin in (jobs / STORE).iterdir():

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from jupyter_elastic.jobfiles import captures
-from jupyter_elastic.jobfiles.captures import PAYLOAD
+from jupyter_elastic.jobfiles.captures import FOLDER, PAYLOAD
 from jupyter_elastic.jobfiles.sessions import SessionRequest
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.types.errors import PackagingError
@@ -48,6 +48,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """Environment variables to set before anything is imported."""
     sys_path: tuple[str, ...] = ()
     workdir: str = ""
+    copied: str = ""
+    """SHA-256 of the tar of `workdir` that other hosts get; empty: they have the folder itself."""
     kernel: tuple[int, float] | None = None
     """The process that packaged it, by pid and start time: its forkservers are kept while it lives."""
     seed: int | None = None
@@ -85,8 +87,11 @@ def restore_namespace(payload: Payload) -> dict[str, Any]:
     return namespace
 
 
-def create_job_folder(payload: Payload, root: Path) -> Path:
-    """Write the job's folder (0700, files 0600) under `root`; PackagingError when the disk is full or not ours."""
+def create_job_folder(payload: Payload, root: Path, folder_copy: bytes = b"") -> Path:
+    """Write the job's folder (0700, files 0600) under `root`; PackagingError when the disk is full or not ours.
+
+    `folder_copy` is the tar that the payload's `copied` is about.
+    """
     folder = root / uuid.uuid4().hex
     try:
         try:
@@ -98,6 +103,8 @@ def create_job_folder(payload: Payload, root: Path) -> Path:
         if len(payload.names) >= captures.LARGE:
             captures.store(payload.names, folder)
             payload = msgspec.structs.replace(payload, names=b"")
+        if folder_copy:
+            captures.store(folder_copy, folder, FOLDER)
         write_private(folder / PAYLOAD, msgspec.msgpack.encode(payload))
     except OSError as problem:
         why = "the disk is full" if problem.errno == errno.ENOSPC else str(problem)

@@ -64,6 +64,8 @@ class Package(Struct, frozen=True, kw_only=True):
 
     payload: Payload
     captured: tuple[Captured, ...] = ()
+    folder_copy: bytes = b""
+    """The tar of `--with`'s folder."""
     notes: tuple[str, ...] = ()
     """Notes for the person, shown before it is queued."""
 

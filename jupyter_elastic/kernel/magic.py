@@ -30,6 +30,7 @@ from jupyter_elastic.jobfiles.sessions import SessionFolder, listed
 from jupyter_elastic.kernel import capture
 from jupyter_elastic.kernel.options import Options, distribute_line, long_options, parse, policy_line
 from jupyter_elastic.kernel.session_options import existing, fitted, session_request
+from jupyter_elastic.kernel.shipping import with_folder
 from jupyter_elastic.kernel.submission import Choice, choose_engine, default_engine, interrupted, report, submit
 from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
@@ -258,7 +259,7 @@ class ElasticMagics(Magics):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _package(self, options: Options, cell: str, first_line: int = 1) -> capture.Package:
-        return capture.package(
+        package = capture.package(
             cell,
             self.shell.user_ns,
             filename=f"<In[{_number(self.shell)}]>",
@@ -271,6 +272,7 @@ class ElasticMagics(Magics):
             session=session_request(options, reloads=_reloads(self.shell)),
             kept=SessionFolder(options.session).names() if options.session else (),
         )
+        return with_folder(package, options.folder)
 
     def _run(self, options: Options, package: capture.Package, choice: Choice) -> Any:
         from jupyter_elastic.widgets import bundle

@@ -57,6 +57,8 @@ class Options(JobRequest, frozen=True, kw_only=True):
     env: dict[str, str] = field(default_factory=dict)
     resumable: bool = False
     """The cell loads a checkpoint of its own: a change of size ends all workers and starts them anew."""
+    folder: str = ""
+    """In which workers run, on other hosts in a copy; empty: the notebook's, which other hosts have."""
     dry_run: bool = False
     seed: int | None = None
     session: str = ""
@@ -219,6 +221,10 @@ def servers_from(text: str) -> tuple[int, int]:
 @argument(
     "--on", action="append", default=[], metavar="K=V",
     help="Only on hosts with this label: gpu=A100, rack=3. A job's hosts have the same kind of GPU unless gpu=any.",
+)  # fmt: skip
+@argument(
+    "--with", dest="folder", default="", metavar="DIR",
+    help="Run in this folder, on other hosts in a copy of it (at most 100 MiB): its modules and files are there.",
 )  # fmt: skip
 @argument("--priority", type=int, default=0, help="-1000 to 1000, for policies that look at it.")
 @argument("--seed", type=int, metavar="N", help="Seed all random numbers: rank r gets N + r. Default: each its own.")
@@ -390,6 +396,8 @@ def _check_session(given: argparse.Namespace) -> None:
                 raise BadRequest(f"{option} is about a session: name it with --session, or leave {option} out")
     elif given.sizes:
         raise BadRequest("--session and --sizes contradict each other: write --gpus N, or --gpus MIN:MAX")
+    elif given.folder:
+        raise BadRequest("--session and --with contradict each other: a session's workers stay on this machine")
     elif given.resumable or given.servers:
         raise BadRequest("--session and --resumable or --servers contradict each other: its workers are kept")
 

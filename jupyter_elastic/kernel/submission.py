@@ -61,7 +61,7 @@ def submit(
     """
     try:
         payload = replace(package.payload, resumable=options.resumable)
-        folder = create_job_folder(payload, paths.jobs_dir())
+        folder = create_job_folder(payload, paths.jobs_dir(), package.folder_copy)
         spec = JobSpec(
             name=options.name or name,
             folder=str(folder),

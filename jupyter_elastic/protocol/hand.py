@@ -70,13 +70,15 @@ class Begin(_Message, frozen=True, kw_only=True):
     warm: bool
     workdir: Short = ""
     """A folder that must be there."""
+    copied: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the tar of a folder of which the workers get a copy; empty: there is none."""
     fence_s: float = FENCE_S
 
 
 class Put(_Message, frozen=True):
     """A part of a file; it counts from the last one on."""
 
-    name: Literal["payload.msgpack", "names.pickle", "commit"]
+    name: Literal["payload.msgpack", "names.pickle", "commit", "folder.tar"]
     data: Piece
     last: bool = False
 
@@ -165,6 +167,9 @@ class Refused(_Message, frozen=True):
 
 class Begun(_Message, frozen=True):
     """Workers can be started."""
+
+    wants_folder: bool = False
+    """The tar that was announced is not here."""
 
 
 class Started(_Message, frozen=True):

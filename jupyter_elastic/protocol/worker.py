@@ -64,6 +64,8 @@ class Start(_Message, frozen=True, kw_only=True):
     """The engine's worker half, as `module:class`; empty: it has none."""
     folder: str
     """The job's."""
+    copy: str = ""
+    """On another host, its copy of the folder that the cell runs in; empty: that folder is there itself."""
     fifo: str = ""
     """With it the kernel ends this worker when the driver is gone; empty: the job has no lease."""
     job: types.JobId

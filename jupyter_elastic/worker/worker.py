@@ -204,6 +204,12 @@ class Worker:
 
     # --- before the cell
 
+    def _here(self, path: str, payload: Payload) -> str:
+        """A path on this host: below the folder that the cell runs in, that of this host's copy."""
+        if not self._order.copy or not Path(path).is_relative_to(payload.workdir):
+            return path
+        return str(Path(self._order.copy, Path(path).relative_to(payload.workdir)))
+
     def _prepare(self, payload: Payload) -> None:
         if self._order.visible:  # before anything could open a device
             asked = Enter(self._order.job, self._order.attempt, self._order.slot)
@@ -214,11 +220,12 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         _limit_threads()
         self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
-        sys.path[:] = [*payload.sys_path, *(entry for entry in sys.path if entry not in payload.sys_path)]
+        ours = [self._here(entry, payload) for entry in payload.sys_path]
+        sys.path[:] = [*ours, *(entry for entry in sys.path if entry not in ours)]
         sys.argv = [*payload.argv] or [payload.filename]
         if payload.workdir:
             try:
-                os.chdir(payload.workdir)
+                os.chdir(self._here(payload.workdir, payload))
             except OSError as problem:
                 raise ElasticError(f"the notebook's folder can't be entered: {problem}") from problem
         self._session.rank = self._rank

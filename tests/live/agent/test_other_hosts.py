@@ -104,6 +104,42 @@ def test_job_grows_over_three_hosts_leaves_one_that_is_drained_and_ends(
     pool.no_slot_is_leased_twice()
 
 
+def test_a_folder_travels_to_the_hosts_where_each_job_has_a_copy_of_its_own(pool: Pool, tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    (folder / "lab_tools.py").write_text("ANSWER = 42\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "words.txt").write_text("first words")
+    (folder / "main.py").write_text(
+        "import os, lab_tools\n"
+        "print(lab_tools.__file__ == os.path.abspath('lab_tools.py'), os.path.exists('left'))\n"
+        "print(lab_tools.ANSWER, open('data/words.txt').read(), os.getcwd())\n"
+        "open('left', 'w').close()\n"
+    )
+
+    def run() -> list[list[str]]:
+        words = ("--with", str(folder), "--engine", "process", "--gpus", "3", "--detach")
+        job = int(elastic("run", str(folder / "main.py"), *words).split()[-1])
+        assert pool.ended(job).outcome == "completed", [pool.output(job, rank) for rank in range(3)]
+        (folder / "left").unlink()
+        return sorted(pool.output(job, rank).splitlines() for rank in range(3))
+
+    first = run()
+    assert [lines[0] for lines in first] == ["True False"] * 3
+    assert all(lines[1].startswith("42 first words /") for lines in first)
+    places = {lines[1].split()[-1] for lines in first}
+    assert str(folder) in places
+    assert len(places) == 3
+    assert not any(map(os.path.exists, places - {str(folder)}))  # gone with the job
+    tars = pool.folder / "folders"
+    assert len(kept := {path: path.stat().st_ino for path in tars.iterdir()}) == 1
+    assert [lines[0] for lines in run()] == ["True False"] * 3
+    assert {path: path.stat().st_ino for path in tars.iterdir()} == kept  # it came once
+    (folder / "data" / "words.txt").write_text("other words")
+    assert all(lines[1].startswith("42 other words /") for lines in run())
+    assert len(list(tars.iterdir())) == 2
+
+
 def test_host_that_fails_is_kept_out_and_said_until_it_is_mended(pool: Pool, tmp_path: Path) -> None:
     failing = tmp_path / "python"
     failing.write_text("#!/bin/sh\necho the disk is broken >&2; exit 1\n")
