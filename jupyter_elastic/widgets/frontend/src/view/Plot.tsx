@@ -28,6 +28,8 @@ const BEHIND = new RegExp(`[_/. -]+${PART}$`, 'i');
 export const TOGETHER = 4;
 /** How often a plot looks whether the theme is another. */
 const THEME_MS = 500;
+/** New points are drawn so often: a canvas costs more than all the rest of a view. What a person changes is drawn at once. */
+const REPAINT_MS = 1000;
 /** How the lines of earlier runs are dashed. */
 const DASHES = [[2, 3], [8, 3, 2, 3], [1, 5]];
 
@@ -211,9 +213,17 @@ export function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen; 
       plot.destroy();
     };
   }, [labels.join('\n'), shown.axis, shown.log]);
+  const last = useRef({ at: -Infinity, shown });
   useEffect(() => {
-    made.current?.setData(columns(drawn.map(line => line.series), shown), !zoomed.current);
-    if (zoomed.current) made.current?.redraw();
+    const paint = () => {
+      last.current = { at: performance.now(), shown };
+      made.current?.setData(columns(drawn.map(line => line.series), shown), !zoomed.current);
+      if (zoomed.current) made.current?.redraw();
+    };
+    const wait = last.current.shown === shown ? last.current.at + REPAINT_MS - performance.now() : 0;
+    if (wait <= 0) return paint();
+    const timer = setTimeout(paint, wait);
+    return () => clearTimeout(timer);
   }, [drawn.map(({ series }) => `${series.points.length} ${series.points[series.points.length - 1]}`).join(), shown]);
   const png = () =>
     made.current!.ctx.canvas.toBlob(blob => blob && download(blob, `job-${props.screen.job}-${names[0].replace(/[^\w.-]+/g, '-')}.png`));
