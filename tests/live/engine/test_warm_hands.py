@@ -123,6 +123,7 @@ async def test_a_parent_that_does_not_answer_is_not_needed(record: Path) -> None
     parent.kill()
     async with _Visit() as visit:
         assert not visit.is_warm
+    await _until(lambda: _parent(record))  # the next one
 
 
 @asynchronous
