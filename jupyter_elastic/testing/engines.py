@@ -34,7 +34,9 @@ Make: TypeAlias = Callable[[AttemptContext, SendReport], Engine]
 THROUGH = "answer = 42\n"
 RAISES = "raise ValueError('conformance')\n"
 ENDLESS = "import time\nwhile True:\n    time.sleep(0.01)\n"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
+"""Checks wait for what happens; this ends those on an engine that hangs. The first import of TensorFlow takes minutes
+where much else runs."""
 
 _Seen = TypeVar("_Seen", bound=Report)
 
@@ -138,7 +140,7 @@ class Attempt:
         await self.engine.rescale(self.generation, slots, {})
 
     async def until(self, what: Callable[[], Any]) -> None:
-        """Wait until it is so; AssertionError when it takes a minute."""
+        """Wait until it is so; AssertionError when it takes `PATIENCE_S`."""
         end = time.monotonic() + PATIENCE_S
         while not what():
             self.family |= set(self.engine.pids())

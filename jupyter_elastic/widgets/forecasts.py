@@ -37,6 +37,8 @@ MAX_JOBS = 300
 """Of a longer queue no waits are shown: it would take seconds to find out and be wrong."""
 PAST = 500
 """Jobs that ended last, whose lengths say what is usual."""
+BUDGET_S = 20.0
+"""How long one policy's forecast, or the waits under it, may take; on a quiet machine it is a second for 200 jobs."""
 LAZY = 30
 """Waits are found anew, and shadows asked, at most so often that this takes one part in so many of the time."""
 ASKED_S, ASKED_IDLE_S = 2.0, 30.0
@@ -64,8 +66,16 @@ async def forecast(ask: Ask, policies: list[str], options: dict[str, Any]) -> li
         chosen[policies[-1]] = options
     made = {name: plugins.make_policy(name, given) for name, given in chosen.items()}
     usual = await _usual(ask, answer.view)
-    found = await asyncio.to_thread(whatif.compare, answer.view, made, first=policies[0], usual=usual)
+    found = await asyncio.to_thread(
+        whatif.compare, answer.view, made, first=policies[0], usual=usual, timer=lambda: _over(BUDGET_S)
+    )
     return await asyncio.to_thread(_pictured, answer.view, found, slots)
+
+
+def _over(seconds: float) -> whatif.Over:
+    """Says when so many seconds from now are over."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
 
 
 def _pictured(view: View, found: list[whatif.Forecast], slots: Sequence[SlotInfo]) -> list[PolicyForecast]:
@@ -151,11 +161,19 @@ class Waits:
             simulated = self._clock()
             if ends:
                 found = await asyncio.to_thread(
-                    outlook.outlook, view, policy, starts=self._starts, ends=self._ends, usual=usual
+                    outlook.outlook,
+                    view,
+                    policy,
+                    starts=self._starts,
+                    ends=self._ends,
+                    usual=usual,
+                    over=_over(BUDGET_S),
                 )
                 starts = [job.start for job in found.jobs if job.start is not None]
             else:
-                starts = await asyncio.to_thread(outlook.waits, view, policy, past=self._starts, usual=usual)
+                starts = await asyncio.to_thread(
+                    outlook.waits, view, policy, past=self._starts, usual=usual, over=_over(BUDGET_S)
+                )
             self._earliest = began + LAZY * (self._clock() - simulated)
             self._next = max(self._next, self._earliest)
         self.ranges = {eta.job: (view.now + eta.low_s, view.now + eta.high_s) for eta in starts}

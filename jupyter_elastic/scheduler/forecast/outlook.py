@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.forecast.lengths import UNKNOWN_SIGMA, Usual, measured
-from jupyter_elastic.scheduler.forecast.whatif import Forecast, JobForecast, forecast
+from jupyter_elastic.scheduler.forecast.whatif import TOO_SLOW, Forecast, JobForecast, Over, forecast, never
 from jupyter_elastic.types import JobId, JobView, Policy, View
 
 FUTURES = 12
@@ -100,11 +100,23 @@ class Outlook(Struct, frozen=True, kw_only=True):
     """Why it is incomplete."""
 
 
-def waits(view: View, policy: Policy, *, past: Calibration | None = None, usual: Usual | None = None) -> list[Eta]:
-    """When each queued job will start under a policy, with a range; jobs that never start in sight are left out."""
+def waits(
+    view: View,
+    policy: Policy,
+    *,
+    past: Calibration | None = None,
+    usual: Usual | None = None,
+    over: Over = never,
+) -> list[Eta]:
+    """When each queued job will start under a policy, with a range; jobs that never start in sight are left out.
+
+    Where the time is `over` before all is known, nothing is said.
+    """
     if not any(job.phase == "queued" for job in view.jobs):
         return []
-    central, futures = _futures(view, policy, usual, only_starts=True)
+    central, futures = _futures(view, policy, usual, over, only_starts=True)
+    if over():
+        return []
     return list(_start_etas(view, central, futures, past or Calibration()).values())
 
 
@@ -115,11 +127,14 @@ def outlook(
     starts: Calibration | None = None,
     ends: Calibration | None = None,
     usual: Usual | None = None,
+    over: Over = never,
 ) -> Outlook:
     """Starts, ends and sizes of all jobs under a policy. The starts are those of `waits`."""
     if not view.jobs:
         return Outlook()
-    central, futures = _futures(view, policy, usual, only_starts=False)
+    central, futures = _futures(view, policy, usual, over, only_starts=False)
+    if over():
+        return Outlook(note=TOO_SLOW)
     start = _start_etas(view, central, futures, starts or Calibration())
     past = ends or Calibration()
     found = []
@@ -134,10 +149,10 @@ def outlook(
 
 
 def _futures(
-    view: View, policy: Policy, usual: Usual | None, *, only_starts: bool
+    view: View, policy: Policy, usual: Usual | None, over: Over, *, only_starts: bool
 ) -> tuple[Forecast, list[dict[JobId, JobForecast]]]:
     """What is most likely, and the possible futures by job."""
-    central = forecast(view, policy, usual=usual, only_starts=only_starts)
+    central = forecast(view, policy, usual=usual, only_starts=only_starts, over=over)
     factors = {job.job: _length_factors(job, view.seed, usual) for job in view.jobs}
     futures = [
         forecast(
@@ -146,6 +161,7 @@ def _futures(
             stretch=lambda job, number=number: factors[job.job][number],  # type: ignore[misc]
             usual=usual,
             only_starts=only_starts,
+            over=over,
         )
         for number in range(FUTURES)
     ]

@@ -30,6 +30,14 @@ LOSS, LOSS_S = 0.05, 10.0
 
 Stretch: TypeAlias = Callable[[JobView], float]
 """How many times as long as it is thought to be a job is in this future."""
+Over: TypeAlias = Callable[[], bool]
+"""Whether the time that a forecast may take is up. Asked between decisions: one decision is not interrupted."""
+TOO_SLOW = "no forecast: this policy takes too long to decide"
+
+
+def never() -> bool:
+    """A forecast may take as long as it takes."""
+    return False
 
 
 class JobForecast(Struct, frozen=True, kw_only=True):
@@ -64,9 +72,21 @@ class Forecast(Struct, frozen=True, kw_only=True):
     """Why the forecast is incomplete."""
 
 
-def compare(view: View, policies: Mapping[str, Policy], *, first: str, usual: Usual | None = None) -> list[Forecast]:
-    """A forecast for each policy; losers and winners are against `first`, the one of them that decides now."""
-    forecasts = {name: forecast(view, policy, name=name, usual=usual) for name, policy in policies.items()}
+def compare(
+    view: View,
+    policies: Mapping[str, Policy],
+    *,
+    first: str,
+    usual: Usual | None = None,
+    timer: Callable[[], Over] = lambda: never,
+) -> list[Forecast]:
+    """A forecast for each policy; losers and winners are against `first`, the one of them that decides now.
+
+    `timer` is called as each policy's turn begins, and gives when its time is up.
+    """
+    forecasts = {
+        name: forecast(view, policy, name=name, usual=usual, over=timer()) for name, policy in policies.items()
+    }
     return [_against(forecasts[first], other) for other in forecasts.values()]
 
 
@@ -78,10 +98,11 @@ def forecast(
     stretch: Stretch = lambda _: 1.0,
     usual: Usual | None = None,
     only_starts: bool = False,
+    over: Over = never,
 ) -> Forecast:
     """One policy, simulated forward. `stretch` scales a job's remaining work; `only_starts` ends once nobody waits."""
     run = _Run(view, policy, stretch, usual)
-    note = run.run(only_starts)
+    note = run.run(only_starts, over)
     jobs = tuple(
         JobForecast(
             job=fluid.view.job,
@@ -201,12 +222,14 @@ class _Run:
         self.memo: Any = view.memo
         self.capacity = view.capacity
 
-    def run(self, only_starts: bool) -> str:
+    def run(self, only_starts: bool, over: Over) -> str:
         """Simulate until everybody has finished (or started); why that failed, or an empty text."""
         idle = 0
         while self.active:
             if only_starts and all(fluid.start is not None for fluid in self.active):
                 return ""
+            if over():
+                return TOO_SLOW
             problem = self._decide()
             if problem:
                 return problem

@@ -63,6 +63,22 @@ total, epochs = int(applied), int(epoch)
 """
 )
 
+HELD = '''
+class Held(tf.train.experimental.PythonState):
+    """A part of the checkpoint that is not written before the file `may_write` names its epoch or a later one."""
+    def serialize(self):
+        note(event="writes", epoch=int(epoch), shape=shape)
+        while int(open(os.path.join(FOLDER, "may_write")).read() or 0) < int(epoch):
+            time.sleep(0.005)
+        return ""
+    def deserialize(self, text):
+        pass
+'''
+SLOW_CHECKPOINT = COUNTED.replace("checkpoint = tf", HELD + "checkpoint = tf").replace(
+    "epoch=epoch)", "epoch=epoch, held=Held())", 1
+)
+"""Stays in the middle of a checkpoint until it may go on."""
+
 DIGITS = (
     CLUSTER
     + """

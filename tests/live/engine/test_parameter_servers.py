@@ -22,7 +22,16 @@ from jupyter_elastic.forkserver import workers
 from jupyter_elastic.platform import processes
 from jupyter_elastic.testing.engines import ENGINE_CHECKS, check_engine
 from tests.live.engine.bench import Bench, asynchronous
-from tests.live.engine.ps_cells import CLUSTER, COUNTED, DIGITS, LEGACY_FIT, MODEL_STATE, SPLIT_FIT, STATE
+from tests.live.engine.ps_cells import (
+    CLUSTER,
+    COUNTED,
+    DIGITS,
+    LEGACY_FIT,
+    MODEL_STATE,
+    SLOW_CHECKPOINT,
+    SPLIT_FIT,
+    STATE,
+)
 
 minutes = pytest.mark.skipif(
     not os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING"), reason="minutes; set JUPYTER_ELASTIC_TEST_EVERYTHING"
@@ -445,6 +454,50 @@ async def test_a_training_state_keeps_a_model(folder: Path) -> None:
         begun = bench.events("restored")
         assert len(begun) >= 3
         assert all(step["applied"] == left[step["epoch"]] for step in begun), bench.story()
+
+
+@minutes
+@asynchronous
+async def test_a_resize_and_deaths_in_the_middle_of_a_checkpoint_lose_nothing(folder: Path) -> None:
+    async with ClusterBench(folder, SLOW_CHECKPOINT, out=("total", "epochs")) as bench:
+
+        async def first_after(seen: int) -> dict[str, Any]:
+            return (await bench.until(lambda: bench.steps()[seen:], LONG_S))[0]
+
+        async def writes(epoch: int) -> int:
+            """Wait until it is in the middle of this epoch's checkpoint, the one before is whole; how many notes."""
+            last = ("writes", epoch)
+            await bench.until(lambda: [(s["event"], s.get("epoch")) for s in bench.steps()[-1:]] == [last], LONG_S)
+            return len(bench.steps())
+
+        def may_write(epoch: int) -> None:
+            (folder / "may_write").write_text(str(epoch))
+
+        may_write(1)
+        await bench.launch("h:0", "h:1")
+        seen = await writes(2)
+        cluster = [member.process.pid for member in bench.engine.members.values()]
+        await bench.rescale("h:0", "h:2", "h:1")
+        await asyncio.sleep(0.5)  # nothing happens while the checkpoint is being written
+        assert [member.process.pid for member in bench.engine.members.values()] == cluster
+        assert len(bench.steps()) == seen
+        may_write(2)
+        begun = await first_after(seen)
+        assert (begun["event"], begun["epoch"], begun["shape"]) == ("restored", 2, [2, 1])
+        for deaths, rank in enumerate(PLACES.values(), start=1):
+            epoch = 2 + deaths
+            seen = await writes(epoch)
+            bench.killed(rank)
+            await bench.until(lambda deaths=deaths: len(bench.of("DeathReported")) == deaths)
+            begun = await first_after(seen)
+            assert (begun["event"], begun["epoch"]) == ("restored", epoch - 1), "of the half one nothing is read"
+            may_write(epoch)
+        may_write(1_000_000)
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        check_steps(bench)
+        (result,) = bench.results().values()
+        assert result["total"] == STEPS * result["epochs"]
 
 
 @minutes

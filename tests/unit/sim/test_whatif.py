@@ -93,6 +93,28 @@ def test_a_policy_that_fails_has_a_note_and_no_figures() -> None:
     assert illegal.avg_jct_s is None
 
 
+def test_a_forecast_beyond_its_time_is_given_up_and_the_other_policies_have_theirs() -> None:
+    seen = view(1, job(1, workers=1), job(2), job(3))
+    asked = 0
+
+    def over() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 2
+
+    found = whatif.forecast(seen, make_policy("fifo"), over=over)
+    assert found.note == whatif.TOO_SLOW
+    assert (found.avg_jct_s, found.makespan_s) == (None, None)
+    assert (found.jobs[0].finish_s, found.jobs[2].finish_s) == (pytest.approx(100, rel=0.05), None)
+    turns = iter([lambda: True, whatif.never])
+    policies = {"fifo": make_policy("fifo"), "srtf": make_policy("srtf")}
+    fifo, srtf = whatif.compare(seen, policies, first="fifo", timer=lambda: next(turns))
+    assert (fifo.note, srtf.note) == (whatif.TOO_SLOW, "")
+    assert srtf.makespan_s is not None
+    assert outlook.waits(seen, make_policy("fifo"), over=lambda: True) == []
+    assert outlook.outlook(seen, make_policy("fifo"), over=lambda: True) == outlook.Outlook(note=whatif.TOO_SLOW)
+
+
 def test_waits_have_a_range_around_the_guess() -> None:
     (eta,) = outlook.waits(view(1, job(1, workers=1, work=100.0), job(2)), make_policy("fifo"))
     assert eta.guess_s == pytest.approx(100, rel=0.05)

@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 from jupyter_elastic.protocol import wire
+from jupyter_elastic.scheduler.forecast.outlook import Outlook
+from jupyter_elastic.scheduler.forecast.whatif import TOO_SLOW
 from jupyter_elastic.types import JobInfo, JobSpec
+from jupyter_elastic.widgets import forecasts
 from jupyter_elastic.widgets.follower import KEEP_S, RETRY_S, FollowedJob, PoolFollower
 from jupyter_elastic.widgets.forecasts import ASKED_IDLE_S, ASKED_S, EVERY_S, Shadows, Waits
 from jupyter_elastic.widgets.page import page_now
@@ -70,6 +73,24 @@ def test_waits_are_predicted_again_at_their_pace() -> None:
         assert not await waits.renew(ask)
         clock.now += 0.2
         assert await waits.renew(ask)
+
+    asyncio.run(play())
+
+
+def test_waits_that_take_too_long_to_find_out_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        waits = Waits(Clock())
+        monkeypatch.setattr(forecasts, "BUDGET_S", 0.0)
+        assert await waits.renew(ask, ends=True)
+        assert (waits.ranges, waits.outlook) == ({}, Outlook(note=TOO_SLOW))
+        (found,) = await forecasts.forecast(answers, ["fifo"], {})
+        assert found.note == TOO_SLOW
+        monkeypatch.undo()
+        (found,) = await forecasts.forecast(answers, ["fifo"], {})
+        assert found.note == ""
+
+    async def answers(question: wire.AnyAsk) -> wire.AnyAnswer:
+        return wire.Hosts(slots=()) if isinstance(question, wire.ListHosts) else await ask(question)
 
     asyncio.run(play())
 
