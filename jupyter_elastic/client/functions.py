@@ -64,6 +64,9 @@ NESTED = (
     "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
     "Return what is to be done next, and submit it where the result is taken"
 )
+IN_CALLBACK = (
+    "a callback can't wait for another call: no result is taken before it returns. Give that call a callback of its own"
+)
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 _P = ParamSpec("_P")
@@ -86,6 +89,20 @@ class Future(concurrent.futures.Future[_T]):
             return self.cancelled()
         self.set_running_or_notify_cancel()
         return True
+
+    def result(self, timeout: float | None = None) -> _T:
+        """What the call returned, or raise what it raised; TimeoutError after so many seconds."""
+        self._check_wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the call raised, None when it returned; TimeoutError after so many seconds."""
+        self._check_wait()
+        return super().exception(timeout)
+
+    def _check_wait(self) -> None:
+        if not self.done() and self._functions._calls_back():
+            raise BadRequest(IN_CALLBACK)
 
     def running(self) -> bool:
         """Whether a worker has begun with it and it is not over."""
@@ -277,6 +294,10 @@ class Functions(concurrent.futures.Executor):
 
     def flush(self) -> None:
         """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""
+        if self._calls_back():  # nobody else writes meanwhile
+            while self._unwritten:
+                self._write()
+            return
         with self._change:
             while self._unwritten or self._writing:
                 self._change.wait()
@@ -296,8 +317,12 @@ class Functions(concurrent.futures.Executor):
         for future in futures:
             future.cancel()
         self.flush()
-        if wait and self._thread is not None and self._thread is not threading.current_thread():
+        if wait and self._thread is not None and not self._calls_back():
             self._thread.join()
+
+    def _calls_back(self) -> bool:
+        """Whether this is the thread that takes results and calls their futures' callbacks."""
+        return threading.current_thread() is self._thread
 
     # --- submitting
 
@@ -322,9 +347,7 @@ class Functions(concurrent.futures.Executor):
                 self._thread = threading.Thread(target=self._work, name="jupyter-elastic functions", daemon=True)
                 self._thread.start()
                 _open.add(self)
-            while threading.current_thread() is not self._thread and (
-                self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN
-            ):
+            while not self._calls_back() and (self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN):
                 self._change.wait()
             self._unwritten.append(call)
             self._unwritten_bytes += call.size

@@ -20,7 +20,7 @@ from jupyter_elastic.client.functions import Functions
 from jupyter_elastic.client.pickling import RemoteTraceback
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.types import JobResized
-from jupyter_elastic.types.errors import ElasticError, JobCancelled, JobFailed
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed
 from tests.support.pool import LIMIT_S, Pool
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "06_functions.py"
@@ -103,6 +103,29 @@ def test_what_fails_is_said_and_the_rest_goes_on(functions: Functions) -> None:
     with pytest.raises(ElasticError, match="no JSON"):
         functions.call("f", source="f = object").result(LIMIT_S)
     assert functions.call("math:sqrt", [16]).result(LIMIT_S) == 4.0
+
+
+def test_a_callback_submits_flushes_and_shuts_down_and_is_told_that_it_can_not_wait(functions: Functions) -> None:
+    over = threading.Event()
+    found: list[object] = []
+
+    def second(future: concurrent.futures.Future[int]) -> None:
+        found.append(future.result())
+        functions.shutdown()
+        over.set()
+
+    def first(future: concurrent.futures.Future[int]) -> None:
+        more = functions.submit(len, "abc")
+        functions.flush()
+        found.append(functions._unwritten)
+        for wait in (more.result, more.exception):
+            with pytest.raises(BadRequest, match="a callback can't wait for another call"):
+                wait(LIMIT_S)
+        more.add_done_callback(second)
+
+    functions.submit(len, "").add_done_callback(first)
+    assert over.wait(LIMIT_S)
+    assert found == [[], 3]
 
 
 def test_a_call_that_waits_is_cancelled_and_one_that_runs_is_not(functions: Functions, tmp_path: Path) -> None:
