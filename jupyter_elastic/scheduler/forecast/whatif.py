@@ -2,7 +2,8 @@
 
 A fluid model: jobs train at constant speed between decisions, a change of size costs the job's own rescale pause, and
 the policy is asked at finishes and at its interval, but no more often than a growing grain of time allows, so that 200
-jobs under a dozen policies take a second or two. Pure: knows views and policies; no clock, no chance, no disk.
+jobs under a dozen policies take a second or two. Hosts that end at a known time are there until they are drained for
+it. Pure: knows views and policies; no clock, no chance, no disk.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from jupyter_elastic.scheduler.core.drains import LEAVE_S
 from jupyter_elastic.scheduler.core.plan import illegal
 from jupyter_elastic.scheduler.forecast.lengths import Usual, expected
 from jupyter_elastic.scheduler.policies.speed import rates
@@ -220,7 +222,6 @@ class _Run:
         self.active = list(self.fluids)
         self.ahead = 0.0
         self.memo: Any = view.memo
-        self.capacity = view.capacity
 
     def run(self, only_starts: bool, over: Over) -> str:
         """Simulate until everybody has finished (or started); why that failed, or an empty text."""
@@ -295,12 +296,29 @@ class _Run:
         self.active = still
         self.ahead += step
 
+    def _next_ending(self) -> float:
+        """When the next host is drained for its end, in seconds from now; infinity: none."""
+        ends = (host.until - LEAVE_S - self.view.now for host in self.view.hosts if host.until is not None)
+        return min((end for end in ends if end > self.ahead), default=math.inf)
+
     def _hosts(self) -> tuple[HostView, ...]:
-        """Hosts with as many free slots as there are, filled from the last: placement is beyond a forecast."""
-        free = self.capacity - sum(fluid.view.cost(fluid.size) for fluid in self.active)
+        """Hosts with as many free slots as there are, filled from the last: placement is beyond a forecast.
+
+        Those that are drained for their end have no slots but what jobs hold that can't be taken from them.
+        """
+        now = self.view.now + self.ahead
+        gone = {host.name for host in self.view.hosts if host.until is not None and host.until - LEAVE_S <= now}
+        capacity = sum(host.capacity for host in self.view.hosts if host.name not in gone)
+        kept = sum(fluid.view.cost(fluid.size) for fluid in self.active if not fluid.view.preemptible)
+        stay = max(0, kept - capacity)
+        free = capacity + stay - sum(fluid.view.cost(fluid.size) for fluid in self.active)
         hosts = []
         for host in self.view.hosts:
-            mine = max(0, min(host.capacity, free))
+            there = host.capacity
+            if host.name in gone:
+                there = min(there, stay)
+                stay -= there
+            mine = max(0, min(there, free))
             free -= mine
-            hosts.append(HostView(name=host.name, capacity=host.capacity, free=mine))
+            hosts.append(HostView(name=host.name, capacity=there, free=mine, until=host.until))
         return tuple(hosts)

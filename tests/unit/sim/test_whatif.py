@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -54,6 +55,37 @@ def test_who_loses_by_a_switch_is_named() -> None:
 def test_growth_is_foreseen() -> None:
     seen = view(4, job(1, workers=4, most=4, work=400.0))
     assert whatif.forecast(seen, make_policy("elastic_fifo")).jobs[0].finish_s == pytest.approx(100.0)
+
+
+def ending(slots: int, until: float, *jobs: JobView) -> View:
+    """Two hosts of as many slots, of which one ends."""
+    free = 2 * slots - sum(one.size.slots for one in jobs)
+    hosts = (HostView(name="a", capacity=slots, free=min(free, slots)),)
+    hosts += (HostView(name="b", capacity=slots, free=max(0, free - slots), until=until),)
+    return View(now=1000.0, hosts=hosts, jobs=jobs)
+
+
+def test_who_shrinks_when_a_host_ends_takes_longer() -> None:
+    seen = ending(2, 1000.0 + 120.0 + 50.0, job(1, workers=4, most=4, work=400.0))  # drained in 50 s
+    [found] = whatif.forecast(seen, make_policy("elastic_fifo")).jobs
+    assert found.sizes == ((0.0, 4), (50.0, 2))
+    assert found.finish_s == pytest.approx(50 + 200 / 2)
+
+
+def test_who_waits_does_not_get_slots_of_a_host_that_has_ended() -> None:
+    seen = ending(1, 1000.0 + 120.0 + 50.0, job(1, workers=1, work=300.0), job(2, workers=1, work=40.0), job(3))
+    found = {one.job: one.start_s for one in whatif.forecast(seen, make_policy("fifo")).jobs}
+    assert found[3] == pytest.approx(40, abs=3)
+    seen = ending(1, 1000.0 + 120.0 + 50.0, job(1, workers=1, work=300.0), job(2, workers=1, work=60.0), job(3))
+    found = {one.job: one.start_s for one in whatif.forecast(seen, make_policy("fifo")).jobs}
+    assert found[3] == pytest.approx(300, rel=0.05)
+
+
+def test_a_job_that_keeps_its_slots_stays_in_the_forecast_when_its_host_ends() -> None:
+    rigid = msgspec.structs.replace(job(1, workers=2, least=2, most=2, work=400.0), preemptible=False)
+    found = whatif.forecast(ending(1, 1000.0 + 120.0 + 50.0, rigid), make_policy("fifo"))
+    assert not found.note
+    assert found.jobs[0].finish_s == pytest.approx(200.0)
 
 
 def test_a_job_of_unknown_length_is_a_guess_that_history_sharpens() -> None:
