@@ -179,9 +179,11 @@ function CopyScript({ copy, requests }: { copy: () => Promise<unknown>; requests
     setCopied(true);
     setTimeout(setCopied, 3000, false);
   };
+  const label = copied ? 'Copied' : 'Copy as script';
   return (
-    <button onClick={() => void click()}>
-      <span role="status">{copied ? 'Copied' : 'Copy as script'}</span>
+    // A status gives the button around it no name.
+    <button aria-label={label} onClick={() => void click()}>
+      <span role="status">{label}</span>
     </button>
   );
 }
