@@ -138,7 +138,7 @@ def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-HOST = Command("the hosts of your own pool; keep one from new work", _host, _host_arguments, notebook=False)
+HOST = Command("the hosts of your own pool; keep one from new work", _host, _host_arguments)
 MAINTENANCE = Command(
     "pause the whole pool, by an administrator", _maintenance, _maintenance_arguments, notebook=False
 )  # fmt: skip

@@ -10,8 +10,9 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -34,6 +35,8 @@ CLOCK_S = 5.0
 """A host's clock may be so far from ours before that is said."""
 AT_ONCE = 4
 """So many hosts are visited at the same time: sshd refuses more beginnings than ten."""
+
+_Result = TypeVar("_Result")
 
 
 class ListedHost(Struct, frozen=True, kw_only=True):
@@ -83,7 +86,7 @@ def change(given: argparse.Namespace, client: Client) -> str:
         host = _described(given, name, given.reach)
         if name not in hosts and any(slot.slot.startswith(f"{name}:") for slot in _slots(client)):
             raise BadRequest(f"{name} is this machine; call the other one differently")
-        hello = asyncio.run(_visited(host))
+        hello = _finished(_visited(host))
         hosts[name], what = _taken(host, hello, given)
     put = [host for name, host in hosts.items() if before.get(name) != host]
     hosts_file.change(state, drop=before.keys() - hosts.keys(), put=put)
@@ -102,7 +105,7 @@ def _change_cluster(given: argparse.Namespace, hosts: dict[str, HostAddress]) ->
     described = _described(given, given.slots, given.reach)
     nodes = ray_cluster.hosts(described, given.number, ray_cluster.nodes(reach.ray_node(described.reach)[0]))
     added, said = {}, []
-    for host, answer in zip(nodes, asyncio.run(_visited_all(nodes)), strict=True):
+    for host, answer in zip(nodes, _finished(_visited_all(nodes)), strict=True):
         if isinstance(answer, EngineError):
             said.append(str(answer))
         elif len(answer.gpus) < len(host.devices):
@@ -153,7 +156,7 @@ def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> s
         )
     described = [_described(given, node, f"{prefix}{node}", until) for node in others]
     said = []
-    for host, answer in zip(described, asyncio.run(_visited_all(described)), strict=True):
+    for host, answer in zip(described, _finished(_visited_all(described)), strict=True):
         if isinstance(answer, EngineError):
             said.append(str(answer))
         else:
@@ -196,9 +199,31 @@ def _reach(name: str, other: HostAddress | None, sources: Collection[str]) -> st
     return "this machine" if other is None else other.reach
 
 
+def _finished(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """What the work gives. A notebook's kernel has a loop that runs in its thread: there it has one of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[_Result]]] = []
+
+    async def noted() -> _Result:
+        task = asyncio.ensure_future(work)
+        begun.append((asyncio.get_running_loop(), task))
+        return await task
+
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(asyncio.run, noted()).result()
+        except KeyboardInterrupt:
+            for loop, task in begun:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
 def examine() -> list[Finding]:
     """Visit every other host; a finding for each, and one for each way between two that is cut."""
-    return asyncio.run(_examine(hosts_file.read(paths.state_dir())))
+    return _finished(_examine(hosts_file.read(paths.state_dir())))
 
 
 async def _examine(hosts: Iterable[HostAddress]) -> list[Finding]:

@@ -238,6 +238,13 @@ def test_the_line_magic_shows_the_pool(notebook: Notebook) -> None:
     assert '"kind": "cpu"' in notebook.run("%elastic hosts --json").printed
 
 
+def test_a_host_is_added_and_taken_out_by_the_words_of_the_command_line(notebook: Notebook) -> None:
+    assert "b: 1 slots" in notebook.run("%elastic host add b exec: --slots 1").views[0]
+    assert "exec:" in notebook.run("%elastic host list").views[0]
+    assert "ssh://-oProxyCommand=x" in notebook.run("%elastic host add lab2 ssh://-oProxyCommand=x").error
+    assert "no host of the pool" in notebook.run("%elastic host remove b").views[0]
+
+
 def test_the_live_widget_follows_a_busy_kernel_and_its_button_cancels(notebook: Notebook) -> None:
     request = notebook.start(
         HEAD + "-n 2 -a\nimport time\nfor i in range(6000):\n    print(i, flush=True)\n    time.sleep(0.1)",
