@@ -5,8 +5,8 @@ servers. The functions are those of `scaling`; slots go by the gain per slot of 
 
 A job starts on its least size. While slots are free and nobody waits it may go to sizes that the fit expects to be
 faster, with at most twice as many workers and servers as were measured; few points leave the prior of `scaling` in
-charge, so that it looks. What was measured overrides the fit: a size that brought nothing is left again, and not tried
-again. What an owner's jobs of one name have measured counts for all of them, also later.
+charge, so that it looks (`scaling.cautious`). A size that brought nothing is left again, and not tried again. What an
+owner's jobs of one name have measured counts for all of them, also later.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from jupyter_elastic.scheduler.policies import scaling
 from jupyter_elastic.scheduler.policies.common import Configured, Draft, ladder, seat
 from jupyter_elastic.scheduler.policies.convergence import converged_at
 from jupyter_elastic.scheduler.policies.elastic import Guarded
-from jupyter_elastic.scheduler.policies.scaling import EXPLAINS, Fit, expect
+from jupyter_elastic.scheduler.policies.scaling import EXPLAINS, Fit, cautious, expect
 from jupyter_elastic.scheduler.policies.speed import UNKNOWN_S
 from jupyter_elastic.types import JobId, JobView, Plan, View
 
 NEAR = 0.97
-"""The smallest size is taken of those that have at least this part of the best speed."""
+"""The smallest size is taken of those that have at least this part of the best speed, as measured."""
 STAYS = 1.01
 """A job stays where it is, when that is near the best speed and faster than the smallest such size by this."""
 REACH = 2
@@ -38,9 +39,6 @@ WORKLOADS, SIZES = 40, 16
 """What the memo holds at most."""
 ANEW = 0.1
 """A speed that differs by this share from the noted one is noted anew."""
-MOST_DOUBT = 0.2
-"""With enough points a size is tried that is expected to be faster by the fit's error, of which no more than this
-counts. With fewer one that is expected to be about as fast is tried too: then the fit is mostly the prior's."""
 FEW, MANY = 3, 12
 """Points without which a fit is the prior's, and with which it is well enough known."""
 
@@ -101,11 +99,11 @@ class Coach(Configured):
         )
 
     def _hold(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId]) -> None:
-        """Let running jobs have what they hold; one that is on more than helps it goes back."""
+        """Let running jobs have what they hold; one that is on more workers, or servers, than help it changes them."""
         for job in draft.running:
             if job.job in draft.workers:
                 most = known[job.job].best
-                less = job.job in movable and sum(most) < job.size.slots
+                less = job.job in movable and (most[0] < job.size.workers or most[1] < job.size.servers)
                 if not (less and draft.resize(job, *most)):
                     _restore(draft, job)
 
@@ -172,15 +170,17 @@ class Known:
         counts = range(max(job.min_servers, int(servers)), min(job.max_servers, max(most_servers, 1)) + 1)
         self.least = (job.min_slots if not job.sizes else min(ladder(job), default=0)), job.min_servers
         self.best = self.least
+        self.compared: Mapping[Pair, float] = {}
+        """Seconds for a sample by which its sizes were compared."""
         if self.times and rungs and counts:
             held = job.size.workers, job.size.servers
-            self.best = _best(self.measured, rungs, counts, held, explore)
+            self.best, self.compared = _best(self.measured, rungs, counts, held, explore)
         self.fit = _expected(self.measured) if self.times and self.best not in self.times else None
         self.work = _work(job, self.times)
 
     def seconds(self, size: Pair) -> float:
-        """Seconds for a sample: measured, else expected."""
-        time = self.times.get(size)
+        """Seconds for a sample: as its sizes were compared, else measured, else expected."""
+        time = self.compared.get(size, self.times.get(size))
         if time is None:
             self.fit = self.fit or _expected(self.measured)
             time = self.fit.epoch_s(*size)
@@ -250,24 +250,24 @@ def _expected(measured: Measured) -> Fit:
 
 
 @lru_cache(4096)
-def _best(measured: Measured, rungs: Sequence[int], counts: Sequence[int], held: Pair, explore: bool) -> Pair:
-    """The smallest size that is about fastest; one that was not measured must be so beyond the fit's error."""
-    times = dict(measured)
+def _best(
+    measured: Measured, rungs: Sequence[int], counts: Sequence[int], held: Pair, explore: bool
+) -> tuple[Pair, Mapping[Pair, float]]:
+    """The smallest size that is about fastest, as far as is known, and what sizes were compared by (`cautious`)."""
+    times, near = dict(measured), NEAR
     sizes = [(workers, count) for workers in rungs for count in counts]
     known = {size: times[size] for size in sizes if size in times}
     if explore and len(known) < len(sizes):
         fit = _expected(measured)
-        enough = len(measured) > len(fit.coefficients)
-        if not enough or fit.explained >= EXPLAINS:
-            margin = 2 - NEAR + min(fit.error, MOST_DOUBT) if enough else NEAR
-            known |= {size: fit.epoch_s(*size) * margin for size in sizes if size not in times}
+        if len(measured) < len(fit.coefficients) or fit.explained >= EXPLAINS:
+            known, near = cautious(fit, times, sizes), scaling.NEAR
     if not known:
-        return sizes[0]
-    best = min(known.values()) / NEAR
+        return sizes[0], {}
+    best = min(known.values()) / near
     smallest = min((size for size, time in known.items() if time <= best), key=lambda size: (sum(size), known[size]))
     if held in times and held in known and known[held] <= best and known[smallest] > STAYS * known[held]:
-        return held
-    return smallest
+        return held, known
+    return smallest, known
 
 
 def _work(job: JobView, times: Mapping[Pair, float]) -> float:

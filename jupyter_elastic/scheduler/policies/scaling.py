@@ -14,7 +14,7 @@ prediction's doubt is added: the fastest of all predictions is often one far fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import sqrt
 from statistics import median
 from typing import Literal, TypeAlias, get_args
@@ -34,6 +34,13 @@ DOUBT = 2.0
 """More than the least size must promise a gain of more than so many times the fit's error."""
 CAUTION = 0.5
 """So many standard deviations are added to a prediction before sizes are compared."""
+ENOUGH = 8
+"""While fewer sizes are measured, one that is not is compared by its prediction alone: so it is tried, and the doubt
+of all others falls."""
+FEW = 5
+"""While no more sizes are measured, the fit is mostly the prior's."""
+MEASURED = 0.6
+"""What a measurement then counts against the fit: where nothing scales, a prior that hopes for servers must not win."""
 _LEAST_SIGMA, _MOST_SIGMA = 0.03, 0.3
 """The noise of a measured epoch is taken to be the fit's error, within these."""
 EXPLAINS = 0.5
@@ -170,6 +177,35 @@ def choose(fit: Fit, points: Sequence[Point], max_workers: int, max_servers: int
         f"{len(near)} size(s) are within {1 - NEAR:.0%} of the fastest"
     )
     return Choice(*size, why=why)
+
+
+def cautious(fit: Fit, seconds: Mapping[Size, float], sizes: Iterable[Size]) -> dict[Size, float]:
+    """Seconds of an epoch by which to compare sizes while more are measured one after the other.
+
+    As `choose` does: the prediction with part of its doubt. But where few are measured, sizes that are not are looked
+    at without doubt; and a measured size counts as measured where the fit is far off, in part where it is the prior's.
+    Then one that was no faster than a smaller one counts as slower.
+
+    Args:
+        fit: what `expect` has learned of `seconds`.
+        seconds: measured, by size.
+        sizes: those to compare.
+    """
+    doubt = _doubt(fit, seconds)
+    look, few = len(seconds) < ENOUGH, len(seconds) <= FEW
+    found = {}
+    for size in sizes:
+        time, measured = fit.epoch_s(*size), seconds.get(size)
+        if measured is not None and few:
+            time += MEASURED * (measured - time)
+        elif measured is not None and abs(time / measured - 1) > _OUTLIER:
+            time = measured
+        found[size] = time if look and measured is None else time + CAUTION * doubt(size)
+    if few:
+        for size in sorted(found.keys() & seconds.keys(), key=lambda one: (sum(one), one)):
+            smaller = (one for one in seconds if sum(one) < sum(size) and seconds[one] <= seconds[size])
+            found[size] = max(found[size], *(found[one] / NEAR for one in smaller if one in found), 0.0)
+    return found
 
 
 def grid(fit: Fit, max_workers: int, max_servers: int) -> dict[Size, float]:

@@ -6,7 +6,7 @@ import math
 import os
 import random
 from collections.abc import Callable
-from statistics import mean
+from statistics import mean, quantiles
 from typing import Any
 
 import pytest
@@ -84,7 +84,8 @@ def test_with_five_percent_noise_it_finds_a_size_that_loses_little_and_rests():
         best = min(truth(w, p) for w in range(1, 9) for p in range(1, 13))
         losses.append(1 - best / truth(size.workers, size.servers))
         measured.append(len(training.speeds))
-    assert mean(losses) <= 0.08
+    assert mean(losses) <= 0.04
+    assert SEEDS < 100 or quantiles(losses, n=20)[-1] <= 0.1
     assert mean(measured) <= 10, "few of the 96 sizes are tried"
 
 
