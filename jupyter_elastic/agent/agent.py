@@ -113,6 +113,7 @@ class Agent:
         except* _Leave as why:
             log.info("leaving: %s", why.exceptions[0], extra=self._about())
         finally:
+            self._allocator.close()
             parents.send_away(parents.found(paths.runtime_dir()))
 
     def adopt(self) -> None:

@@ -1,7 +1,8 @@
-"""Asks Slurm for hosts when the queue needs them, as their user, and gives them back (`host add slurm:auto`).
+"""Asks Slurm or Ray for hosts when the queue needs them, as their user, and gives them back.
 
-What is to be done `on_demand` decides. An allocation is a job of Slurm's with one node that does nothing; its host
-is reached as one that the user has allocated is. Knows Slurm, the daemon's demand and the pool's files of hosts.
+What is to be done `on_demand` decides. An allocation is a job of Slurm's with one node that does nothing, or a
+placement group of Ray's; its host is reached as one that the user has added is. Knows who is asked, the daemon's demand
+and the pool's files of hosts.
 """
 
 from __future__ import annotations
@@ -11,20 +12,38 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from jupyter_elastic.agent import on_demand, slurm
+from jupyter_elastic.agent.ray import RayCluster
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
 from jupyter_elastic.platform import hosts_file, hosts_on_demand, paths
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.platform.hosts_on_demand import Allocation, HostSource, SourceStatus
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import BadRequest, ElasticError
+from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 
 log = logging.getLogger(__name__)
+
+
+class Provider(Protocol):
+    """Who is asked for hosts. BadRequest when they do not answer: then nobody knows."""
+
+    def submit(self, source: HostSource, /) -> str:
+        """Ask for one; the allocation's number."""
+        ...
+
+    def allocations(self, numbers: Sequence[str], /) -> dict[str, on_demand.Known]:
+        """Those of these that wait or run."""
+        ...
+
+    def cancel(self, number: str, /) -> None:
+        """Give it back."""
+        ...
 
 
 class Allocator:
@@ -33,6 +52,8 @@ class Allocator:
     def __init__(self, ask: Callable[[wire.AnyAsk], Awaitable[wire.AnyAnswer]]) -> None:
         self._ask = ask
         self._state = paths.state_dir()
+        self._clusters: dict[str, RayCluster] = {}
+        """By the source's name."""
 
     @property
     def needed(self) -> bool:
@@ -45,10 +66,30 @@ class Allocator:
         noted = hosts_on_demand.statuses(self._state)
         for name, status in noted.items():
             if name not in sources:  # taken out by its user
+                provider = self._provider(name, status.kind)
                 for allocation in status.allocations:
-                    await self._give_back(allocation, ended=False)
-        found = {name: await self._look_at(one, noted.get(name, SourceStatus())) for name, one in sources.items()}
+                    await self._give_back(provider, allocation, ended=False)
+        found = {
+            name: await self._look_at(one, noted.get(name, SourceStatus(kind=one.kind)))
+            for name, one in sources.items()
+        }
         self._note(noted, found)
+
+    def close(self) -> None:
+        """Give back what does not outlive this process: what Ray was asked for."""
+        for cluster in self._clusters.values():
+            cluster.close()
+
+    def _provider(self, name: str, kind: str, reach: str | None = None) -> Provider:
+        """Who is asked for this source's hosts; `reach` of the cluster, None: the one that was asked last."""
+        if kind == "slurm":
+            return slurm
+        cluster = self._clusters.get(name)
+        if cluster is None or reach not in {None, cluster.reach}:
+            if cluster is not None:
+                cluster.close()
+            cluster = self._clusters[name] = RayCluster(reach or "")
+        return cluster
 
     def _note(self, before: dict[str, SourceStatus], now: dict[str, SourceStatus]) -> None:
         if now != before:
@@ -60,21 +101,30 @@ class Allocator:
         demand = expect(answer, wire.Demand).slots
         hosts = expect(await self._ask(wire.ListHosts()), wire.Hosts)
         used = {slot.slot.rpartition(":")[0] for slot in hosts.slots if slot.job is not None}
-        known = await asyncio.to_thread(slurm.allocations, [one.number for one in status.allocations])
+        provider = await asyncio.to_thread(self._provider, source.name, source.kind, source.reach)
+        known = await asyncio.to_thread(provider.allocations, [one.number for one in status.allocations])
         status, actions = on_demand.decide(source, status, known, demand, used, time.time())
         for action in actions:
             match action:
                 case on_demand.Submit():
-                    status = await self._submit(source, status)
+                    status = await self._submit(provider, source, status)
                 case on_demand.Visit(allocation, found):
-                    status = await self._visit(source, status, allocation, found)
+                    status = await self._visit(provider, source, status, allocation, found)
                 case on_demand.GiveBack(allocation, ended):
-                    await self._give_back(allocation, ended=ended)
+                    await self._give_back(provider, allocation, ended=ended)
+                case on_demand.Ends(allocation):
+                    self._put_end(allocation)
         return status
 
-    async def _submit(self, source: HostSource, status: SourceStatus) -> SourceStatus:
+    def _put_end(self, allocation: Allocation) -> None:
+        """Say when the host goes."""
+        for host in hosts_file.read(self._state):
+            if host.name == allocation.host:
+                hosts_file.change(self._state, put=(replace(host, until=allocation.until),))
+
+    async def _submit(self, provider: Provider, source: HostSource, status: SourceStatus) -> SourceStatus:
         try:
-            number = await asyncio.to_thread(slurm.submit, source)
+            number = await asyncio.to_thread(provider.submit, source)
         except BadRequest as problem:
             log.warning("%s: %s", source.name, problem)
             return on_demand.submit_failed(status, str(problem)[:2000])
@@ -84,12 +134,20 @@ class Allocator:
         return status
 
     async def _visit(
-        self, source: HostSource, status: SourceStatus, allocation: Allocation, known: on_demand.Known
+        self,
+        provider: Provider,
+        source: HostSource,
+        status: SourceStatus,
+        allocation: Allocation,
+        known: on_demand.Known,
     ) -> SourceStatus:
-        name = re.sub(r"[^A-Za-z0-9_.-]", "-", f"{known.node}-{allocation.number}")
+        called = f"{known.node}-{allocation.number}"
+        if source.kind == "ray":
+            called = f"{source.name}-{known.node}-{allocation.number[:8]}"
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", called)
         host = HostAddress(
             name=name,
-            reach=f"slurm://{allocation.number}/{known.node}",
+            reach=known.reach,
             network=source.network,
             python=source.python,
             source=source.name,
@@ -98,21 +156,26 @@ class Allocator:
         hand = RemoteHand(host, Setting.to_visit(sys.executable), lambda _: None)
         try:
             hello = await hand.visit()
+            if source.kind == "ray" and hello.gpus and len(hello.gpus) != source.bundle.get("GPU"):
+                raise EngineError(
+                    f"{known.node} has {len(hello.gpus)} GPUs, and of Ray {source.bundle.get('GPU', 0):g} were asked "
+                    f"for: which ones nobody knows; ask for all, --bundle '{{\"GPU\": {len(hello.gpus)}}}'"
+                )
         except ElasticError as problem:
             log.warning("%s: %s", source.name, problem)
-            await self._give_back(allocation, ended=False)
+            await self._give_back(provider, allocation, ended=False)
             return on_demand.start_failed(status, str(problem)[:2000], allocation.number)
         finally:
             await hand.close_and_wait()
-        slots = len(hello.gpus) or max(1, hello.cores)
+        slots = len(hello.gpus) or (source.slots if source.kind == "ray" else max(1, hello.cores))
         host = replace(host, slots=slots, devices=hello.gpus, labels={"gpu": hello.gpu} if hello.gpu else {})
         hosts_file.change(self._state, put=(host,))
         log.info("%s: host %s has %d slots", source.name, name, slots)
         return on_demand.started(status, allocation.number, name)
 
-    async def _give_back(self, allocation: Allocation, *, ended: bool) -> None:
+    async def _give_back(self, provider: Provider, allocation: Allocation, *, ended: bool) -> None:
         if allocation.host:
             hosts_file.change(self._state, drop=(allocation.host,))
         if not ended:
             log.info("allocation %s is given back", allocation.number)
-            await asyncio.to_thread(slurm.cancel, allocation.number)
+            await asyncio.to_thread(provider.cancel, allocation.number)

@@ -26,6 +26,8 @@ class Known(Struct, frozen=True, kw_only=True):
 
     runs: bool
     node: str = ""
+    reach: str = ""
+    """The way there, as `HostAddress` has it."""
     until: float | None = None
     """When it ends, in seconds since the epoch."""
 
@@ -48,7 +50,13 @@ class GiveBack(Struct, frozen=True):
     ended: bool = False
 
 
-Action: TypeAlias = Submit | Visit | GiveBack
+class Ends(Struct, frozen=True):
+    """It is known now, or known anew, when the host goes."""
+
+    allocation: Allocation
+
+
+Action: TypeAlias = Submit | Visit | GiveBack | Ends
 
 
 def room(source: HostSource, status: SourceStatus) -> int:
@@ -75,7 +83,7 @@ def decide(
         now: Seconds since the epoch.
     """
     if status.begun != source.begun:  # set up anew: what failed before does not count
-        status = SourceStatus(begun=source.begun, allocations=status.allocations)
+        status = SourceStatus(begun=source.begun, kind=source.kind, allocations=status.allocations)
     kept: list[Allocation] = []
     actions: list[Action] = []
     for one in status.allocations:
@@ -90,9 +98,14 @@ def decide(
         if one.idle_since is not None and now - one.idle_since >= source.idle_s:
             actions.append(GiveBack(one))
             continue
+        moved = found.runs and one.until != found.until
+        if moved:
+            one = replace(one, until=found.until)  # noqa: PLW2901
         kept.append(one)
         if found.runs and not one.host:
             actions.append(Visit(one, found))
+        elif moved:
+            actions.append(Ends(one))
     coming = sum(not one.host for one in kept)
     if demand > 0 and not status.paused and coming < BACKLOG and len(kept) < source.max_hosts:
         actions.append(Submit())

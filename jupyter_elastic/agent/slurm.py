@@ -86,7 +86,9 @@ def living(listed: str) -> dict[str, Known]:
         number, state, end, node = (line.strip().split("|", 3) + [""] * 4)[:4]
         runs = state == "RUNNING" and bool(node)
         if runs or state in _WAITS:
-            found[number] = Known(runs=runs, node=node, until=float(end) if end.isdecimal() and runs else None)
+            until = float(end) if end.isdecimal() and runs else None
+            way = f"{SCHEME}//{number}/{node}" if runs else ""
+            found[number] = Known(runs=runs, node=node, reach=way, until=until)
     return found
 
 

@@ -104,13 +104,14 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--python", default="", metavar="PATH", help="of `add`: the interpreter there, if not this path"
     )
-    auto = parser.add_argument_group("of `add slurm:auto`, hosts that are allocated when the queue needs them")
+    auto = parser.add_argument_group("of `add slurm:auto` and `add NAME ray://…`: hosts that come when they are needed")
     auto.add_argument("--partition", default="", metavar="NAME")
-    auto.add_argument("--time-limit", default="", metavar="TIME", help="of each allocation: 1h (needed)")
+    auto.add_argument("--time-limit", default="", metavar="TIME", help="of each allocation of Slurm's: 1h (needed)")
     auto.add_argument("--max-hosts", type=int, metavar="N", help="at once (needed)")
     auto.add_argument("--idle", default="", metavar="TIME", help="give a host back after so long without work (5m)")
     auto.add_argument("--sbatch", default="", metavar="OPTIONS", help="more, as in --sbatch='--gres=gpu:4 --exclusive'")
-    auto.add_argument("--dry-run", action="store_true", help="only ask Slurm whether it would take it")
+    auto.add_argument("--bundle", default="", metavar="JSON", help="what Ray is asked for, for a host: '{\"GPU\": 4}'")
+    auto.add_argument("--dry-run", action="store_true", help="only ask whether it would be taken")
     parser.add_argument("--reason", default="", help="what everybody sees")
     parser.add_argument(
         "--grace",

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -70,6 +70,8 @@ def change(given: argparse.Namespace, client: Client) -> str:
     name = given.slots
     if name == on_demand.AUTO:
         return on_demand.change(given, state)
+    if on_demand.is_ray(given, state):
+        return on_demand.change_ray(given, state, hosts.values())
     on_demand.refuse_options(given)
     changed = [name]
     is_cluster = bool(ray_cluster.of_cluster(name, hosts.values()))
@@ -175,7 +177,7 @@ def listed(client: Client) -> list[ListedHost]:
     for slot in _slots(client):
         slots.setdefault(slot.slot.rpartition(":")[0], []).append(slot)
     found = []
-    sources = {source.name for source in hosts_on_demand.read(paths.state_dir())}
+    sources = {source.name: source.reach or on_demand.AUTO for source in hosts_on_demand.read(paths.state_dir())}
     for name, its in sorted(slots.items(), key=lambda item: (item[0] in {*others, *sources}, item[0])):
         other = others.get(name)
         notes = dict.fromkeys(note for slot in its for note in (slot.reason, slot.drained) if note)
@@ -193,9 +195,9 @@ def listed(client: Client) -> list[ListedHost]:
     return found
 
 
-def _reach(name: str, other: HostAddress | None, sources: Collection[str]) -> str:
+def _reach(name: str, other: HostAddress | None, sources: Mapping[str, str]) -> str:
     if name in sources:
-        return on_demand.AUTO
+        return sources[name]
     return "this machine" if other is None else other.reach
 
 

@@ -1,24 +1,34 @@
-"""`jupyter elastic host add slurm:auto` and `host remove slurm:auto`: hosts that come when the queue needs them."""
+"""Hosts that come when the queue needs them: `host add slurm:auto …`, `host add NAME ray://HOST:PORT --max-hosts …`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 from msgspec import structs
 
 from jupyter_elastic.agent import slurm
+from jupyter_elastic.cli import ray_cluster
+from jupyter_elastic.driver import reach
 from jupyter_elastic.kernel.options import seconds_from
 from jupyter_elastic.platform import hosts_on_demand
+from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.platform.hosts_on_demand import HostSource
 from jupyter_elastic.types.errors import BadRequest
 
 AUTO = "slurm:auto"
 NAME = "slurm-auto"
 _NEEDS = "{}: add --time-limit 1h --max-hosts 4, so that nobody pays for hosts without end"
+
+_WHERE = f"{AUTO}`, or for nodes of a Ray cluster that come on demand, `host add NAME ray://HOST:PORT"
+_ONLY: dict[str, object] = {
+    "partition": "", "time_limit": "", "max_hosts": None, "idle": "", "sbatch": "", "bundle": "", "dry_run": False,
+}  # fmt: skip
+_BUNDLE = """{}: add --max-hosts 4, and what Ray is asked for, for each: --bundle '{{"GPU": 4}}', or '{{"CPU": 8}}'"""
 
 
 def change(given: argparse.Namespace, state: Path) -> str:
@@ -29,6 +39,7 @@ def change(given: argparse.Namespace, state: Path) -> str:
             raise BadRequest(f"{AUTO} is not set up in this pool")
         hosts_on_demand.write(state, tuple(sources.values()))
         return f"{AUTO}: no more hosts are asked for, and those that are there are given back"
+    refuse_options(given, {"bundle": ""}, "NAME ray://HOST:PORT")
     if given.reach:
         raise BadRequest(f"{AUTO} finds its hosts by itself: leave {given.reach} out")
     source = _described(given)
@@ -46,12 +57,64 @@ def change(given: argparse.Namespace, state: Path) -> str:
     return f"{AUTO}: {what}"
 
 
-def refuse_options(given: argparse.Namespace) -> None:
-    """BadRequest where options are given that only mean something with `slurm:auto`."""
-    names = {"partition": "", "time_limit": "", "max_hosts": None, "idle": "", "sbatch": "", "dry_run": False}
+def is_ray(given: argparse.Namespace, state: Path) -> bool:
+    """Whether this is about nodes of a Ray cluster that come when they are needed."""
+    if given.action == "remove":
+        return any(source.name == given.slots and source.reach for source in hosts_on_demand.read(state))
+    return (given.reach or "").startswith("ray:") and (given.max_hosts is not None or bool(given.bundle))
+
+
+def change_ray(given: argparse.Namespace, state: Path, hosts: Iterable[HostAddress]) -> str:
+    """Set such a source up, or take it away; what was done. BadRequest or EngineError when that can't be so."""
+    sources = {source.name: source for source in hosts_on_demand.read(state)}
+    name = given.slots
+    if given.action == "remove":
+        del sources[name]
+        hosts_on_demand.write(state, tuple(sources.values()))
+        return f"{name}: no more nodes are asked for, and Ray has back those that are there"
+    others = [host for host in hosts if host.source != name]
+    if taken := {name} & {host.name for host in others} or ray_cluster.of_cluster(name, others):
+        raise BadRequest(f"{', '.join(sorted(taken))}: in the pool already, to stay; first: host remove {name}")
+    source = _described_for_ray(given)
+    ray_cluster.nodes(reach.ray_node(source.reach)[0])
+    what = (
+        f"{source.max_hosts} hosts at most, {source.slots} slots each; Ray has them back after {source.idle_s:g} s "
+        "without work"
+    )
+    if given.dry_run:
+        return f"{name} would be {what}; nothing was set up"
+    sources[name] = source
+    hosts_on_demand.write(state, tuple(sources.values()))
+    return f"{name}: {what}"
+
+
+def _described_for_ray(given: argparse.Namespace) -> HostSource:
+    refuse_options(given, {"partition": "", "time_limit": "", "sbatch": ""}, AUTO)
+    if given.slots == NAME or given.number is not None or given.label:
+        raise BadRequest(f"--bundle says how many slots a host has: leave out --slots, --label and the name {NAME}")
+    if given.max_hosts is None or not given.bundle:
+        raise BadRequest(_BUNDLE.format(given.slots))
+    reach.check(HostAddress(name="node", reach=given.reach, network=given.network), clusters=True)
+    if reach.ray_node(given.reach)[1]:
+        raise BadRequest(f"{given.reach} is one node; name the cluster, ray://HOST:PORT, for nodes that are to come")
+    try:
+        bundle = msgspec.json.decode(given.bundle, type=dict[str, float])
+        told = {
+            "name": given.slots, "kind": "ray", "reach": given.reach, "bundle": bundle, "max_hosts": given.max_hosts,
+            "slots": int(bundle.get("GPU", 0)) or int(bundle.get("CPU", 0)),
+            "idle_s": _seconds("--idle", given.idle or "5m"),
+            "network": given.network, "python": given.python, "begun": time.time(),
+        }  # fmt: skip
+        return msgspec.convert(told, HostSource)
+    except msgspec.DecodeError as problem:
+        raise BadRequest(f"{_BUNDLE.format(given.slots)}: {problem}") from problem
+
+
+def refuse_options(given: argparse.Namespace, names: dict[str, object] = _ONLY, where: str = _WHERE) -> None:
+    """BadRequest where options are given that only mean something elsewhere."""
     for name, without in names.items():
         if getattr(given, name) != without:
-            raise BadRequest(f"--{name.replace('_', '-')} is for `host add {AUTO}`; leave it out")
+            raise BadRequest(f"--{name.replace('_', '-')} is for `host add {where}`; leave it out")
 
 
 def _described(given: argparse.Namespace) -> HostSource:

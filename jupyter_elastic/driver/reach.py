@@ -72,7 +72,9 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
         return [*_SRUN, f"--jobid={allocation}", f"--nodelist={node}", *argv]
     if host.reach.startswith("ray:"):
         cluster, node = ray_node(host.reach)
-        held = ("--gpus", str(len(host.devices))) if host.devices else ("--cpus", str(host.slots))
+        held = ["--gpus", str(len(host.devices))] if host.devices else ["--cpus", str(host.slots)]
+        if host.source:
+            held = []  # by the placement group that brought the host
         return [*ray_bridge(cluster), "--node", node, "--pool", control.name, *held, "--run", *argv]
     if host.reach.startswith("kubectl:"):
         namespace, pod, container = _pod(host)

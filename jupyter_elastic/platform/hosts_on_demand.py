@@ -25,13 +25,17 @@ class HostSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
     """Of the source, as the pool's screens show it."""
     kind: str = "slurm"
-    """Who is asked."""
+    """Who is asked: `slurm`, or `ray`."""
+    reach: Annotated[str, Meta(max_length=300)] = ""
+    """`ray://HOST:PORT`, of the cluster; empty for Slurm."""
+    bundle: Annotated[dict[str, Annotated[float, Meta(gt=0)]], Meta(max_length=100)] = {}
+    """What Ray is asked for, for each host: `{"GPU": 4}`."""
     max_hosts: Annotated[int, Meta(ge=1, le=1000)]
     """So many at once, those that are asked for among them."""
     slots: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Of each, as far as that is known before it is there."""
     time_limit: Annotated[str, Meta(max_length=40)] = ""
-    """After which a host goes, as `sbatch --time` has it."""
+    """After which a host goes, as `sbatch --time` has it; empty: Ray knows none."""
     idle_s: Annotated[float, Meta(ge=1, le=1e7)] = 300.0
     """A host is given back that nobody has used, or wanted, for so long."""
     options: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
@@ -53,6 +57,8 @@ class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its name in the pool, once it is there."""
     idle_since: float | None = None
     """When it was last seen to be used or wanted; None: it is."""
+    until: float | None = None
+    """When it ends, in seconds since the epoch; None: nobody knows."""
 
 
 class SourceStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +66,8 @@ class SourceStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     begun: float = 0.0
     """Of the set-up that this is about."""
+    kind: str = "slurm"
+    """Who was asked."""
     allocations: tuple[Allocation, ...] = ()
     failed_submits: int = 0
     failed_starts: int = 0
@@ -99,9 +107,12 @@ def note(state: Path, found: dict[str, SourceStatus]) -> None:
 def said(source: HostSource, status: SourceStatus) -> str:
     """What people read of the slots that are not there."""
     if status.paused and status.begun == source.begun:
-        return f"paused after failures: {status.why}; jupyter elastic host add {source.kind}:auto tries again"
-    waiting = [one.number for one in status.allocations if not one.host]
+        target = f"{source.name} {source.reach}" if source.reach else "slurm:auto"
+        return f"paused after failures: {status.why}; jupyter elastic host add {target} tries again, as before"
+    waiting = ", ".join(one.number for one in status.allocations if not one.host)
+    if waiting and source.kind == "ray":
+        return f"asked for: placement group {waiting} waits for a node of the Ray cluster with room for it"
     if waiting:
-        return f"asked for: allocation {', '.join(waiting)} waits in the queue of {source.kind.capitalize()}"
+        return f"asked for: allocation {waiting} waits in the queue of Slurm"
     failed = f"; the last try failed: {status.why}" if status.why else ""
     return f"not there: {source.kind.capitalize()} is asked when the queue needs it{failed}"

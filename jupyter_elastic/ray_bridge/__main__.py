@@ -1,4 +1,4 @@
-"""`python -m jupyter_elastic.ray_bridge`: the way to a hand on a node of a Ray cluster, and a list of its nodes.
+"""`python -m jupyter_elastic.ray_bridge`: the way to a hand on a node of a Ray cluster, a list of its nodes, or groups.
 
 Only this process imports Ray: the import takes a second, its version is the cluster's, and what it opens and starts is
 gone with it. An actor on the node starts the hand; it belongs to this process and ends with it, and the hand's stdin
@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.protocol.ray import RayNode
+from jupyter_elastic.ray_bridge import groups
 
 NAMESPACE = "jupyter-elastic"
 CONNECT_S = 5.0
@@ -111,12 +112,16 @@ def main() -> int:
     parser.add_argument("--pool", default="", help="whose CPUs or GPUs are held there, by all of its bridges together")
     parser.add_argument("--cpus", type=int, default=0)
     parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--groups", action="store_true", help="ask for placement groups as stdin says")
     parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], metavar="ARGV", help="last: the command there")
     given = parser.parse_args()
     out = os.dup(1)
     os.dup2(2, 1)  # whatever Ray prints must not get between the bytes
     try:
         ray = _connected(given.address)
+        if given.groups:
+            groups.serve(ray, _nodes(ray), out)
+            return 0
         if not given.node:
             os.write(out, msgspec.json.encode(_nodes(ray)) + b"\n")
             return 0

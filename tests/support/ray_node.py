@@ -1,5 +1,7 @@
 """Starts a node of Ray on this machine: `python ray_node.py ADDRESS CPUS [GCS]`, without GCS the cluster's head.
 
+A head with `RAY_NODE_AUTOSCALING`, the path of a cluster's configuration, has an autoscaler too.
+
 It does what `ray start` does, but leaves out what nobody here asks (dashboard, autoscaler, monitor of the logs; each is
 an interpreter of its own), and gives the rest longer than the 15 s and 30 s that Ray gives itself.
 """
@@ -40,6 +42,8 @@ def main() -> None:
         runtime_env_agent_port=6404,
     )
     params.update(**({"gcs_address": gcs[0], "redis_address": gcs[0]} if gcs else {"gcs_server_port": 6379}))
+    if config := os.environ.get("RAY_NODE_AUTOSCALING"):
+        params.update(autoscaling_config=config, no_monitor=False)
     ask, end = services.get_node, time.monotonic() + START_S
 
     def get_node(*words: Any) -> Any:

@@ -10,12 +10,13 @@ import pytest
 
 from jupyter_elastic.agent import on_demand, slurm
 from jupyter_elastic.agent.on_demand import GiveBack, Known, Submit, Visit, decide
+from jupyter_elastic.agent.ray import RayCluster
 from jupyter_elastic.cli import on_demand as command
 from jupyter_elastic.platform import hosts_on_demand
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.platform.hosts_on_demand import Allocation, HostSource, SourceStatus
 from jupyter_elastic.scheduler.hosts import Cpu, all_hosts
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 SOURCE = HostSource(name="slurm-auto", max_hosts=2, slots=4, time_limit="1:00:00", idle_s=60)
 RUNS, WAITS = Known(runs=True, node="n1", until=5000.0), Known(runs=False)
@@ -23,7 +24,12 @@ RUNS, WAITS = Known(runs=True, node="n1", until=5000.0), Known(runs=False)
 
 def status(*numbers: str, hosts: bool = True, **more: Any) -> SourceStatus:
     """With these allocations, which are hosts."""
-    made = (Allocation(number=number, submitted_at=0.0, host=f"n-{number}" if hosts else "") for number in numbers)
+    made = (
+        Allocation(number=number, submitted_at=0.0, host=f"n-{number}", until=RUNS.until)
+        if hosts
+        else Allocation(number=number, submitted_at=0.0)
+        for number in numbers
+    )
     return SourceStatus(allocations=tuple(made), **more)
 
 
@@ -39,7 +45,8 @@ def test_one_is_asked_for_when_the_queue_needs_slots_and_the_next_when_that_one_
         assert Submit not in kinds(decide(SOURCE, asked, {"1": known}, 9, (), 1.0)[1])
     [visit] = decide(SOURCE, asked, {"1": RUNS}, 9, (), 1.0)[1]
     assert isinstance(visit, Visit)
-    there = on_demand.started(asked, "1", "n1-1")
+    begun, _ = decide(SOURCE, asked, {"1": RUNS}, 9, (), 1.0)
+    there = on_demand.started(begun, "1", "n1-1")
     assert decide(SOURCE, there, {"1": RUNS}, 5, (), 2.0)[1] == [Submit()]
 
 
@@ -66,7 +73,7 @@ def test_what_is_idle_long_enough_is_given_back_and_what_is_used_or_wanted_is_no
 
 def test_one_that_has_ended_leaves_and_is_no_failure() -> None:
     after, actions = decide(SOURCE, status("1"), {}, 0, {"n-1"}, 9.0)
-    assert actions == [GiveBack(Allocation(number="1", submitted_at=0.0, host="n-1"), ended=True)]
+    assert actions == [GiveBack(Allocation(number="1", submitted_at=0.0, host="n-1", until=5000.0), ended=True)]
     assert after == SourceStatus()
 
 
@@ -85,6 +92,49 @@ def test_three_failed_starts_or_ten_failed_submits_in_a_row_pause_it_until_it_is
         assert f"paused after failures: {why}; jupyter elastic host add" in hosts_on_demand.said(SOURCE, paused)
         again = HostSource(name="slurm-auto", max_hosts=2, begun=50.0)
         assert decide(again, paused, {}, 9, (), 60.0)[1] == [Submit()]
+
+
+def test_a_host_that_is_to_go_earlier_says_so() -> None:
+    drained = Known(runs=True, node="n1", until=100.0)
+    after, actions = decide(SOURCE, status("1"), {"1": drained}, 0, {"n-1"}, 9.0)
+    assert actions == [on_demand.Ends(after.allocations[0])]
+    assert after.allocations[0].until == 100.0
+    assert decide(SOURCE, after, {"1": drained}, 0, {"n-1"}, 10.0)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"bundle": ""}, "--bundle '{\"GPU\": 4}'"),
+        ({"max_hosts": None}, "add --max-hosts 4"),
+        ({"bundle": "CPU=1"}, "JSON is malformed"),
+        ({"bundle": '{"memory": 1}'}, "Expected `int` >= 1"),
+        ({"bundle": '{"CPU": -1}'}, "Expected `float` > 0.0"),
+        ({"time_limit": "1h"}, "--time-limit is for `host add slurm:auto`"),
+        ({"number": 2}, "leave out --slots"),
+        ({"reach": "ray://10.0.0.1:6379/10.0.0.2"}, "is one node; name the cluster"),
+        ({"reach": "ray://$(x):1"}, "expected ray://HOST:PORT"),
+        ({"slots": "lab2"}, "lab2: in the pool already, to stay"),
+        ({}, "no Ray cluster answers at 127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_with_nodes_of_ray_is_said(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    plain = {"partition": "", "time_limit": "", "max_hosts": 2, "idle": "", "sbatch": "", "bundle": '{"CPU": 1}'}
+    about = {"slots": "c", "action": "add", "reach": "ray://127.0.0.1:1", "number": None, "network": "", "python": ""}
+    asked = argparse.Namespace(**{**plain, **about, "label": [], "dry_run": False, **given})
+    with pytest.raises((BadRequest, EngineError)) as refused:
+        command.change_ray(asked, tmp_path, [HostAddress(name="lab2", reach="ssh://lab2")])
+    assert said in str(refused.value)
+
+
+def test_the_bridge_to_a_ray_cluster_says_why_it_can_not_be_asked() -> None:
+    cluster = RayCluster("ray://127.0.0.1:1")
+    with pytest.raises(
+        BadRequest, match=r"can't be asked: no Ray cluster answers at 127\.0\.0\.1:1: Connection refused"
+    ):
+        cluster.submit(HostSource(name="c", kind="ray", max_hosts=1, bundle={"CPU": 1}))
+    assert cluster.allocations([]) == {}
+    cluster.cancel("1")
 
 
 def test_a_success_between_failures_counts() -> None:
@@ -112,9 +162,9 @@ def test_the_daemon_shows_what_could_come_and_a_job_may_ask_for_it(
 def test_what_slurm_says_of_allocations() -> None:
     listed = "7|RUNNING|1795486863|lab1\n8|PENDING|N/A|\n9|COMPLETED|1795486863|lab1\n10|RUNNING|N/A|lab2\nrubbish\n"
     assert slurm.living(listed) == {
-        "7": Known(runs=True, node="lab1", until=1795486863.0),
+        "7": Known(runs=True, node="lab1", reach="slurm://7/lab1", until=1795486863.0),
         "8": WAITS,
-        "10": Known(runs=True, node="lab2"),
+        "10": Known(runs=True, node="lab2", reach="slurm://10/lab2"),
     }
     assert slurm.processors("sbatch: Job 4 to start at 2026-11-24T18:00:00 using 64 processors on nodes n1") == 64
     assert slurm.processors("") == 1
@@ -138,8 +188,16 @@ def test_what_is_wrong_is_said(
     given: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    plain = {"partition": "", "time_limit": "", "max_hosts": None, "idle": "", "sbatch": "", "dry_run": False}
-    about = {"action": "add", "reach": None, "number": None, "network": "", "python": ""}
+    plain = {
+        "partition": "",
+        "time_limit": "",
+        "max_hosts": None,
+        "idle": "",
+        "sbatch": "",
+        "bundle": "",
+        "dry_run": False,
+    }
+    about = {"action": "add", "reach": None, "number": None, "network": "", "python": "", "dry_run": False}
     with pytest.raises(BadRequest) as refused:
         command.change(argparse.Namespace(**{**plain, **about, **given}), tmp_path)
     assert said in str(refused.value)

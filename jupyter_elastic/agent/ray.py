@@ -1,0 +1,140 @@
+"""Hosts on demand of a Ray cluster: a placement group for each, asked for by a bridge that lives as long as they do.
+
+Where the cluster has no room for one, its autoscaler starts a node. The groups belong to the bridge: they are given
+back when it ends, so with the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO
+
+import msgspec
+
+from jupyter_elastic.agent.on_demand import Known
+from jupyter_elastic.driver import reach
+from jupyter_elastic.platform.hosts_on_demand import HostSource
+from jupyter_elastic.protocol.ray import (
+    MOST_BYTES,
+    CreateGroup,
+    RayGroup,
+    RayGroups,
+    RayNode,
+    ReadGroups,
+    RemoveGroup,
+    ToBridge,
+)
+from jupyter_elastic.types.errors import BadRequest
+
+LAST_BYTES = 4000
+"""Of what a bridge has said these may say why it ended."""
+BEGIN_S, ASK_S = 90.0, 30.0
+"""How long the cluster may take to take the bridge in, and to answer."""
+
+log = logging.getLogger(__name__)
+
+
+class RayCluster:
+    """One cluster's placement groups, by their numbers. Everything raises BadRequest when the cluster does not answer.
+
+    Used by one thread at a time.
+    """
+
+    def __init__(self, source_reach: str) -> None:
+        self.reach = source_reach
+        self._address = reach.ray_node(source_reach)[0]
+        self._bridge: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        """What the bridge says beside its answers."""
+
+    def submit(self, source: HostSource) -> str:
+        """Ask for a group; its number."""
+        return self._ask(CreateGroup(source.bundle)).created
+
+    def allocations(self, numbers: Sequence[str]) -> dict[str, Known]:
+        """Those of these that wait or have a node."""
+        if not numbers:
+            return {}
+        groups = {group.number: group for group in self._ask(ReadGroups()).groups}
+        return {number: _known(groups[number], self._address) for number in numbers if number in groups}
+
+    def cancel(self, number: str) -> None:
+        """Give it back; with the last one the bridge ends."""
+        if self._bridge is None:
+            return  # it was that of a bridge which has ended
+        try:
+            if not self._ask(RemoveGroup(number)).groups:
+                self.close()
+        except BadRequest as problem:
+            log.warning("%s", problem)
+
+    def close(self) -> None:
+        """Give all back."""
+        bridge, self._bridge = self._bridge, None
+        if bridge is None:
+            return
+        with contextlib.suppress(OSError):
+            bridge.stdin.close()  # type: ignore[union-attr] # it is a pipe
+        try:
+            bridge.wait(ASK_S)
+        except subprocess.TimeoutExpired:
+            bridge.kill()
+            bridge.wait()
+        bridge.stdout.close()  # type: ignore[union-attr] # as above
+        self._said.close()  # type: ignore[union-attr] # it was opened for the bridge
+
+    def _ask(self, asked: ToBridge) -> RayGroups:
+        try:
+            if self._bridge is None:
+                argv = [*reach.ray_bridge(self._address), "--groups"]
+                pipe, self._said = subprocess.PIPE, tempfile.TemporaryFile()  # noqa: SIM115 - `close` does
+                self._bridge = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=self._said, bufsize=0)
+                msgspec.json.decode(self._line(BEGIN_S), type=list[RayNode])
+            self._bridge.stdin.write(msgspec.json.encode(asked) + b"\n")  # type: ignore[union-attr] # as above
+            answer = msgspec.json.decode(self._line(ASK_S), type=RayGroups)
+        except (OSError, EOFError, msgspec.DecodeError) as problem:
+            why = self._last_words() if isinstance(problem, EOFError | BrokenPipeError) else str(problem)
+            self.close()
+            raise BadRequest(f"the Ray cluster at {self._address} can't be asked: {why}") from problem
+        if answer.problem:
+            raise BadRequest(f"the Ray cluster at {self._address}: {answer.problem}")
+        return answer
+
+    def _line(self, within_s: float) -> bytes:
+        """The bridge's next line. EOFError when it has ended, TimeoutError when it is silent."""
+        said, end = b"", time.monotonic() + within_s
+        stdout = self._bridge.stdout  # type: ignore[union-attr] # it was started
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)  # type: ignore[arg-type] # it is a pipe
+            while not said.endswith(b"\n"):
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise TimeoutError(f"no answer within {within_s:g} s")
+                data = stdout.read(65_536)  # type: ignore[union-attr] # as above
+                if not data or len(said) > MOST_BYTES:
+                    raise EOFError
+                said += data
+        return said
+
+    def _last_words(self) -> str:
+        """What a bridge said before it ended."""
+        if self._said is None:
+            return ""
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_BYTES))
+        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:1000] if lines else "it has ended"
+
+
+def _known(group: RayGroup, cluster: str) -> Known:
+    return Known(
+        runs=bool(group.node),
+        node=group.address,
+        reach=f"ray://{cluster}/{group.node}" if group.node else "",
+        until=group.until,
+    )
