@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import os
+import shutil
 import stat
 import tarfile
 import time
@@ -160,8 +161,7 @@ def keep(part: Path, digest: str) -> Path:
     made = path.with_suffix(f".{os.getpid()}")
     with part.open("rb") as file, made.open("xb") as new:
         os.fchmod(new.fileno(), 0o600)
-        while data := file.read(1024**2):
-            new.write(data)
+        shutil.copyfileobj(file, new)
     made.replace(path)
     part.unlink()
     _sweep(path)

@@ -102,9 +102,9 @@ class Coach(Configured):
         """Let running jobs have what they hold; one that is on more workers, or servers, than help it changes them."""
         for job in draft.running:
             if job.job in draft.workers:
-                most = known[job.job].best
-                less = job.job in movable and (most[0] < job.size.workers or most[1] < job.size.servers)
-                if not (less and draft.resize(job, *most)):
+                best = known[job.job].best
+                too_many = job.job in movable and (best[0] < job.size.workers or best[1] < job.size.servers)
+                if not (too_many and draft.resize(job, *best)):
                     _restore(draft, job)
 
     def _climb(self, draft: Draft, known: Mapping[JobId, Known], movable: set[JobId], *, pays: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 from jupyter_elastic.platform import hosts_on_demand
 from tests.live.agent.test_other_hosts import elastic, hosts
+from tests.live.engine.ray_story import Bare, timed, times
 from tests.support import ray_node
 from tests.support.machines import HOME, Machines, address, command
 from tests.support.pool import Pool
@@ -53,22 +53,7 @@ CONFIG: dict[str, Any] = {
 }
 LATE = 240
 
-times: dict[str, float] = {}
 said: dict[str, str] = {}
-
-
-@contextlib.contextmanager
-def timed(name: str) -> Any:
-    began = time.monotonic()
-    yield
-    times[name] = round(time.monotonic() - began, 3)
-
-
-class Bare(Machines):
-    """Machines with nothing on them."""
-
-    def _server(self, number: int) -> str:
-        return "true"
 
 
 def ray_on(number: int) -> bool:
