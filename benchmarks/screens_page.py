@@ -6,6 +6,7 @@ ten lines a second and reports as often.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import Counter
@@ -39,6 +40,14 @@ for step in range(100_000):
     time.sleep(0.1)
 """
 VIEW = ".je-renderer .je-job"
+PROCESSES = {
+    "page": "--type=renderer",
+    "rest of the browser": "chromium",
+    "Jupyter server": "-m jupyterlab",
+    "kernel": "ipykernel_launcher",
+    "daemon": "jupyter_elastic.scheduler",
+}
+"""Whose share of the processor is told, and a word of the command line; the first that fits counts."""
 REDRAW = """async () => {
   const field = document.querySelector('.je-renderer input[type=range]'), times = [];
   for (let n = 1; n <= 20; n++) {
@@ -96,30 +105,41 @@ def _eight_ranks(page: BrowserPage, lab: Lab, pool: Pool, rounds: int) -> list[d
     pool.ended(info.job)
     page.context.close()
     goals = {"bytes": "< 40", "cpu": "< 5 % more"}
-    idle = [share for _, share in rest]
+    idle = [shares["page"] for _, shares in rest]
     rows = []
     for name, figures in (("a view of 8 ranks", view), ("rank 7 in sight", other), ("view and panel", both)):
         for socket in ("server", "kernel"):
             sizes = [sizes[socket] / WATCH_S / 1000 for sizes, _ in figures]
             rows.append(row(f"{name}: bytes from the {socket}", "kB/s", sizes, [], "", goal=goals["bytes"]))
-        shares = [share for _, share in figures]
-        rows.append(row(f"{name}: processor of the page", "%", shares, idle, "the page at rest", goal=goals["cpu"]))
+        used = [shares["page"] for _, shares in figures]
+        rows.append(row(f"{name}: processor of the page", "%", used, idle, "the page at rest", goal=goals["cpu"]))
+    for name in (name for name in PROCESSES if name != "page"):
+        before = [shares[name] for _, shares in rest]
+        used = [shares[name] for _, shares in view]
+        rows.append(row(f"a view of 8 ranks: processor of the {name}", "%", used, before, "before the job"))
     return rows
 
 
-def _watched(page: BrowserPage, received: Counter[str]) -> tuple[Counter[str], float]:
-    """Bytes by socket, and the share of a core in % that Chromium's page processes used, in a while."""
-    renderers = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "--type=renderer" in " ".join(process.cmdline())
-    ]
-    before, used = received.copy(), sum(sum(process.cpu_times()[:2]) for process in renderers)
+def _watched(page: BrowserPage, received: Counter[str]) -> tuple[Counter[str], dict[str, float]]:
+    """Bytes by socket, and the share of a core in % that each of the `PROCESSES` used, in a while."""
+    before, used = received.copy(), _used()
     until = time.monotonic() + WATCH_S
     while time.monotonic() < until:
         page.wait_for_timeout(200)  # which also lets Playwright hear of the frames
-    spent = sum(sum(process.cpu_times()[:2]) for process in renderers) - used
-    return received - before, 100 * spent / WATCH_S
+    spent = _used()
+    return received - before, {name: 100 * (spent[name] - used[name]) / WATCH_S for name in PROCESSES}
+
+
+def _used() -> dict[str, float]:
+    """Processor time so far in seconds, of what this process has started, by `PROCESSES`."""
+    used = dict.fromkeys(PROCESSES, 0.0)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = " ".join(process.cmdline())
+            name = next((name for name, word in PROCESSES.items() if word in words), None)
+            if name is not None:
+                used[name] += sum(process.cpu_times()[:2])
+    return used
 
 
 def _long_run() -> JobModel:

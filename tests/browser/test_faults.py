@@ -48,7 +48,10 @@ def test_a_waiting_cell_is_sent_to_the_background(notebook: Any, page: Page, poo
     book.run_all()
     view = page.locator(VIEW)
     expect(view.locator(".je-output")).to_contain_text("step 2")
-    expect(view.locator(".je-bar.je-unknown")).to_be_visible()  # it does not say how far it is
+    slides = view.locator(".je-bar.je-unknown > span")  # it does not say how far it is
+    expect(slides).to_have_css("animation-name", "je-slide")
+    page.emulate_media(reduced_motion="reduce")
+    expect(slides).to_have_css("animation-name", "none")
     view.get_by_role("button", name="Send to background").click()
     book.wait_idle()
     expect(page.locator(".jp-OutputArea-executeResult")).to_contain_text("Job")
