@@ -35,6 +35,25 @@ export class Rows {
   }
 }
 
+/** Where a text stands in a picture, in pixels. */
+export interface Box {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+/** Of each label the first of its places that covers neither what is `taken` nor the labels before it; null where there is none. */
+export function apart<T extends Box>(labels: T[][], taken: Box[]): (T | null)[] {
+  const there = [...taken];
+  const covers = (a: Box, b: Box) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+  return labels.map(places => {
+    const free = places.find(place => !there.some(other => covers(place, other))) ?? null;
+    if (free) there.push(free);
+    return free;
+  });
+}
+
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
 /** Times of an axis, at most so many, at round local times. */

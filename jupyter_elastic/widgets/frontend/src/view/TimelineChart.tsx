@@ -2,10 +2,14 @@
 import { useState } from 'preact/hooks';
 import { clock, plural } from '../format';
 import type { Bar, SwitchRow, TimelineHost, TimelineJob } from '../screens';
-import { jobColour, PALETTE, Rows, SEVERAL, tick, ticks } from '../timeline';
+import { apart, jobColour, PALETTE, Rows, SEVERAL, tick, ticks, type Box } from '../timeline';
 
 const TOP = 16;
 const AXIS = 20;
+
+/** As wide is a letter, and as high a line, in pixels. */
+const LETTER = 7;
+const LINE = 12;
 
 /** Of gradients: `useId` counts anew in each place of a page. */
 let charts = 0;
@@ -34,7 +38,7 @@ export function gutter(width: number): number {
 
 /** As much of a name as fits beside the rows. */
 function short(name: string, room: number): string {
-  const most = Math.floor(room / 7);
+  const most = Math.floor(room / LETTER);
   return name.length <= most ? name : `${name.slice(0, most - 1)}…`;
 }
 
@@ -65,7 +69,7 @@ export function TimelineChart(props: ChartProps) {
       <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job || undefined}>
         <title>{title(bar, false)}</title>
         <rect x={a} y={y + 0.5} width={Math.max(b - a, 1)} height={Math.max(height - 1, 1)} rx={Math.min(3, height / 4)} fill={paint(bar.job)} />
-        {b - a > 7 * text.length + 6 && height >= 10 && (
+        {b - a > LETTER * text.length + 6 && height >= 10 && (
           <text class="je-on-bar" x={a + 4} y={y + Math.min(height / 2 + 4, 16)}>
             {text}
           </text>
@@ -78,7 +82,18 @@ export function TimelineChart(props: ChartProps) {
   for (const bar of future) last.set(bar.job, Math.max(last.get(bar.job) ?? 0, bar.end ?? end));
   const first = new Map<number, number>();
   for (const bar of future) first.set(bar.job, Math.min(first.get(bar.job) ?? Infinity, bar.begin));
-  const ahead = future.map(bar => {
+  const numberOf = (bar: Bar, a: number, b: number, y: number, height: number): Box | null => {
+    const room = LETTER * String(bar.job).length;
+    return b - a > room + 6 && height >= 10 ? { x: a + 4, y: y + Math.min(height / 2 + 4, 16) - LINE, width: room, height: LINE } : null;
+  };
+  /** Where a gain or loss may be written: at the end of its bar, or behind it; on the first line, or on the last one of a high bar. */
+  const markPlaces = (text: string, a: number, b: number, y: number, height: number): Box[] => {
+    const room = LETTER * text.length;
+    const behind = Math.min(b + 3, width - room);
+    const lines = [y + Math.min(height / 2 + 4, 16), ...(height >= 30 ? [y + height - 7] : [])];
+    return (b - a > room + 8 ? [b - 4 - room, behind] : [behind]).flatMap(x => lines.map(line => ({ x, y: line - LINE, width: room, height: LINE })));
+  };
+  const shapes = future.map(bar => {
     const job = known.get(bar.job);
     const stops = bar.end ?? end;
     const fades = job?.ends && stops >= last.get(bar.job)! ? job.ends : null;
@@ -88,30 +103,33 @@ export function TimelineChart(props: ChartProps) {
     const [fadeA, fadeB] = fades ? inside(solid, Math.max(fades[1], solid)) : [0, 0];
     const early = job?.starts && bar.begin <= first.get(bar.job)! ? Math.max(job.starts[0], now) : null;
     const [earlyA, earlyB] = early === null ? [0, 0] : inside(early, begins);
-    const mark = fadesOrEnds(bar) ? props.marks?.get(bar.job) : undefined;
     const { y, height } = rows.box(bar);
-    // In a narrow bar it stands below the number, so that it never covers the number of the next bar.
-    const beside = mark !== undefined && b - a > 7 * (mark.text.length + String(bar.job).length) + 16;
-    const fits = beside || (mark !== undefined && height >= 30 && b - a > 7 * mark.text.length + 8);
+    const mark = fadesOrEnds(bar) ? props.marks?.get(bar.job) : undefined;
+    const number = numberOf(bar, a, Math.max(b, fadeB), y, height);
+    const places = mark ? markPlaces(mark.text, a, b, y, height) : [];
+    return { bar, a, b, fadeA, fadeB, earlyA, earlyB, y, height, number, mark, places };
+  });
+  // What would cover another one is not written: the table below the picture has it.
+  const marked = apart(
+    shapes.map(shape => shape.places),
+    shapes.flatMap(shape => shape.number ?? [])
+  );
+  const ahead = shapes.map(({ bar, a, b, fadeA, fadeB, earlyA, earlyB, y, height, number, mark }, index) => {
     const shape = { y: y + 0.5, height: Math.max(height - 1, 1) };
+    const place = marked[index];
     return (
       <g key={`${bar.job}.${bar.begin}.${bar.first}`} data-job={bar.job}>
         <title>{title(bar, true)}</title>
         {earlyB > earlyA && <rect class="je-early" x={earlyA} width={earlyB - earlyA} {...shape} fill={`url(#${id}-in-${colour(bar.job)})`} />}
         {b > a && <rect class="je-ahead" x={a} width={b - a} {...shape} rx={Math.min(3, height / 4)} fill={paint(bar.job)} stroke={paint(bar.job)} />}
         {fadeB > fadeA && <rect class="je-range" x={fadeA} width={fadeB - fadeA} {...shape} fill={`url(#${id}-out-${colour(bar.job)})`} />}
-        {Math.max(b, fadeB) - a > 7 * String(bar.job).length + 6 && height >= 10 && (
-          <text class="je-beside" x={a + 4} y={y + Math.min(height / 2 + 4, 16)}>
+        {number && (
+          <text class="je-beside" x={number.x} y={number.y + LINE}>
             {bar.job}
           </text>
         )}
-        {mark && (
-          <text
-            class={mark.trend > 0 ? 'je-mark je-worse' : 'je-mark je-better'}
-            text-anchor={fits ? 'end' : 'start'}
-            x={fits ? b - 4 : Math.min(b + 3, width - 7 * mark.text.length)}
-            y={beside || height < 30 ? y + Math.min(height / 2 + 4, 16) : y + height - 7}
-          >
+        {mark && place && (
+          <text class={mark.trend > 0 ? 'je-mark je-worse' : 'je-mark je-better'} text-anchor="middle" x={place.x + place.width / 2} y={place.y + LINE}>
             {mark.text}
           </text>
         )}
@@ -165,8 +183,8 @@ export function TimelineChart(props: ChartProps) {
           <g key={`s${one.at}`}>
             <title>{`policy ${one.previous} → ${one.name}, by ${one.by}${one.reason ? `: ${one.reason}` : ''}`}</title>
             <line class="je-switch" x1={x(one.at)} x2={x(one.at)} y1={-4} y2={rows.height} />
-            {(number + 1 === all.length || x(all[number + 1]!.at) - x(one.at) > 7 * one.name.length + 3) && (
-              <text class="je-label" x={Math.min(x(one.at) + 3, width - 7 * one.name.length)} y={-4}>
+            {(number + 1 === all.length || x(all[number + 1]!.at) - x(one.at) > LETTER * one.name.length + 3) && (
+              <text class="je-label" x={Math.min(x(one.at) + 3, width - LETTER * one.name.length)} y={-4}>
                 {one.name}
               </text>
             )}
