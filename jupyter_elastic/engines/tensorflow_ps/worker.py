@@ -28,6 +28,9 @@ NETWORK = "JUPYTER_ELASTIC_NETWORK"
 """Names the network of the cluster (`platform.network_namespace`); without it, it is the machine's."""
 
 
+FILLED_BYTES = 1024**2
+"""A variable from this size on that begins with one value everywhere gets it from its server, not the coordinator."""
+
 _KERAS = re.compile(r"(?<!tf_)\bkeras\b")
 _LEGACY = (
     "Leave it out, or take tf-keras, which has it: `pip install tf-keras`, and TF_USE_LEGACY_KERAS=1 for the cell "
@@ -108,8 +111,34 @@ class ClusterWorker:
                     "cluster_resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()"
                 )
             begin(strategy, cluster_resolver, variable_partitioner, **options)
+            _fill_on_servers(tf, strategy)
 
         tf.distribute.ParameterServerStrategy.__init__ = checked
+
+
+def _fill_on_servers(tf: types.ModuleType, strategy: Any) -> None:
+    """Let servers make `zeros`, `ones` and the like: a resize makes all variables anew, only to overwrite them."""
+    create = strategy.extended._create_variable
+
+    @functools.wraps(create)
+    def filled(next_creator: Any, **options: Any) -> Any:
+        value: Any = options.get("initial_value")
+        dtype = options.get("dtype")
+        if isinstance(value, tf.__internal__.EagerTensor):
+            value = value.numpy()
+        if getattr(value, "nbytes", 0) < FILLED_BYTES or options.get("shape") is not None:
+            return create(next_creator, **options)
+        kind, one, shape = tf.as_dtype(value.dtype), value.flat[0], value.shape
+        number = kind.is_floating or kind.is_integer
+        if number and (dtype is None or tf.as_dtype(dtype) == kind) and (value == one).all():
+
+            def fill(partition_shape: Any = shape, partition_offset: Any = None) -> Any:  # noqa: ARG001 - of TensorFlow
+                return tf.fill(partition_shape, tf.constant(one, kind))
+
+            options |= {"initial_value": fill, "dtype": kind, "shape": shape}
+        return create(next_creator, **options)
+
+    strategy.extended._create_variable = filled
 
 
 def _refuse_fit(keras: types.ModuleType) -> None:

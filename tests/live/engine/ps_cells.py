@@ -154,6 +154,38 @@ total, epochs = int(weights.numpy()[0]), state.done
 """
 )
 
+FILLED = (
+    CLUSTER
+    + """
+import numpy as np
+halves = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
+splitting = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver(), halves)
+ROWS, sent, values, held = 2 * 1024**2, {}, {}, {}
+mixed = np.zeros(ROWS, "float32")
+mixed[-1] = 1
+
+def bytes_sent():
+    (line,) = [line for line in open("/proc/self/net/dev") if line.lstrip().startswith("lo:")]
+    return int(line.split(":")[1].split()[8])
+
+for name, given, where in (
+    ("zeros", tf.zeros(ROWS), strategy),
+    ("ones", tf.ones(ROWS), strategy),
+    ("of NumPy", np.full(ROWS, 3), strategy),
+    ("split", tf.fill((ROWS,), 0.5), splitting),
+    ("other values", tf.constant(mixed), strategy),
+):
+    before = bytes_sent()
+    with where.scope():
+        variable = tf.Variable(given)
+    sent[name] = bytes_sent() - before
+    found = tf.convert_to_tensor(variable)
+    values[name] = float(found[0]), float(found[-1]), found.dtype.name
+    parts = getattr(variable, "variables", [variable])
+    held[name] = [int(part.device.split("/task:")[1].split("/")[0]) for part in parts]
+"""
+)
+
 LEGACY_FIT = (
     CLUSTER
     + """

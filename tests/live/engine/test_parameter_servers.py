@@ -26,6 +26,7 @@ from tests.live.engine.ps_cells import (
     CLUSTER,
     COUNTED,
     DIGITS,
+    FILLED,
     LEGACY_FIT,
     MODEL_STATE,
     SLOW_CHECKPOINT,
@@ -147,6 +148,25 @@ async def test_nothing_of_a_cluster_is_reached_from_outside_of_it(folder: Path) 
 def network(pid: int, what: str) -> str:
     """What a process sees of its network."""
     return Path(f"/proc/{pid}/net/{what}").read_text()
+
+
+@asynchronous
+async def test_large_variables_of_one_value_are_made_on_their_servers(folder: Path) -> None:
+    async with ClusterBench(folder, FILLED, out=("sent", "values", "held")) as bench:
+        await bench.launch("h:0", "h:1", "h:2", servers=2)
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        (result,) = bench.results().values()
+        size = 8 * 1024**2
+        for name, sent in result["sent"].items():
+            assert (sent > size) == (name == "other values"), result["sent"]
+        assert result["values"] == {
+            "zeros": (0.0, 0.0, "float32"),
+            "ones": (1.0, 1.0, "float32"),
+            "of NumPy": (3.0, 3.0, "int64"),
+            "split": (0.5, 0.5, "float32"),
+            "other values": (0.0, 1.0, "float32"),
+        }
+        assert result["held"] == {"zeros": [0], "ones": [1], "of NumPy": [0], "split": [0, 1], "other values": [1]}
 
 
 @asynchronous
