@@ -95,7 +95,8 @@ def decide(
             continue
         busy = demand > 0 or one.host in used
         one = replace(one, idle_since=None if busy else one.idle_since or now)  # noqa: PLW2901
-        if one.idle_since is not None and now - one.idle_since >= source.idle_s:
+        idle = one.idle_since is not None and now - one.idle_since >= source.idle_s
+        if idle or (found.until is not None and now >= found.until):
             actions.append(GiveBack(one))
             continue
         moved = found.runs and one.until != found.until

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from jupyter_elastic.protocol.ray import CreateGroup, RayGroup, RayGroups, RayNode, RemoveGroup, ToBridge
+
+LEAVE_S = 60.0
+"""A node that is drained without a deadline is left within so long: Ray ends it as soon as nothing runs there."""
 
 
 class Groups:
@@ -24,6 +29,7 @@ class Groups:
         self._groups: dict[str, Any] = {}
         self._nodes: dict[str, str] = {}
         """The node of each group that has, or had, one."""
+        self._draining_since: dict[str, float] = {}
 
     def answer(self, asked: ToBridge) -> RayGroups:
         """Do what is asked."""
@@ -44,7 +50,9 @@ class Groups:
 
     def _read(self) -> tuple[RayGroup, ...]:
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in self._ray.nodes() if node["Alive"]}
-        ends = draining(self._ray)
+        draining, now = read_draining(self._ray), time.time()
+        self._draining_since = {node: self._draining_since.get(node, now) for node in draining}
+        leaving = ends(draining, self._draining_since)
         found = []
         for number, group in list(self._groups.items()):
             table = self._ray.util.placement_group_table(group)
@@ -53,15 +61,25 @@ class Groups:
                 self._remove(number)
             elif node:
                 self._nodes[number] = node
-                found.append(RayGroup(number=number, node=node, address=addresses[node], until=ends.get(node)))
+                found.append(RayGroup(number=number, node=node, address=addresses[node], until=leaving.get(node)))
             else:
                 found.append(RayGroup(number=number))
         return tuple(found)
 
 
-def draining(ray: Any) -> dict[str, float]:
-    """The nodes that are being drained, by id, and when they go, in seconds since the epoch, where Ray knows that."""
-    return {node: at_ms / 1000 for node, at_ms in ray._private.state.state.get_draining_nodes().items() if at_ms}
+def read_draining(ray: Any) -> dict[str, int]:
+    """The nodes that are being drained, by id, and their deadlines in ms since the epoch; 0: Ray was given none."""
+    return dict(ray._private.state.state.get_draining_nodes())
+
+
+def ends(draining: Mapping[str, int], since: Mapping[str, float]) -> dict[str, float]:
+    """When nodes that are drained are to be left, by id, in seconds since the epoch.
+
+    Args:
+        draining: As `read_draining` has it.
+        since: When each was first seen to be drained, in seconds since the epoch.
+    """
+    return {node: at_ms / 1000 if at_ms else since[node] + LEAVE_S for node, at_ms in draining.items()}
 
 
 def serve(ray: Any, nodes: list[RayNode], out: int) -> None:

@@ -71,6 +71,13 @@ def test_what_is_idle_long_enough_is_given_back_and_what_is_used_or_wanted_is_no
     assert kinds(decide(SOURCE, waiting, {"3": WAITS}, 0, (), 70.0)[1]) == [GiveBack]
 
 
+def test_one_whose_end_has_come_is_given_back_even_while_hosts_are_wanted() -> None:
+    assert Submit not in kinds(decide(SOURCE, status("1", "2"), {"1": RUNS, "2": WAITS}, 9, {"n-1"}, 4999.0)[1])
+    after, actions = decide(SOURCE, status("1", "2"), {"1": RUNS, "2": WAITS}, 9, {"n-1"}, 5000.0)
+    assert [one.number for one in after.allocations] == ["2"]
+    assert kinds(actions) == [GiveBack, Submit]
+
+
 def test_one_that_has_ended_leaves_and_is_no_failure() -> None:
     after, actions = decide(SOURCE, status("1"), {}, 0, {"n-1"}, 9.0)
     assert actions == [GiveBack(Allocation(number="1", submitted_at=0.0, host="n-1", until=5000.0), ended=True)]
