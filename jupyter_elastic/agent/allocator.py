@@ -25,7 +25,7 @@ from jupyter_elastic.platform import hosts_file, hosts_on_demand, paths
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.platform.hosts_on_demand import Allocation, HostSource, SourceStatus
 from jupyter_elastic.protocol import wire
-from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
+from jupyter_elastic.types.errors import BadRequest, ElasticError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,14 @@ class Provider(Protocol):
 
     def cancel(self, number: str, /) -> None:
         """Give it back."""
+        ...
+
+    def called(self, source: HostSource, number: str, node: str, /) -> str:
+        """The name of the host that the allocation with this number has brought on this node."""
+        ...
+
+    def slots(self, source: HostSource, node: str, gpus: int, cores: int, /) -> int:
+        """How many it has, whose hand finds so many GPUs and cores there. EngineError where they can't be used."""
         ...
 
 
@@ -141,10 +149,7 @@ class Allocator:
         allocation: Allocation,
         known: on_demand.Known,
     ) -> SourceStatus:
-        called = f"{known.node}-{allocation.number}"
-        if source.kind == "ray":
-            called = f"{source.name}-{known.node}-{allocation.number[:8]}"
-        name = re.sub(r"[^A-Za-z0-9_.-]", "-", called)
+        name = re.sub(r"[^A-Za-z0-9_.-]", "-", provider.called(source, allocation.number, known.node))
         host = HostAddress(
             name=name,
             reach=known.reach,
@@ -156,18 +161,13 @@ class Allocator:
         hand = RemoteHand(host, Setting.to_visit(sys.executable), lambda _: None)
         try:
             hello = await hand.visit()
-            if source.kind == "ray" and hello.gpus and len(hello.gpus) != source.bundle.get("GPU"):
-                raise EngineError(
-                    f"{known.node} has {len(hello.gpus)} GPUs, and of Ray {source.bundle.get('GPU', 0):g} were asked "
-                    f"for: which ones nobody knows; ask for all, --bundle '{{\"GPU\": {len(hello.gpus)}}}'"
-                )
+            slots = provider.slots(source, known.node, len(hello.gpus), hello.cores)
         except ElasticError as problem:
             log.warning("%s: %s", source.name, problem)
             await self._give_back(provider, allocation, ended=False)
             return on_demand.start_failed(status, str(problem)[:2000], allocation.number)
         finally:
             await hand.close_and_wait()
-        slots = len(hello.gpus) or (source.slots if source.kind == "ray" else max(1, hello.cores))
         host = replace(host, slots=slots, devices=hello.gpus, labels={"gpu": hello.gpu} if hello.gpu else {})
         hosts_file.change(self._state, put=(host,))
         log.info("%s: host %s has %d slots", source.name, name, slots)

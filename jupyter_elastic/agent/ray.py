@@ -31,7 +31,7 @@ from jupyter_elastic.protocol.ray import (
     RemoveGroup,
     ToBridge,
 )
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest, EngineError
 
 LAST_BYTES = 4000
 """Of what a bridge has said these may say why it ended."""
@@ -74,6 +74,20 @@ class RayCluster:
                 self.close()
         except BadRequest as problem:
             log.warning("%s", problem)
+
+    def called(self, source: HostSource, number: str, node: str) -> str:
+        """The name of the host that a group has brought."""
+        return f"{source.name}-{node}-{number[:8]}"
+
+    def slots(self, source: HostSource, node: str, gpus: int, cores: int) -> int:  # noqa: ARG002 - as `Provider` has it
+        """How many it has. EngineError where the group has some of the node's GPUs only."""
+        asked = source.bundle.get("GPU", 0)
+        if gpus and gpus != asked:
+            raise EngineError(
+                f"{node} has {gpus} GPUs, and of Ray {asked:g} were asked for: which ones nobody knows; ask for all, "
+                f"--bundle '{{\"GPU\": {gpus}}}'"
+            )
+        return source.slots
 
     def close(self) -> None:
         """Give all back."""

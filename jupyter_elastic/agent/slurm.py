@@ -100,6 +100,16 @@ def cancel(number: str) -> None:
         log.warning("%s", problem)
 
 
+def called(source: HostSource, number: str, node: str) -> str:  # noqa: ARG001 - as `Provider` has it
+    """The name of the host that an allocation has brought."""
+    return f"{node}-{number}"
+
+
+def slots(source: HostSource, node: str, gpus: int, cores: int) -> int:  # noqa: ARG001 - as above
+    """How many it has: a hand finds only what Slurm has given to the allocation."""
+    return gpus or max(1, cores)
+
+
 def processors(tested: str) -> int:
     """How many Slurm said that it would give, when it was asked by `submit(test_only=True)`; 1 if it did not say."""
     found = re.search(r"using (\d+) processors", tested)

@@ -144,6 +144,16 @@ def test_the_bridge_to_a_ray_cluster_says_why_it_can_not_be_asked() -> None:
     cluster.cancel("1")
 
 
+def test_a_host_has_the_slots_that_who_gave_it_says() -> None:
+    source = HostSource(name="c", kind="ray", max_hosts=1, bundle={"GPU": 4}, slots=4)
+    cluster = RayCluster("ray://127.0.0.1:1")
+    assert cluster.slots(source, "n1", gpus=4, cores=64) == 4
+    with pytest.raises(EngineError, match=r'n1 has 8 GPUs, and of Ray 4 were asked for: .*--bundle \'{"GPU": 8}\''):
+        cluster.slots(source, "n1", gpus=8, cores=64)
+    assert slurm.slots(SOURCE, "n1", gpus=2, cores=64) == 2
+    assert slurm.slots(SOURCE, "n1", gpus=0, cores=16) == 16
+
+
 def test_a_success_between_failures_counts() -> None:
     found = on_demand.start_failed(on_demand.start_failed(status("1", hosts=False), "x"), "x")
     assert not on_demand.start_failed(on_demand.started(found, "1", "n1-1"), "x").paused
