@@ -1,79 +1,46 @@
-"""A cell of a real kernel whose workers are on several hosts, each a hand reached by `exec:`."""
+"""A cell of a real kernel whose workers are on three hosts: processes reached by `exec:`, or machines by SSH."""
 
 from __future__ import annotations
 
-import contextlib
-import io
+import json
 import os
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jupyter_elastic.cli.main import main
-from jupyter_elastic.protocol.wire import SwitchPolicy
-from tests.live.notebook.conftest import Cell, Notebook
+from tests.live.engine.bench import needs
+from tests.live.notebook.conftest import Notebook
+from tests.live.notebook.hosts_story import story
+from tests.support import machines
+from tests.support.marks import everything
 from tests.support.pool import Pool
 
 pytest.importorskip("torch")
-CELL = """%%distribute --engine torch --gpus 1:2 --out size,where -o job
-import os, time, torch
-from jupyter_elastic import training
-model = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-state = training.State(model=model, optimizer=optimizer)
-@training.run
-def train(state):
-    print("here is rank", training.rank(), "of", training.size(), flush=True)
-    for state.epoch in state.epochs(100_000):
-        for x, in training.batches((torch.ones(8, 2),), 4):
-            time.sleep(0.01)
-            optimizer.zero_grad()
-            model(x).pow(2).mean().backward()
-            optimizer.step()
-        if training.agree(os.path.exists(stop)):
-            return training.size()
-size = train(state)
-where = os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]
-"""
+EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
+HOROVOD = pytest.param("horovod", marks=needs("torch"))
 
 
-@pytest.fixture
-def pool(tmp_path: Path) -> Iterator[Pool]:
-    with pytest.MonkeyPatch.context() as patched, Pool(tmp_path / "pool", slots=1) as pool:
-        patched.setenv("JUPYTER_ELASTIC_DIR", str(pool.folder))
-        pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
-        yield pool
+@pytest.mark.parametrize("engine", ["torch", *([HOROVOD] if EVERYTHING else [])])
+def test_a_cell_grows_over_processes_that_are_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    with Pool(tmp_path / "pool", slots=1) as pool:
+        monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(pool.folder))
+        notebook = Notebook(pool)
+        try:
+            story(pool, notebook, folder, engine, {"b": "exec:", "c": "exec:"})
+            said = notebook.run("print([point.slots for point in job.size_history()])")
+            assert said.printed == "[1, 2, 3, 2, 0]\n", said.error
+        finally:
+            notebook.close()
 
 
-def test_a_cell_grows_to_a_host_that_is_added_and_each_rank_is_heard(pool: Pool, tmp_path: Path) -> None:
-    notebook = Notebook(pool)
-    try:
-        notebook.load()
-        notebook.run(f"stop = {os.fspath(tmp_path / 'stop')!r}")
-        request = notebook.start(CELL)
-        notebook.finish(request, until=says("here is rank 0 of 1"))
-        with contextlib.redirect_stdout(io.StringIO()):
-            assert main(["host", "add", "b", "exec:", "--slots", "1"]) == 0
-        notebook.finish(request, until=says(r"\[rank 0\].*here is rank 0 of 2", r"\[rank 1\].*here is rank 1 of 2"))
-        (tmp_path / "stop").touch()
-        cell = notebook.finish(request)
-        assert not cell.error
-        assert "completed in" in cell.views[-1]
-        said = notebook.run(
-            "print([job.result(rank=rank) for rank in job.ranks], [p.slots for p in job.size_history()])"
-        )
-        each = "{'size': 2, 'where': ('0', '1')}"  # the only one on its host
-        assert said.printed == f"[{each}, {each}] [1, 2, 0]\n", said.error
-    finally:
-        notebook.close()
-
-
-def says(*patterns: str):
-    """Whether a display of the cell has all of these."""
-
-    def found(cell: Cell) -> bool:
-        return any(all(re.search(pattern, view, re.DOTALL) for pattern in patterns) for view in cell.views)
-
-    return found
+@everything
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())
+@pytest.mark.parametrize("engine", ["torch", HOROVOD])
+def test_a_cell_grows_over_machines_that_are_reached_by_ssh(engine: str) -> None:
+    said = machines.run(Path(__file__).with_name("hosts_story.py"), engine, timeout_s=800)
+    print(engine, json.loads(said.splitlines()[-1]))  # noqa: T201
