@@ -27,6 +27,7 @@ from jupyter_elastic.driver.engine import AttemptContext, Engine
 from jupyter_elastic.driver.lease import COMMIT_S, TERM_S, Lease
 from jupyter_elastic.driver.orders import Orders, ended_by
 from jupyter_elastic.driver.records import Records
+from jupyter_elastic.driver.remote_hand import installed
 from jupyter_elastic.driver.reports import Reports
 from jupyter_elastic.driver.usage_sampler import UsageSampler, UseElsewhere
 from jupyter_elastic.forkserver import workers
@@ -36,6 +37,7 @@ from jupyter_elastic.platform import hosts_file, paths, plugins, private_files, 
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
+from jupyter_elastic.protocol.hand import FRAMEWORKS
 from jupyter_elastic.types import (
     AnyEffect,
     ExitReported,
@@ -69,6 +71,7 @@ def preload() -> None:
     for name in plugins.installed(plugins.ENGINES):
         with contextlib.suppress(Exception):
             load_engine(name)  # what `missing` looks through is known to the drivers then
+    installed(FRAMEWORKS)  # what that imports too
     our_source()
 
 

@@ -8,10 +8,8 @@ import logging
 import socket
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
-
-from msgspec import structs
 
 from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.hands import Hand
@@ -79,12 +77,10 @@ class Hosts:
         """Whether there are other hosts than this one."""
         return bool(self._addresses)
 
-    def add(self, addresses: Iterable[HostAddress], versions: Callable[[], Mapping[str, str]]) -> None:
-        """Know these hosts too; those that are known stay as they are. `versions` are those of `Setting`."""
-        new = {address.name: address for address in addresses if address.name not in self._addresses}
-        if new and not self._setting.versions:
-            self._setting = structs.replace(self._setting, versions=versions())
-        self._addresses |= new
+    def add(self, addresses: Iterable[HostAddress]) -> None:
+        """Know these hosts too; those that are known stay as they are."""
+        for address in addresses:
+            self._addresses.setdefault(address.name, address)
 
     def remote(self, slot: SlotId) -> RemoteHand | None:
         """The hand of a slot on another host, open or not; of one that is lost the one that was, which only refuses.

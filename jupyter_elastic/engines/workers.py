@@ -23,7 +23,7 @@ import msgspec
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action, Membership
-from jupyter_elastic.driver.remote_hand import Setting, installed
+from jupyter_elastic.driver.remote_hand import Setting
 from jupyter_elastic.driver.session import CellOfSession, SessionWorker
 from jupyter_elastic.driver.usage_sampler import UseElsewhere
 from jupyter_elastic.driver.waits import patience_s
@@ -772,12 +772,9 @@ class WorkersEngine:
     def _meet_hosts(self) -> None:
         """Know the hosts that were added since the attempt began, before a worker starts there."""
         try:
-            self.hosts.add(self.context.find_hosts(), self._versions)
+            self.hosts.add(self.context.find_hosts())
         except BadRequest as problem:
             log.warning("hosts that were added meanwhile are not known: %s", problem)
-
-    def _versions(self) -> dict[str, str]:
-        return installed(self._cell.frameworks, self.library[:1])
 
     def _make_hosts(self, payload: Payload) -> Hosts:
         setting = Setting(
@@ -788,7 +785,7 @@ class WorkersEngine:
             warm=self.context.warm,
             workdir=payload.workdir,
             copied=payload.copied,
-            versions=self._versions() if self.context.hosts else {},
+            libraries=(*self._cell.frameworks, *self.library[:1]),
         )
         return Hosts(self.context.hosts, setting, self._launcher, self, self._spawn_task)
 
