@@ -6,14 +6,19 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from jupyter_elastic.forkserver import server
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.hand import facts, hand, warm
+from jupyter_elastic.platform.lock import Lock
 
 GIVEN_S = 5.0
 """How long the process that passes its descriptors on may take."""
+OLD_S = 86_400.0
+"""So long what a parent has logged is kept."""
 MAX_GIVEN = 16 * 1024 * 1024
 
 
@@ -22,6 +27,22 @@ def import_ahead(_: Sequence[str]) -> None:
     our_source()
     facts.versions()
     facts.addresses()  # not the GPUs: NVML is not for a process that forks
+    if path := warm.place():
+        tidy(Path(path).parent)
+
+
+def tidy(folder: Path) -> None:
+    """Remove the files of parents that ended long ago: each interpreter and pool has its own.
+
+    Should one of them begin in this very moment, another can begin beside it; it then ends when it is idle.
+    """
+    for path in folder.glob("hands-*.lock"):
+        lock = Lock(path)
+        with contextlib.suppress(OSError):  # another one does the same
+            if time.time() - path.stat().st_mtime > OLD_S and lock.acquire(attempts=1):
+                for suffix in (".sock", ".log", ".lock"):
+                    path.with_suffix(suffix).unlink(missing_ok=True)
+                lock.release()
 
 
 def prepare() -> Callable[[socket.socket], int]:
