@@ -121,14 +121,8 @@ class Allocator:
                 case on_demand.GiveBack(allocation, ended):
                     await self._give_back(provider, allocation, ended=ended)
                 case on_demand.Ends(allocation):
-                    self._put_end(allocation)
+                    hosts_file.put_end(self._state, allocation.host, allocation.until)
         return status
-
-    def _put_end(self, allocation: Allocation) -> None:
-        """Say when the host goes."""
-        for host in hosts_file.read(self._state):
-            if host.name == allocation.host:
-                hosts_file.change(self._state, put=(replace(host, until=allocation.until),))
 
     async def _submit(self, provider: Provider, source: HostSource, status: SourceStatus) -> SourceStatus:
         try:

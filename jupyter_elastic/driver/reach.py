@@ -73,9 +73,10 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
     if host.reach.startswith("ray:"):
         cluster, node = ray_node(host.reach)
         held = ["--gpus", str(len(host.devices))] if host.devices else ["--cpus", str(host.slots)]
+        stays = ["--host", host.name, "--pool", control.name, *held]
         if host.source:
-            held = []  # by the placement group that brought the host
-        return [*ray_bridge(cluster), "--node", node, "--pool", control.name, *held, "--run", *argv]
+            stays = []  # who brought the host holds its slots by a placement group, and learns when the node goes
+        return [*ray_bridge(cluster), "--node", node, *stays, "--run", *argv]
     if host.reach.startswith("kubectl:"):
         namespace, pod, container = _pod(host)
         inside = [f"--container={container}"] if container else []

@@ -5,14 +5,16 @@ The daemon takes names and slots from it, the user's drivers the way there: nobo
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from jupyter_elastic.platform import paths, private_files
 from jupyter_elastic.platform.lock import Lock
@@ -65,13 +67,24 @@ def read(state: Path) -> tuple[HostAddress, ...]:
 
 
 def change(state: Path, *, drop: Iterable[str] = (), put: Iterable[HostAddress] = ()) -> None:
-    """Take hosts out by name, and add others or replace them. OSError when that can't be written.
-
-    Commands and the agent do so at the same time: neither undoes what the other did.
-    """
-    with Lock(paths.runtime_dir_of(state) / "hosts.lock").held():
-        hosts = {host.name: host for host in read(state)}
+    """Take hosts out by name, and add others or replace them. OSError when that can't be written."""
+    with _changing(state) as hosts:
         for name in drop:
             hosts.pop(name, None)
         hosts |= {host.name: host for host in put}
+
+
+def put_end(state: Path, name: str, until: float | None) -> None:
+    """Say when a host goes, unless it has been taken out. OSError when that can't be written."""
+    with _changing(state) as hosts:
+        if name in hosts:
+            hosts[name] = replace(hosts[name], until=until)
+
+
+@contextlib.contextmanager
+def _changing(state: Path) -> Iterator[dict[str, HostAddress]]:
+    """The hosts by name, to be changed. Commands and the agent do so at the same time: none undoes another's change."""
+    with Lock(paths.runtime_dir_of(state) / "hosts.lock").held():
+        hosts = {host.name: host for host in read(state)}
+        yield hosts
         private_files.write_private(state / NAME, msgspec.json.format(msgspec.json.encode(tuple(hosts.values()))))

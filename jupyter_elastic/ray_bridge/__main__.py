@@ -3,7 +3,8 @@
 Only this process imports Ray: the import takes a second, its version is the cluster's, and what it opens and starts is
 gone with it. An actor on the node starts the hand; it belongs to this process and ends with it, and the hand's stdin
 with the actor. A second actor, one for all hands of a pool on that node, holds what the pool's slots there are, so that
-Ray gives it to nobody else; Ray starts it anew for those that are left when the bridge that began it has gone.
+Ray gives it to nobody else; Ray starts it anew for those that are left when the bridge that began it has gone. When Ray
+drains the node the pool learns when it goes, and the hand ends then.
 
 The actors' classes are pickled by value because they stand in `__main__`: the nodes need no package of ours for them.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_elastic.platform import hosts_file, paths
 from jupyter_elastic.protocol.ray import RayNode
 from jupyter_elastic.ray_bridge import groups
 
@@ -34,6 +36,8 @@ CONNECT_S = 5.0
 HELD_S = 120.0
 """How long Ray may take to hand over the pool's CPUs or GPUs: it starts an interpreter for whoever holds them."""
 PIECE = 256 * 1024
+LOOK_S = 5.0
+"""How often it is looked whether Ray drains the node."""
 WINDOW = 8
 """So many pieces are under way at most, in each direction: Ray itself would keep as many as it is given."""
 
@@ -109,6 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m jupyter_elastic.ray_bridge", description=__doc__)
     parser.add_argument("address", help="of the cluster's GCS: HOST:PORT")
     parser.add_argument("--node", default="", help="address or id; left out: list the nodes")
+    parser.add_argument("--host", default="", help="the node's name in the pool, which learns when Ray drains it")
     parser.add_argument("--pool", default="", help="whose CPUs or GPUs are held there, by all of its bridges together")
     parser.add_argument("--cpus", type=int, default=0)
     parser.add_argument("--gpus", type=int, default=0)
@@ -184,6 +189,8 @@ def _carry(ray: Any, given: argparse.Namespace, out: int) -> int:
         there = ", ".join(f"{node.address} ({node.id})" for node in nodes)
         raise NotReached(f"the Ray cluster at {given.address} {what} {given.node}; its nodes are {there}")
     (node,) = found
+    if given.host and _end_of(ray, node, given.host) is not None:
+        raise NotReached(f"Ray drains the node {node.address}: nothing new may begin there")
     there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
     make = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"in": 1, "out": 1, "err": 1})
     hand = make(HandActor).options(scheduling_strategy=there).remote()  # begins while the other one does
@@ -193,6 +200,8 @@ def _carry(ray: Any, given: argparse.Namespace, out: int) -> int:
         if problem := ray.get(hand.start.options(concurrency_group="in").remote(given.run, node.address)):
             raise NotReached(problem)
         threading.Thread(target=_feed, args=(ray, hand), daemon=True).start()
+        if given.host:
+            threading.Thread(target=_watch_drain, args=(ray, node, given.host, hand), daemon=True).start()
         saying = threading.Thread(target=_copy, args=(ray, hand, "stderr", "err", 2), daemon=True)
         saying.start()
         _copy(ray, hand, "stdout", "out", out)
@@ -235,6 +244,35 @@ def _hold(ray: Any, there: Any, node: RayNode, given: argparse.Namespace) -> Non
             held = holder()
 
     threading.Thread(target=keep, args=(first,), daemon=True).start()
+
+
+def _end_of(ray: Any, node: RayNode, host: str) -> float | None:
+    """When the node goes because Ray drains it, in seconds since the epoch, which the pool learns; None: it stays."""
+    deadline = groups.read_draining(ray).get(node.id)
+    if deadline is None:
+        return None
+    state = paths.state_dir()
+    known = next((one.until for one in hosts_file.read(state) if one.name == host), None)
+    until = groups.ends({node.id: deadline}, {node.id: time.time()})[node.id]
+    if known is not None and known <= until:  # without a deadline it counts from when that was seen first
+        return known
+    hosts_file.put_end(state, host, until)
+    return until
+
+
+def _watch_drain(ray: Any, node: RayNode, host: str, hand: Any) -> None:
+    """End the hand when the node's time is over: Ray waits for that, where the drain has no deadline."""
+    while True:
+        time.sleep(LOOK_S)
+        try:
+            until = _end_of(ray, node, host)
+        except Exception as problem:  # Ray's own, or the pool's file can't be read: it may work the next time
+            sys.stderr.write(f"whether Ray drains the node {node.address} is not known: {problem}\n")
+            continue
+        if until is not None and time.time() >= until:
+            sys.stderr.write(f"Ray drains the node {node.address}\n")
+            hand.close.options(concurrency_group="in").remote()
+            return
 
 
 def _feed(ray: Any, hand: Any) -> None:

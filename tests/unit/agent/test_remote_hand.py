@@ -137,11 +137,13 @@ def test_a_node_of_a_ray_cluster_is_reached_by_the_bridge_which_holds_the_slots_
     url = "ray://10.0.0.1:6379/10.0.0.11"
     argv = reach.command(host(url, slots=3), "/opt/python", Path("/run/x"))
     assert argv[1:] == [
-        "-P", "-m", "jupyter_elastic.ray_bridge", "10.0.0.1:6379", "--node", "10.0.0.11", "--pool", "x", "--cpus", "3",
-        "--run", "/opt/python", "-P", "-m", "jupyter_elastic.hand",
+        "-P", "-m", "jupyter_elastic.ray_bridge", "10.0.0.1:6379", "--node", "10.0.0.11", "--host", "lab2", "--pool",
+        "x", "--cpus", "3", "--run", "/opt/python", "-P", "-m", "jupyter_elastic.hand",
     ]  # fmt: skip
     argv = reach.command(host(url, slots=2, devices=("GPU-1", "GPU-2")), "/opt/python", Path("/run/x"))
     assert argv[argv.index("--pool") + 2 :][:3] == ["--gpus", "2", "--run"]
+    argv = reach.command(host(url, source="cluster"), "/opt/python", Path("/run/x"))
+    assert argv[argv.index("--node") + 2] == "--run"  # its placement group holds the slots
 
 
 def test_nodes_of_a_ray_cluster_are_hosts_with_what_ray_gives_away() -> None:
@@ -219,6 +221,9 @@ def test_file_of_hosts_comes_back_as_written(tmp_path: Path) -> None:
     assert hosts_file.read(tmp_path) == ()
     hosts_file.change(tmp_path, put=(host(slots=3), HostAddress(name="b", reach="exec:", devices=("GPU-1",))))
     assert [one.name for one in hosts_file.read(tmp_path)] == ["lab2", "b"]
+    for name in ("b", "c"):  # one that was taken out stays out
+        hosts_file.put_end(tmp_path, name, 5000.0)
+    assert [(one.name, one.until) for one in hosts_file.read(tmp_path)] == [("lab2", None), ("b", 5000.0)]
 
 
 # --- whoever answers
