@@ -28,6 +28,7 @@ import msgspec
 
 from jupyter_elastic.client import services
 from jupyter_elastic.client.blocking import Client
+from jupyter_elastic.client.callbacks import Callbacks
 from jupyter_elastic.client.job import Job, find
 from jupyter_elastic.client.pickling import outcome, pickled, pickled_arguments, pickled_function
 from jupyter_elastic.client.requests import expect
@@ -64,9 +65,6 @@ NESTED = (
     "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
     "Return what is to be done next, and submit it where the result is taken"
 )
-IN_CALLBACK = (
-    "a callback can't wait for another call: no result is taken before it returns. Give that call a callback of its own"
-)
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 _P = ParamSpec("_P")
@@ -90,19 +88,14 @@ class Future(concurrent.futures.Future[_T]):
         self.set_running_or_notify_cancel()
         return True
 
-    def result(self, timeout: float | None = None) -> _T:
-        """What the call returned, or raise what it raised; TimeoutError after so many seconds."""
-        self._check_wait()
-        return super().result(timeout)
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[_T]], object]) -> None:
+        """Call `fn(self)` when the call is over: at once if it is, else in a thread that calls one after the other.
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the call raised, None when it returned; TimeoutError after so many seconds."""
-        self._check_wait()
-        return super().exception(timeout)
-
-    def _check_wait(self) -> None:
-        if not self.done() and self._functions._calls_back():
-            raise BadRequest(IN_CALLBACK)
+        A callback may wait for other calls, submit, `flush` and `shutdown`. What it raises is logged.
+        """
+        if not self.done():
+            fn = functools.partial(self._functions._callbacks.add, fn)
+        super().add_done_callback(fn)
 
     def running(self) -> bool:
         """Whether a worker has begun with it and it is not over."""
@@ -120,6 +113,10 @@ class Future(concurrent.futures.Future[_T]):
         if self._run is None:
             raise BadRequest("the call is not on disk yet; `flush` waits until it is")
         return self._run.job.id, self._number
+
+
+class ShutDown(BadRequest, RuntimeError):
+    """A call that comes after `shutdown`; make new `Functions`."""
 
 
 class _Unwritten(NamedTuple):
@@ -202,6 +199,7 @@ class Functions(concurrent.futures.Executor):
         self._outstanding = 0
         self._runs: list[_Run] = []
         self._closed = False
+        self._callbacks = Callbacks()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._client: Client | None = None
@@ -217,6 +215,7 @@ class Functions(concurrent.futures.Executor):
         Raises:
             PackagingError: The function or an argument can't be pickled; the message names it.
             BadRequest: A function that runs on the pool submits another.
+            ShutDown: After `shutdown`; a RuntimeError, as `concurrent.futures` raises.
         """
         return self._submit(fn, args, kwargs, self.retries)
 
@@ -294,10 +293,6 @@ class Functions(concurrent.futures.Executor):
 
     def flush(self) -> None:
         """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""
-        if self._calls_back():  # nobody else writes meanwhile
-            while self._unwritten:
-                self._write()
-            return
         with self._change:
             while self._unwritten or self._writing:
                 self._change.wait()
@@ -306,7 +301,8 @@ class Functions(concurrent.futures.Executor):
         """Take no more calls. The job ends by itself, once there is nothing left to do.
 
         Args:
-            wait: Come back when all calls have a result.
+            wait: Come back when all calls have a result and the callbacks have been called; in a callback, when all
+                calls have a result.
             cancel_futures: Cancel those that have not begun.
         """
         with self._change:
@@ -317,12 +313,9 @@ class Functions(concurrent.futures.Executor):
         for future in futures:
             future.cancel()
         self.flush()
-        if wait and self._thread is not None and not self._calls_back():
+        if wait and self._thread is not None:
             self._thread.join()
-
-    def _calls_back(self) -> bool:
-        """Whether this is the thread that takes results and calls their futures' callbacks."""
-        return threading.current_thread() is self._thread
+            self._callbacks.join()
 
     # --- submitting
 
@@ -333,8 +326,6 @@ class Functions(concurrent.futures.Executor):
     def _check(self) -> None:
         if files.calling:
             raise BadRequest(NESTED)
-        if self._closed:
-            raise BadRequest("these functions were shut down; make new ones")
 
     def _add(self, kind: CallKind, function: bytes, body: bytes, retries: int) -> Future[Any]:
         future: Future[Any] = Future()
@@ -343,12 +334,14 @@ class Functions(concurrent.futures.Executor):
         with self._change:
             if self._pid != os.getpid():
                 raise BadRequest("a process that was forked from the one that submits can't submit: make new Functions")
+            while not self._closed and (self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN):
+                self._change.wait()
+            if self._closed:
+                raise ShutDown("these functions were shut down; make new ones")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="jupyter-elastic functions", daemon=True)
                 self._thread.start()
                 _open.add(self)
-            while not self._calls_back() and (self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN):
-                self._change.wait()
             self._unwritten.append(call)
             self._unwritten_bytes += call.size
             self._outstanding += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import linecache
 import os
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 import jupyter_elastic
 from jupyter_elastic.client import functions, pickling
+from jupyter_elastic.client.callbacks import Callbacks
 from jupyter_elastic.engines.functions.queue import CHUNK_S, Queue, size
 from jupyter_elastic.engines.functions.worker import dumped, raised
 from jupyter_elastic.jobfiles import functions as files
@@ -237,6 +239,42 @@ def test_large_arguments_and_results_are_refused(monkeypatch: pytest.MonkeyPatch
         dumped(bytes(2 * 1024**2))
     with pytest.raises(ElasticError, match="result is over 1 MiB"):
         dumped([bytes(2 * 1024**2)])
+
+
+def test_calls_after_a_shutdown_are_refused_as_executors_do() -> None:
+    pool = functions.Functions()
+    pool.shutdown()
+    for submit in (lambda: pool.submit(len, ()), lambda: pool.map(len, [()]), lambda: pool.call("math:sqrt", [1])):
+        with pytest.raises(functions.ShutDown, match="make new ones") as raised:
+            submit()
+        assert isinstance(raised.value, RuntimeError)
+        assert isinstance(raised.value, BadRequest)
+
+
+def test_callbacks_are_called_in_order_whatever_they_raise_and_may_wait_for_one_that_comes_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    callbacks, later = Callbacks(), concurrent.futures.Future[str]()
+    called: list[object] = []
+    future = concurrent.futures.Future[str]()
+
+    def waits(_: concurrent.futures.Future[str]) -> None:
+        called.append(later.result(60))
+        callbacks.join()  # of itself, it does not wait
+        raise SystemExit("one's own matter")
+
+    callbacks.add(waits, future)
+    for number in range(100):
+        callbacks.add(lambda _, number=number: called.append(number), future)
+    assert called == []
+    later.set_result("later")
+    callbacks.join()
+    assert called == ["later", *range(100)]
+    assert "a callback of <Future" in caplog.text
+    assert "one's own matter" in caplog.text
+    callbacks.add(called.append, future)  # in another thread, for the first one is gone
+    callbacks.join()
+    assert called[-1] is future
 
 
 def test_a_function_of_the_pool_submits_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

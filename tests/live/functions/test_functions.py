@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -16,11 +18,11 @@ import psutil
 import pytest
 
 from jupyter_elastic.client import functions as module
-from jupyter_elastic.client.functions import Functions
+from jupyter_elastic.client.functions import Functions, ShutDown
 from jupyter_elastic.client.pickling import RemoteTraceback
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.types import JobResized
-from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed
+from jupyter_elastic.types.errors import ElasticError, JobCancelled, JobFailed
 from tests.support.pool import LIMIT_S, Pool
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "06_functions.py"
@@ -93,11 +95,11 @@ def test_what_fails_is_said_and_the_rest_goes_on(functions: Functions) -> None:
         with pytest.raises(ElasticError, match=words):
             functions.submit(function).result(LIMIT_S)
     assert isinstance(functions.submit(interrupts).exception(LIMIT_S), KeyboardInterrupt)
-    told = []
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
     future = functions.submit(len, "four")
-    future.add_done_callback(told.append)
+    future.add_done_callback(told.put)
     assert next(concurrent.futures.as_completed([future], LIMIT_S)).result() == 4
-    assert told == [future]
+    assert told.get(timeout=LIMIT_S) is future
     with pytest.raises(TypeError):
         list(functions.map(len, [(), 3]))
     with pytest.raises(ElasticError, match="no JSON"):
@@ -105,27 +107,47 @@ def test_what_fails_is_said_and_the_rest_goes_on(functions: Functions) -> None:
     assert functions.call("math:sqrt", [16]).result(LIMIT_S) == 4.0
 
 
-def test_a_callback_submits_flushes_and_shuts_down_and_is_told_that_it_can_not_wait(functions: Functions) -> None:
+def test_a_callback_submits_waits_flushes_and_shuts_down(functions: Functions) -> None:
     over = threading.Event()
     found: list[object] = []
-
-    def second(future: concurrent.futures.Future[int]) -> None:
-        found.append(future.result())
-        functions.shutdown()
-        over.set()
 
     def first(future: concurrent.futures.Future[int]) -> None:
         more = functions.submit(len, "abc")
         functions.flush()
-        found.append(functions._unwritten)
-        for wait in (more.result, more.exception):
-            with pytest.raises(BadRequest, match="a callback can't wait for another call"):
-                wait(LIMIT_S)
-        more.add_done_callback(second)
+        found.append(more.written)
+        found.append(more.result(LIMIT_S))
+        raise SystemExit  # nobody else's callback is lost
 
-    functions.submit(len, "").add_done_callback(first)
+    def second(future: concurrent.futures.Future[int]) -> None:
+        functions.shutdown()
+        with pytest.raises(ShutDown):
+            functions.submit(len, "")
+        found.append(future.result())
+        over.set()
+
+    future = functions.submit(time.sleep, 0.1)
+    future.add_done_callback(first)
+    future.add_done_callback(second)
     assert over.wait(LIMIT_S)
-    assert found == [[], 3]
+    assert found == [True, 3, None]
+
+
+def test_a_shutdown_waits_for_callbacks_and_refuses_calls_as_executors_do(functions: Functions) -> None:
+    found: list[object] = []
+
+    def slow(future: concurrent.futures.Future[int]) -> None:
+        time.sleep(0.2)
+        found.append(future.result())
+
+    with functions:
+        for word in ("", "a", "ab"):
+            functions.submit(len, word).add_done_callback(slow)
+        items = functions.map(len, itertools.repeat("a", module.AHEAD + 1))
+    assert sorted(found) == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="were shut down; make new ones"):
+        functions.submit(len, "")
+    with pytest.raises(ShutDown):  # of what it had not submitted yet
+        list(items)
 
 
 def test_a_call_that_waits_is_cancelled_and_one_that_runs_is_not(functions: Functions, tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""The thread that calls futures' callbacks, so that one may wait for another call: results are taken meanwhile."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+_Future: TypeAlias = concurrent.futures.Future[Any]
+
+log = logging.getLogger(__name__)
+
+
+class Callbacks:
+    """Calls callbacks one after the other, in the order in which they are given."""
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._waiting: collections.deque[tuple[Callable[[_Future], object], _Future]] = collections.deque()
+        self._thread: threading.Thread | None = None
+        """It is there while there are callbacks."""
+
+    def add(self, callback: Callable[[_Future], object], future: _Future) -> None:
+        """Have `callback(future)` called. What it raises is logged, and the others are called all the same."""
+        with self._change:
+            self._waiting.append((callback, future))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="jupyter-elastic callbacks", daemon=True)
+                self._thread.start()
+
+    def join(self) -> None:
+        """Wait until all have been called; a callback itself does not wait."""
+        with self._change:
+            self._change.wait_for(lambda: self._thread in {None, threading.current_thread()})
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                if not self._waiting:
+                    self._thread = None
+                    self._change.notify_all()
+                    return
+                callback, future = self._waiting.popleft()
+            try:
+                callback(future)
+            except BaseException:  # whatever it is, it is not the others' fault
+                log.exception("a callback of %r raised an exception", future)
+            del callback, future
