@@ -63,3 +63,19 @@ def test_the_command_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
     more = capsys.readouterr().out
     assert main([*words[:6], "--json"]) == 0
     assert more != capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("nodes", "each", "took"), [(1, 2, 101.0), (2, 1, 201.0)])
+def test_links_slow_down_a_job_on_several_nodes(nodes: int, each: int, took: float) -> None:
+    task = Task(name="j", submitted=0.0, work=200.0, speed=float, min_slots=2, max_slots=2)
+    policy = make_policy("fifo", {})
+    run = Simulation([task], policy, "fifo", pool(nodes, each), costs=Costs(start=1.0), across=0.5, keep_events=True)
+    run.run()
+    [end] = [event for event in run.events if isinstance(event.data, JobEnded)]
+    assert end.at == pytest.approx(took, abs=0.1)
+
+
+@pytest.mark.parametrize("part", ["0", "-1", "1.5", "nan"])
+def test_a_speed_across_nodes_that_is_no_part_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--synthetic", "5", f"--across-nodes={part}", "--policy", "fifo"]) == 2
+    assert "above 0 and at most 1" in capsys.readouterr().err

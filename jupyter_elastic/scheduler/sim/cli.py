@@ -62,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
         "--extra-nodes", action="append", default=[], metavar="N@FROM:UNTIL",
         help="more nodes for a time, in seconds from the first submit on: 4@3600:7200",
     )  # fmt: skip
+    add("--across-nodes", type=float, default=1.0, metavar="PART",
+        help="the speed of a job on several nodes, as a part of that of as many GPUs on one (default 1)")  # fmt: skip
     add("--restart-cost", type=float, help="seconds that a start or rescale costs (default 30; a journal's own)")
     return found
 
@@ -202,7 +204,7 @@ def _tasks(
         policy = make_policy(name, options)
         return Simulation(
             tasks, policy, name, hosts, options=options, costs=costs, tick=tick, oracle=oracle, pace_s=pace,
-            visits=visits,
+            visits=visits, across=arguments.across_nodes,
         ).run()  # fmt: skip
 
     more = f", for a time {len(visits)} more" if visits else ""

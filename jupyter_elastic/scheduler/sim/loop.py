@@ -106,8 +106,11 @@ class _Life:
     speeds: tuple[Speed, ...] = ()
     """At each size, once they were asked for."""
 
+    pace: float = 1.0
+    """The part of its speed that the links between its nodes leave it."""
+
     def speed(self) -> float:
-        return self.task.rate(self.workers, self.servers) if self.steps else 0.0
+        return self.pace * self.task.rate(self.workers, self.servers) if self.steps else 0.0
 
     @property
     def workers(self) -> int:
@@ -137,6 +140,8 @@ class Simulation:
     weights: Mapping[str, float] = field(default_factory=dict)
     quotas: Mapping[str, int] = field(default_factory=dict)
     """Of users and groups, as in the file of shares."""
+    across: float = 1.0
+    """The speed of a job on several nodes as a part of that of as many slots on one, 0 to 1. No policy is told."""
     visits: Sequence[tuple[float, Host]] = ()
     """Hosts that come later, and when."""
     pace_s: float = 0.0
@@ -146,6 +151,8 @@ class Simulation:
     def __post_init__(self) -> None:
         self._stays = [(0.0, host) for host in self.hosts] + list(self.visits)
         capacity = max((self._slots_at(when) for when, _ in self._stays), default=0)
+        if not 0 < self.across <= 1:
+            raise BadRequest(f"{self.across:g} is no part of a speed; give a number above 0 and at most 1")
         if capacity < 1:
             raise BadRequest("a pool without slots can't run anything; give at least one node with one GPU")
         self.core = Core(weights=self.weights, quotas=self.quotas)
@@ -313,6 +320,7 @@ class Simulation:
     def _settle(self, life: _Life, effect: Launch | Rescale, pause: float) -> None:
         life.steps = False
         life.generation, life.slots, life.servers = effect.generation, effect.slots, effect.servers
+        life.pace = 1.0 if len({slot.rpartition(":")[0] for slot in effect.slots}) == 1 else self.across
         life.version += 1
 
         def settled() -> None:
