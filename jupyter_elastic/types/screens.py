@@ -37,12 +37,18 @@ class JobInfo(Record, frozen=True, kw_only=True):
         return not self.spec.folder
 
 
+BOUNDARY = "training.boundary()"
+"""Where the size of a training with parameter servers can change."""
+
+
 def size_stays(spec: JobSpec, workers: int, elastic: bool | None) -> str:
     """Why a running job that asked for a range keeps its size; empty when it doesn't, or asked for one size."""
-    if elastic or spec.min_slots == spec.max_slots:
+    if elastic or (spec.min_slots, spec.min_servers) == (spec.max_slots, spec.max_servers):
         return ""
     if elastic is None:
-        return f"size stays {workers} until the cell comes to an elastic loop"
+        return f"size stays {workers} until the cell comes to {BOUNDARY if spec.max_servers else 'an elastic loop'}"
+    if spec.max_servers:
+        return f"size stays {workers}: this cell calls no {BOUNDARY} where it has saved, and is not --resumable"
     return f"size stays {workers}: this cell has no elastic loop"
 
 

@@ -175,6 +175,14 @@ def test_a_cell_without_an_elastic_loop_says_that_its_size_stays() -> None:
         assert story.model.screen(2).detail.rpartition("; ")[2] == words
 
 
+def test_a_training_with_parameter_servers_says_what_would_let_its_size_change() -> None:
+    range_of_servers = msgspec.structs.replace(SPEC, min_slots=1, max_slots=1, min_servers=1, max_servers=2)
+    assert t.size_stays(range_of_servers, 2, None) == "size stays 2 until the cell comes to training.boundary()"
+    words = "size stays 2: this cell calls no training.boundary() where it has saved, and is not --resumable"
+    assert t.size_stays(range_of_servers, 2, False) == words
+    assert t.size_stays(msgspec.structs.replace(range_of_servers, max_servers=1), 2, False) == ""
+
+
 def test_durations_for_people() -> None:
     assert [human_time(s) for s in (-1, 0.24, 9.97, 59, 61, 3700, 90_000)] == [
         "0.0 s", "0.2 s", "10 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",
