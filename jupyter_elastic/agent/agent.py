@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from jupyter_elastic.agent import place
 from jupyter_elastic.agent.allocator import Allocator
 from jupyter_elastic.agent.attempt import Attempt
+from jupyter_elastic.agent.pinned_session import PinnedSession
 from jupyter_elastic.client import AsyncClient
 from jupyter_elastic.client.requests import expect
 from jupyter_elastic.forkserver import drivers, parents, workers
@@ -31,7 +32,7 @@ from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.logs import Format
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, LeasesRenewed, ListJobs, RenewLeases
-from jupyter_elastic.types import AnyEffect, Launch
+from jupyter_elastic.types import AnyEffect, AttemptOrder, Launch, Stop, WatchPinned
 from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
 DAEMON_GONE_S = 600.0
@@ -87,6 +88,8 @@ class Agent:
         self._monotonic = monotonic
         self._sleep = sleep
         self._attempts: dict[tuple[int, int], Attempt] = {}
+        self._pinned: dict[tuple[int, int], tuple[PinnedSession, asyncio.Task[None]]] = {}
+        """By the ended attempt whose session keeps slots."""
         self._drivers = DriverLauncher()
         self._allocator = Allocator(client.ask)
         self._refusal = ""
@@ -127,14 +130,41 @@ class Agent:
     def handle(self, effect: AnyEffect) -> None:
         """Handle an order; every order may come more than once, also when the attempt is over: its end is repeated."""
         key = (effect.job, effect.attempt)
-        if key in self._attempts:
+        if isinstance(effect, WatchPinned):
+            self._watch_pinned(effect)
+        elif key in self._pinned and isinstance(effect, Stop):
+            self._pinned[key][0].end(effect)
+        elif key in self._attempts:
             self._attempts[key].order(effect)
         elif isinstance(effect, Launch):
+            self._hand_on(effect)
             self._begin(*key, AttemptFolder.of(effect.spec.folder, effect.attempt), effect)
         else:
             self._begin(*key, self._find(*key), effect)
 
-    def _begin(self, job: int, number: int, folder: AttemptFolder | None, order: AnyEffect | None = None) -> None:
+    def _watch_pinned(self, order: WatchPinned) -> None:
+        key = (order.job, order.attempt)
+        if key not in self._pinned:
+            session = PinnedSession(order, self.client.ask)
+            task = self._tasks.create_task(self._run_pinned(session))
+            self._pinned[key] = session, task
+            task.add_done_callback(lambda _done: self._pinned.pop(key, None))
+
+    async def _run_pinned(self, session: PinnedSession) -> None:
+        try:
+            await session.run()
+        except Exception:
+            # Its order comes again when the daemon or we restart.
+            order = session.order
+            log.exception("the session %s", order.session, extra=self._about(order.job, order.attempt))
+
+    def _hand_on(self, launch: Launch) -> None:
+        """A session's next cell has the slots now that it had kept."""
+        for session, task in list(self._pinned.values()):
+            if session.order.session == launch.spec.session and set(session.order.slots) <= set(launch.slots):
+                task.cancel()
+
+    def _begin(self, job: int, number: int, folder: AttemptFolder | None, order: AttemptOrder | None = None) -> None:
         attempt = Attempt(job, number, self.owner, self.client.ask, self._drivers.start)
         if order is not None:
             attempt.order(order)
@@ -200,7 +230,7 @@ class Agent:
                     self.client.introduce()
             except ElasticError:
                 silent_s = self._monotonic() - answered
-                if not self._attempts and (silent_s > self._leave_after_s or not _is_ours()):
+                if not (self._attempts or self._pinned) and (silent_s > self._leave_after_s or not _is_ours()):
                     raise _Leave(f"no daemon for {silent_s:.0f} s and nothing runs") from None
             self._ask_to_be_accepted()
             await self._sleep(self._pause_s())  # by the term that it has been told now
@@ -233,7 +263,7 @@ class Agent:
 
         Such processes share a lock (`client.services`). Who comes while we hold it alone waits until we are gone.
         """
-        if self._attempts or self._allocator.needed:
+        if self._attempts or self._pinned or self._allocator.needed:
             self._used = self._monotonic()
         if self._monotonic() - self._used < self._idle_s or not self._clients.acquire(attempts=1):
             return

@@ -42,7 +42,7 @@ def _hosts(given: argparse.Namespace, connect: Connect, console: Console) -> Non
         job = "" if slot.job is None else str(slot.job)
         state = f"[{style[slot.state]}]{slot.state}[/]"
         kind = "for servers" if slot.for_servers else ""
-        note = "; ".join(filter(None, (kind, slot.reason, slot.drained)))
+        note = "; ".join(filter(None, (kind, slot.reason, slot.drained, slot.pinned)))
         rows.add_row(slot.slot, state, job, *(escape(visible(text)) for text in (slot.owner, slot.device, note)))
     console.print(rows)
     if hosts.kind == "cpu":

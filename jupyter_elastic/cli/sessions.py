@@ -41,6 +41,11 @@ class Row(Struct, frozen=True, kw_only=True):
     """Slots that are kept for its next cell, unless somebody waits for slots."""
     held_s: float
     """For so long."""
+    pinned: tuple[str, ...]
+    """Slots that are its own between cells, because its memory can't leave their devices."""
+    pinned_why: str
+    pinned_s: float
+    """For so long at most."""
 
     @property
     def count(self) -> str:
@@ -65,13 +70,17 @@ def _row(folder: SessionFolder, session: Session, now: float, hold: JobInfo | No
         ended=ended.why if ended is not None else why,
         held=hold.held if hold is not None else 0,
         held_s=max((hold.held_until or 0.0) - now, 0.0) if hold is not None else 0.0,
+        pinned=hold.pinned if hold is not None else (),
+        pinned_why=hold.pinned_why if hold is not None else "",
+        pinned_s=max((hold.pinned_until or 0.0) - now, 0.0) if hold is not None else 0.0,
     )
 
 
 def _holds(connect: Connect) -> dict[str, JobInfo]:
     """By session, the ended cell for which it keeps slots; none where no daemon answers."""
     with contextlib.suppress(ElasticError):
-        return {info.spec.session: info for info in connect().jobs(all=True) if info.held and not info.private}
+        jobs = connect().jobs(all=True)
+        return {info.spec.session: info for info in jobs if (info.held or info.pinned) and not info.private}
     return {}
 
 
@@ -98,6 +107,8 @@ def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> 
     shown = table("NAME", "WORKERS", "ENGINE", "MEMORY", "STATE")
     for row in rows:
         kept = f"{row.held} slots kept for {row.held_s:.0f} s more" if row.held_s else "no slots held"
+        if row.pinned:
+            kept = f"keeps {', '.join(row.pinned)} for {row.pinned_s:.0f} s more at most: {row.pinned_why}"
         state = "a cell runs" if row.idle_s is None else f"idle for {row.idle_s:.0f} s, {kept}"
         shown.add_row(row.name, row.count, row.engine, human(row.memory), f"lost: {row.ended}" if row.ended else state)
     console.print(shown)

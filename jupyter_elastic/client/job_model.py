@@ -175,6 +175,10 @@ class JobModel:
         self.held = 0
         """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
         self.held_until: float | None = None
+        self.pinned: tuple[SlotId, ...] = ()
+        """Slots that its session keeps because its memory can't leave their devices, until `pinned_until` at most."""
+        self.pinned_why = ""
+        self.pinned_until: float | None = None
         self._also_used: dict[SlotId, str] = {}
         """By slot of the pool, who uses it without a lease."""
         self._wanted = 0
@@ -195,6 +199,7 @@ class JobModel:
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
         self.slots, self.progress, self.elastic = info.slots, info.progress, info.elastic
         self.held, self.held_until = info.held, info.held_until
+        self.pinned, self.pinned_why, self.pinned_until = info.pinned, info.pinned_why, info.pinned_until
         self._wanted = len(info.slots)
 
     def explain(self, text: str, until: str) -> bool:
@@ -229,6 +234,7 @@ class JobModel:
                 self.phase, self.reason = "stopping", data.reason or data.how
             case SlotsReleased():
                 self.slots = tuple(slot for slot in self.slots if slot not in data.slots)
+                self.pinned = tuple(slot for slot in self.pinned if slot not in data.slots)
             case JobProgressed():
                 self._advance(event.at, data.progress)
             case WorkerDied() | WorkerReplaced():
@@ -244,6 +250,8 @@ class JobModel:
                 self._size(event.at, 0, data.outcome)
                 if data.held and self.spec is not None:
                     self.held, self.held_until = data.held, event.at + self.spec.hold_s
+                self.pinned, self.pinned_why = data.pinned, data.pinned_why
+                self.pinned_until = event.at + data.pinned_s
             case HoldEnded():
                 self.held, self.held_until = 0, None
             case _:
@@ -296,8 +304,17 @@ class JobModel:
         """Done of the training, 0 to 1; None where the job does not say how much there is."""
         return 1.0 if self.phase == "completed" else fraction_done(self.progress)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether its session keeps slots after its end."""
+        return bool(self.held or self.pinned)
+
     def hold(self, now: float) -> str:
         """What its session keeps after its end, in words; empty when nothing. True for a moment: for live views."""
+        if self.pinned:
+            left_s = max((self.pinned_until or 0.0) - now, 0.0)
+            kept = ", ".join(self.pinned)
+            return f"its session keeps {kept} for {math.ceil(left_s)} s more at most: {self.pinned_why}"
         left_s = (self.held_until or 0.0) - now
         if left_s <= 0:
             return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from jupyter_elastic.platform.peer import check_same_user
 from jupyter_elastic.protocol.driver import ORDERS, REPORTS, LeaseRenewed
-from jupyter_elastic.types import AnyEffect, Report
+from jupyter_elastic.types import AttemptOrder, Report
 from jupyter_elastic.types.errors import ElasticError
 
 MAX_UNSENT = 1024 * 1024
@@ -21,7 +21,7 @@ class Agents:
     """The connections of one driver."""
 
     def __init__(
-        self, snapshot: Callable[[], Iterable[Report]], accept: Callable[[AnyEffect | LeaseRenewed], None]
+        self, snapshot: Callable[[], Iterable[Report]], accept: Callable[[AttemptOrder | LeaseRenewed], None]
     ) -> None:
         self._snapshot = snapshot
         self._accept = accept

@@ -39,7 +39,7 @@ from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
 from jupyter_elastic.protocol.hand import FRAMEWORKS
 from jupyter_elastic.types import (
-    AnyEffect,
+    AttemptOrder,
     ExitReported,
     Launch,
     ProgressReported,
@@ -202,7 +202,7 @@ class Driver:
             log.warning("a report after the end: %s", report)
             return
         if isinstance(report, ExitReported):
-            self._end(*self.orders.end(report), report.at)
+            self._end(*self.orders.end(report), report)
             return
         if isinstance(report, ReleaseReported):
             self.orders.released(report.slots)
@@ -210,8 +210,8 @@ class Driver:
             self._records.append_progress(report)
         self._agents.send(self.reports.add(report, self.orders.given))
 
-    def _end(self, outcome: str, reason: str, at: float | None = None) -> None:
-        self.reports.end(outcome, reason, at)
+    def _end(self, outcome: str, reason: str, engines: ExitReported | None = None) -> None:
+        self.reports.end(outcome, reason, engines)
         self._over.set()
 
     def _fail(self, problem: Exception) -> None:
@@ -271,7 +271,7 @@ class Driver:
 
     # --- the agent
 
-    def accept(self, order: AnyEffect | LeaseRenewed) -> None:
+    def accept(self, order: AttemptOrder | LeaseRenewed) -> None:
         """Take an agent's order."""
         if isinstance(order, LeaseRenewed):
             self._renew(order.at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_elastic.types import AnyEffect, ExitReported, Launch, Rescale, SlotId, Stop
+from jupyter_elastic.types import AttemptOrder, ExitReported, Launch, Rescale, SlotId, Stop
 
 
 class Orders:
@@ -27,11 +27,11 @@ class Orders:
         """How the attempt is to stop; empty while it is to go on."""
         return self.stop.how if self.stop is not None else "preempt" if self.terminated else ""
 
-    def is_foreign(self, order: AnyEffect) -> bool:
+    def is_foreign(self, order: AttemptOrder) -> bool:
         """Whether it is for another attempt, and not to be accepted."""
         return (order.job, order.attempt) != (self._launch.job, self._launch.attempt)
 
-    def accept(self, order: AnyEffect) -> bool:
+    def accept(self, order: AttemptOrder) -> bool:
         """Take an order; whether it changes anything. Repeats and older generations don't; a harder stop wins."""
         if isinstance(order, Stop):
             if self.stop is not None and (self.stop.how != "preempt" or order.how == "preempt"):

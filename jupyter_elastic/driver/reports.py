@@ -73,13 +73,14 @@ class Reports:
             generation=generation,
         )
 
-    def end(self, outcome: Any, reason: str, at: float | None = None) -> None:
-        """The attempt has ended; only the first end counts."""
+    def end(self, outcome: Any, reason: str, engines: ExitReported | None = None) -> None:
+        """The attempt has ended; only the first end counts. `engines`: how the engine has said it, if it has."""
         if self.exit is None:
-            launch = self._launch
-            self.exit = exit_report(
-                launch.job, launch.attempt, launch.owner, outcome, reason, time.time() if at is None else at
-            )
+            launch, at = self._launch, time.time() if engines is None else engines.at
+            self.exit = exit_report(launch.job, launch.attempt, launch.owner, outcome, reason, at)
+            if engines is not None:
+                pins = {name: getattr(engines, name) for name in ("pinned", "pinned_why", "pinned_s")}
+                self.exit = msgspec.structs.replace(self.exit, **pins)
 
 
 def exit_report(job: JobId, attempt: int, owner: str, outcome: Any, reason: str, at: float) -> ExitReported:

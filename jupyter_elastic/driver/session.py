@@ -12,6 +12,7 @@ import logging
 import socket
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from jupyter_elastic.jobfiles import session_limits, sessions
 from jupyter_elastic.jobfiles.sessions import Session, SessionFolder, SessionRequest
 from jupyter_elastic.platform import processes
 from jupyter_elastic.platform.private_files import open_private
+from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 
 BEGUN = "session-begun"
@@ -87,6 +89,16 @@ class SessionWorker:
             await self._process.clear()
 
 
+class Stays(NamedTuple):
+    """A worker that lives on after the cell."""
+
+    rank: int
+    seat: int
+    slot: SlotId
+    pinned: str
+    """Why its memory can't leave the slot's device; empty: it has."""
+
+
 class CellOfSession:
     """One cell's use of its session.
 
@@ -107,8 +119,7 @@ class CellOfSession:
         self._new = False
         self._given: list[int] = []
         """Seats of the workers that this cell was given, in that order: first those that were there."""
-        self._staying: list[tuple[int, int]] = []
-        """Of those that stay when the cell is over, their ranks and seats."""
+        self._staying: list[Stays] = []
         self._lost = ""
         self.newcomers: Hand | None = None
         """Who starts workers that have imported what the session has, which the cell's text need not name."""
@@ -176,6 +187,7 @@ class CellOfSession:
             kernel=None if self._request.outlive else kernel,
             idle_s=self._request.idle_s,
             least_free=self._request.least_free,
+            pin_s=self._request.pin_s,
         )
         self.folder.make(session)
         return session
@@ -228,13 +240,24 @@ class CellOfSession:
             raise EngineError(sessions.gone(self.folder)) from problem
         return _Found(*member.known), connected
 
-    def parked(self, worker: WorkerProcess | None, rank: int, seat: int) -> None:
+    def parked(self, worker: WorkerProcess | None, stays: Stays) -> None:
         """This worker stays."""
         if isinstance(worker, SessionWorker):
             worker.park()
-            self._staying.append((rank, seat))
+            self._staying.append(stays)
             if worker.known is not None:
                 self.kept.add(worker.known)
+
+    def pins(self) -> dict[str, Any]:
+        """The slots that it keeps, by rank, as an `ExitReported` says it; nothing where all memory has left them.
+
+        Where one worker's can't, it keeps all: with fewer no cell of it could begin.
+        """
+        why = next((stays.pinned for stays in self._staying if stays.pinned), "")
+        if not why or self._lost:
+            return {}
+        slots = tuple(stays.slot for stays in sorted(self._staying))
+        return {"pinned": slots, "pinned_why": why, "pinned_s": self._session.pin_s}
 
     def lose(self, why: str) -> None:
         """A worker is gone, and what it knew with it."""
@@ -251,7 +274,7 @@ class CellOfSession:
         known = self.folder.read()
         if known is None:
             return ""
-        seats = tuple(seat for _, seat in sorted(self._staying))
+        seats = tuple(stays.seat for stays in sorted(self._staying))
         if not self._lost and seats != known.places and self._session.elastic:
             try:
                 self.folder.rewrite(replace(known, size=len(seats), seats=seats))

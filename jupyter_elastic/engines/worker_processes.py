@@ -77,8 +77,11 @@ class Owner(Protocol):
         """A worker has sent a message."""
         ...
 
-    def parked(self, member: Member) -> None:
-        """A worker's part in the cell is over, and it stays for its session: its stream ends now."""
+    def parked(self, member: Member, pinned: str) -> None:
+        """A worker's part in the cell is over, and it stays for its session: its stream ends now.
+
+        `pinned`: why its slot is to be kept, as in `Parked`.
+        """
         ...
 
     def unreadable(self, member: Member, problem: ProtocolError) -> None:
@@ -183,7 +186,7 @@ class WorkerProcesses:
         try:
             while (message := await FROM_WORKER.read(reader)) is not None:
                 if isinstance(message, Parked):
-                    self._owner.parked(member)
+                    self._owner.parked(member, message.pinned)
                 else:
                     self._owner.received(member, message)
         except ProtocolError as problem:

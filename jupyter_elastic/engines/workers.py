@@ -24,7 +24,7 @@ from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action, Membership
 from jupyter_elastic.driver.remote_hand import Setting
-from jupyter_elastic.driver.session import CellOfSession, SessionWorker
+from jupyter_elastic.driver.session import CellOfSession, SessionWorker, Stays
 from jupyter_elastic.driver.usage_sampler import UseElsewhere
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines import cell_text, deaths
@@ -488,10 +488,10 @@ class WorkersEngine:
             case _:
                 self._received(member, message)
 
-    def parked(self, member: Member) -> None:
+    def parked(self, member: Member, pinned: str) -> None:
         """Take note that a worker is through with this cell, and stays."""
         if self._session is not None:
-            self._session.parked(member.process, member.rank, member.seat)
+            self._session.parked(member.process, Stays(member.rank, member.seat, member.slot, pinned))
 
     def left(self, member: Member, code: int | None) -> None:
         """Take note that a worker's process is gone, or through with the cell and kept."""
@@ -643,7 +643,8 @@ class WorkersEngine:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        self._report_to(ExitReported(outcome=outcome, reason=reason[:2000], **self._stamp()))
+        pins = self._session.pins() if self._session is not None else {}
+        self._report_to(ExitReported(outcome=outcome, reason=reason[:2000], **pins, **self._stamp()))
 
     # --- reports
 

@@ -24,6 +24,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """What a session may be called: it is a part of the path of a socket, which is short."""
 IDLE_S = 3600.0
 """So long the workers stay when no cell comes, unless somebody asks for another time."""
+PIN_S = 600.0
+"""So long slots are kept whose devices a session's memory can't leave, unless somebody asks for another time."""
 LEAST_FREE = 0.05
 """While a smaller share of the machine's memory is to be had, sessions that are idle end."""
 MOST_NAMES = 10_000
@@ -40,6 +42,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     respawn: bool = False
     """Make it anew if its workers are gone."""
     idle_s: float = IDLE_S
+    pin_s: float = PIN_S
+    """Where its memory can't leave the slots' devices they are kept so long; 0: the session ends then."""
     outlive: bool = False
     """Its workers stay when the kernel is gone."""
     replaces: bool = False
@@ -75,6 +79,7 @@ class Session(Struct, frozen=True, kw_only=True):
     kernel: tuple[int, float] | None = None
     """The process that it ends with, by pid and start time; None: with none."""
     idle_s: float = IDLE_S
+    pin_s: float = PIN_S
     least_free: float = LEAST_FREE
     """It may end, the longest idle first, while less than this share of the machine's memory is to be had."""
 

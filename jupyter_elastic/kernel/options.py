@@ -34,7 +34,7 @@ MOST_SIZES = 1_000
 _POLICY_USAGE = "write %%policy NAME [--shadow | --activate] [--opt K=V] above `def plan(view)`"
 _OF_NOTEBOOKS = {
     "capture": None, "out": None, "no_capture": True, "handle": None, "block": False, "session": None, "respawn": False,
-    "outlive": False, "idle_s": None, "ranks": (), "hold_s": 0.0,
+    "outlive": False, "idle_s": None, "pin_s": None, "ranks": (), "hold_s": 0.0,
 }  # fmt: skip
 """Options of cells that scripts don't have, and what they are for those."""
 MOST_SEED = 2**31 - 1
@@ -66,6 +66,7 @@ class Options(JobRequest, frozen=True, kw_only=True):
     respawn: bool = False
     outlive: bool = False
     idle_s: float | None = None
+    pin_s: float | None = None
     ranks: tuple[int, ...] = ()
     """Ranks of the session that run the cell; empty: all."""
     sized: bool = False
@@ -101,6 +102,10 @@ def seconds_from(text: str) -> float:
     if seconds <= 0:
         raise ArgumentTypeError(f"{text}: write a time such as 90s, 10m, 1h30m or 1:30:00")
     return seconds
+
+
+def _pin(text: str) -> float:
+    return 0.0 if text == "0" else seconds_from(text)
 
 
 def _hold(text: str) -> float:
@@ -263,6 +268,10 @@ def servers_from(text: str) -> tuple[int, int]:
     help="A new session's workers end when no cell comes for so long. Default: 1h.",
 )  # fmt: skip
 @argument(
+    "--pin", dest="pin_s", type=_pin, metavar="TIME",
+    help="A new session keeps GPUs so long that its memory can't leave after a cell; 0: it ends then. Default: 10m.",
+)  # fmt: skip
+@argument(
     "--hold", dest="hold_s", type=_hold, default=0.0, metavar="TIME",
     help="Keep the session's slots so long after the cell, unless somebody waits for slots: 30s, at most 10m.",
 )  # fmt: skip
@@ -390,7 +399,7 @@ def _checked(given: argparse.Namespace, environ: Mapping[str, str], now: float) 
 def _check_session(given: argparse.Namespace) -> None:
     if not given.session:
         about = {"--rank": given.ranks, "--respawn": given.respawn, "--outlive": given.outlive, "--idle": given.idle_s,
-                 "--hold": given.hold_s}  # fmt: skip
+                 "--hold": given.hold_s, "--pin": given.pin_s is not None}  # fmt: skip
         for option, value in about.items():
             if value:
                 raise BadRequest(f"{option} is about a session: name it with --session, or leave {option} out")

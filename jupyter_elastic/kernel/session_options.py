@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from jupyter_elastic.jobfiles import session_limits, sessions
-from jupyter_elastic.jobfiles.sessions import IDLE_S, SessionFolder, SessionRequest
+from jupyter_elastic.jobfiles.sessions import IDLE_S, PIN_S, SessionFolder, SessionRequest
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.types import JobInfo
 from jupyter_elastic.types.errors import BadRequest
@@ -75,6 +75,7 @@ def session_request(options: Options, *, reloads: bool = False) -> SessionReques
         name=options.session,
         respawn=options.respawn,
         idle_s=IDLE_S if options.idle_s is None else options.idle_s,
+        pin_s=PIN_S if options.pin_s is None else options.pin_s,
         outlive=options.outlive,
         replaces=options.capture is not None,
         ranks=options.ranks,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from jupyter_elastic.protocol.forkserver import MAX_ANSWER
 from jupyter_elastic.protocol.framing import Frames
-from jupyter_elastic.types import AnyEffect, Launch, Report
+from jupyter_elastic.types import AttemptOrder, Launch, Report
 
 
 class StartDriver(Struct, frozen=True, tag=True):
@@ -64,5 +64,5 @@ class DriverStarted(Struct, frozen=True, tag=True):
 START_DRIVER: Frames[StartDriver | StartAgent] = Frames(StartDriver | StartAgent, "the first message to a driver")
 DRIVER_STARTED: Frames[DriverStarted] = Frames(DriverStarted, "a driver's first message to the agent", MAX_ANSWER)
 DRIVER_STAYS: Frames[DriverStays] = Frames(DriverStays, "a driver that stays", MAX_ANSWER)
-ORDERS: Frames[AnyEffect | LeaseRenewed] = Frames(AnyEffect | LeaseRenewed, "orders of the agent")
+ORDERS: Frames[AttemptOrder | LeaseRenewed] = Frames(AttemptOrder | LeaseRenewed, "orders of the agent")
 REPORTS: Frames[Report] = Frames(Report, "reports of the driver")

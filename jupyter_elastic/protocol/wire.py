@@ -29,7 +29,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
-VERSION = 7
+VERSION = 8
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 

@@ -200,6 +200,9 @@ class Interrupted(_Message, frozen=True, kw_only=True):
 class Parked(_Message, frozen=True, kw_only=True):
     """The cell is over, however it ended, and this worker stays for the next one of its session."""
 
+    pinned: str = ""
+    """Why its memory can't leave its device; empty: it has."""
+
 
 class HandedOver(_Message, frozen=True, kw_only=True):
     """What newcomers of the session are to have lies in the job's folder: the cell may change its size."""

@@ -172,9 +172,10 @@ class Timers:
             for slot in host.slots:
                 known = slots.get(host.slot_id(slot.index))
                 if slot.processes and known is not None and known.foreign != slot.processes:
-                    owner = None if known.job is None else self._store.core.state.owner_of(known.job)
-                    log.warning("%s, leased to job %s, is %s", host.slot_id(slot.index), known.job,
-                                also_used_by(slot.processes), extra={"job": known.job, "user": owner})  # fmt: skip
+                    job = known.job or known.pinned
+                    owner = None if job is None else self._store.core.state.owner_of(job)
+                    log.warning("%s, leased to job %s, is %s", host.slot_id(slot.index), job,
+                                also_used_by(slot.processes), extra={"job": job, "user": owner})  # fmt: skip
 
     def _holders(self) -> dict[SlotId, foreign.Holder]:
         state = self._store.core.state
@@ -182,7 +183,12 @@ class Timers:
             slot: foreign.Holder(job.job, job.attempt, state.ids.get(job.owner))
             for job in state.active_jobs()
             for slot in (*job.slots, *job.draining)
+        } | {
+            slot: foreign.Holder(job.job, job.attempt, state.ids.get(job.owner))
+            for job in (state.ended[number] for number in state.pinned)
+            for slot in job.pinned
         }
 
     def _slots_held(self) -> frozenset[str]:
-        return frozenset(slot for slot, found in self._store.core.state.slots.items() if found.job is not None)
+        slots = self._store.core.state.slots
+        return frozenset(slot for slot, found in slots.items() if (found.job or found.pinned) is not None)

@@ -48,4 +48,18 @@ class Stop(Effect, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-AnyEffect: TypeAlias = Launch | Rescale | Stop
+class WatchPinned(Effect, frozen=True, kw_only=True):
+    """The attempt has ended, and parked workers of its session keep these slots: report when they are gone.
+
+    A `Stop` for the attempt then means: end that session.
+    """
+
+    session: Text
+    slots: tuple[SlotId, ...]
+    until: float
+    """When the session ends at the latest, in seconds since the epoch; the workers see to that themselves."""
+
+
+AttemptOrder: TypeAlias = Launch | Rescale | Stop
+"""What an attempt's driver is told."""
+AnyEffect: TypeAlias = AttemptOrder | WatchPinned

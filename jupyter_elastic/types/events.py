@@ -163,6 +163,11 @@ class JobEnded(EventData, frozen=True, kw_only=True):
     reason: Text = ""
     held: Count = 0
     """So many slots its session keeps for its next cell, for the time that the job has asked for."""
+    pinned: tuple[SlotId, ...] = ()
+    """Slots that its session keeps because its memory can't leave their devices; until `SlotsReleased`."""
+    pinned_why: Text = ""
+    pinned_s: float = 0.0
+    """At the latest after so long the session ends and gives them back."""
 
 
 class HoldEnded(EventData, frozen=True, kw_only=True):
@@ -171,6 +176,12 @@ class HoldEnded(EventData, frozen=True, kw_only=True):
     job: JobId
     reason: Text = ""
     """Who waits for slots; empty when the time was over."""
+
+
+class UnpinRequested(AttemptEvent, frozen=True, kw_only=True):
+    """The session of an ended job is to end, and to give back the slots that it has kept (`JobEnded.pinned`)."""
+
+    reason: Text = ""
 
 
 class JobsForgotten(EventData, frozen=True, kw_only=True):
@@ -298,6 +309,7 @@ AnyEventData: TypeAlias = (
     | JobResized
     | JobEnded
     | HoldEnded
+    | UnpinRequested
     | JobsForgotten
     | HostsChanged
     | DrainsChanged

@@ -30,6 +30,11 @@ class JobInfo(Record, frozen=True, kw_only=True):
     held: int = 0
     """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
     held_until: float | None = None
+    pinned: tuple[SlotId, ...] = ()
+    """Slots that its session keeps after its end because its memory can't leave their devices, until `pinned_until`
+    at the latest."""
+    pinned_why: str = ""
+    pinned_until: float | None = None
 
     @property
     def private(self) -> bool:
@@ -71,6 +76,8 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     """As in `Slot`."""
     drained: str = ""
     """By whom it is kept from new work, and why; empty when it isn't."""
+    pinned: str = ""
+    """Which session keeps it after a cell, and why; `job` is that cell. Empty when none does."""
 
 
 class PolicyInfo(Record, frozen=True, kw_only=True):

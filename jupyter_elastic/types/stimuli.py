@@ -181,6 +181,12 @@ class ExitReported(AttemptReport, frozen=True, kw_only=True):
 
     outcome: Literal["completed", "failed", "cancelled", "preempted", "lost"]
     reason: Text = ""
+    pinned: tuple[SlotId, ...] = ()
+    """By rank the slots of the session's workers, which live on, where memory of one of them can't leave its device. A
+    `ReleaseReported` of this attempt says that they are gone."""
+    pinned_why: Text = ""
+    pinned_s: float = 0.0
+    """So long they stay at most when no cell comes."""
 
 
 class DeathReported(AttemptReport, frozen=True, kw_only=True):

@@ -34,5 +34,10 @@ def also_used_by(processes: Sequence[GpuProcess]) -> str:
     return f"also used by {_named(processes)}, who has not leased it" if processes else ""
 
 
+def pinned_by(session: str, why: str) -> str:
+    """Why a slot is kept on which no cell runs."""
+    return f"kept by the session {session!r}" + (f": {why}" if why else "")
+
+
 def _named(processes: Sequence[GpuProcess]) -> str:
     return ", ".join(map(str, processes))

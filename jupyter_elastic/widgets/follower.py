@@ -356,7 +356,7 @@ class PoolFollower:
                         speeds,
                     )  # the events from the first on go before the short description
                 self._job_changed(job, at_once=model.ended or model.slots != before)
-                if model.ended and not model.held:
+                if model.ended and not model.keeps:
                     return
 
     def _job_changed(self, job: FollowedJob, *, at_once: bool = False) -> None:

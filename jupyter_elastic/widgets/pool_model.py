@@ -14,7 +14,7 @@ import msgspec
 
 from jupyter_elastic.client.job_model import fraction_done
 from jupyter_elastic.types import ACTIVE, ENDED, Event, JobId, JobInfo, SlotId, SlotInfo, events
-from jupyter_elastic.types.texts import also_used_by, in_use_by, visible
+from jupyter_elastic.types.texts import also_used_by, in_use_by, pinned_by, visible
 from jupyter_elastic.widgets.pool_screen import (
     EndedRow,
     HistoryPoint,
@@ -118,6 +118,9 @@ class PoolModel:
                     self._change(data.job, spec=data.applied(info.spec))
             case events.JobEnded():
                 gone = self.jobs.pop(data.job, None)
+                session = gone.spec.session if gone is not None else ""
+                for slot in data.pinned:
+                    self._set_slot(slot, state="leased", pinned=pinned_by(session, data.pinned_why))
                 self.queued -= gone is not None and gone.phase == "queued"
                 if gone is not None and gone.owner == self.user:
                     self._remember_end(event.at, gone, data.outcome)
@@ -174,7 +177,7 @@ class PoolModel:
             if box is not None and box.job == data.job:
                 reason = in_use_by(box.foreign) if box.foreign else box.reason
                 state = "out" if reason or box.drained else "free"
-                self._set_slot(slot, state=state, job=None, owner="", reason=reason, foreign=())
+                self._set_slot(slot, state=state, job=None, owner="", reason=reason, foreign=(), pinned="")
         info = self.jobs.get(data.job)
         if info is not None:
             self._change(data.job, slots=tuple(slot for slot in info.slots if slot not in data.slots))
@@ -303,7 +306,7 @@ class PoolModel:
                 state=slot.state,
                 job=slot.job,
                 owner=slot.owner,
-                reason=slot.reason or slot.drained,
+                reason=slot.reason or slot.drained or slot.pinned,
                 for_servers=slot.for_servers,
             )
             hosts.setdefault(name.rpartition(":")[0], []).append(box)

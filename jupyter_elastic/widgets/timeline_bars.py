@@ -82,7 +82,8 @@ class Rows:
         self._hosts += [TimelineHost(name=name, slots=names, gone=True) for name, names in lost.items()]
         self.order = [name for host in self._hosts for name in host.slots]
         self.place = {name: row for row, name in enumerate(self.order)}
-        self.usable = [name for name in self.order if name in slots and slots[name].state != "out"]
+        here = ((name, slots[name]) for name in self.order if name in slots)
+        self.usable = [name for name, slot in here if slot.state != "out" and not slot.pinned]
 
     def hosts(self) -> list[TimelineHost]:
         """What stands beside the rows."""

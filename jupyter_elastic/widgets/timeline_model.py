@@ -90,7 +90,7 @@ class TimelineModel:
                 job.state = "queued"
                 job.hold(at, frozenset())
             case events.JobEnded():
-                job.hold(at, frozenset())
+                job.hold(at, frozenset(data.pinned))
                 job.state, job.reason, job.ended_at = data.outcome, visible(data.reason), at
                 self._ended.append(job.job)
                 if len(self._ended) > MAX_JOBS:

@@ -126,7 +126,7 @@ async def draw_job(job: FollowedJob, sink: JobSink) -> None:
 
 async def draw_hold(job: FollowedJob, sink: JobSink) -> None:
     """Let a sink count down while the session of a job that has ended keeps slots."""
-    while job.model.held and time.time() < (job.model.held_until or 0.0):
+    while job.model.pinned or (job.model.held and time.time() < (job.model.held_until or 0.0)):
         await job.wait_for_news(TICK_S)
         with contextlib.suppress(Exception):  # a closed view
             sink(None)

@@ -113,12 +113,14 @@ class DeviceParking:
         """The way by which it is parked now."""
         self.slot: SlotId = ""
         """On whose device all was that is parked now; empty before."""
+        self.stays = ""
+        """Why it is on that device still, between two cells; empty: it is parked."""
 
     def park(self, slot: str) -> str:
         """Leave the device of this slot; why that can't be, empty when all has left."""
         if self._by is not None:
             return ""
-        self.slot = slot
+        self.slot, self.stays = slot, ""
         problems = []
         for way in self._all():
             problem = way.missing()
@@ -131,20 +133,21 @@ class DeviceParking:
                     self._by = way
                     return ""
             problems.append(f"{way.name}: {problem}")
-        return f"its memory can't leave the device ({'; '.join(problems)})"
+        self.stays = f"its memory can't leave the device ({'; '.join(problems)})"
+        return self.stays
 
     def restore(self, slot: str, devices: str) -> None:
         """Have everything on the device of this slot again; EngineError when it can't be, and it is parked still."""
-        if self._by is None:
-            return
-        if slot != self.slot and not self._by.moves:
+        moves = self._by is not None and self._by.moves
+        if self.slot not in {"", slot} and not moves:
+            how = self.stays if self._by is None else f"{self._by.name} brings it back to where it was only"
             raise EngineError(
-                f"the session's memory was on the device of slot {self.slot}, this cell was given {slot}, and "
-                f"{self._by.name} brings it back to where it was only: run the cell again when that one is free. The "
-                "variables are kept"
+                f"the session's memory was on the device of slot {self.slot}, this cell was given {slot}, and {how}: "
+                "run the cell again when that one is free. The variables are kept"
             )
-        self._by.restore(devices)
-        self._by = None
+        if self._by is not None:
+            self._by.restore(devices)
+            self._by = None
 
     def _all(self) -> list[Way]:
         if self._ways is None:

@@ -47,13 +47,19 @@ class Parking:
         os.register_at_fork(after_in_child=self._listener.close)
         self.folder.write_member(seat, self._me)
 
-    def wait(self, slot: SlotId = "") -> socket.socket | str:
-        """The next cell's connection; or why none will come. `slot`: on whose device it has what is parked."""
+    def wait(self, slot: SlotId = "", pinned: str = "") -> socket.socket | str:
+        """The next cell's connection; or why none will come.
+
+        Args:
+            slot: On whose device it has what is parked.
+            pinned: Why the session keeps that slot meanwhile; empty: it doesn't.
+        """
         session = self.folder.read()
         if session is None:
             return "it was ended"
         self.folder.write_member(self._seat, replace(self._me, idle_since=time.time(), slot=slot))
-        until = time.monotonic() + session.idle_s
+        wait_s = min(session.idle_s, session.pin_s) if pinned else session.idle_s
+        until = time.monotonic() + wait_s
         watch = session_limits.Watch() if session_limits.read(self.folder.path.parent.parent) is not None else None
         with _end_of(session.kernel) as kernel:
             poll = select.poll()
@@ -72,7 +78,14 @@ class Parking:
                     return ended.why
                 elif why := self._memory_is_short(session) or (watch.why(self.folder, LOOK_S) if watch else ""):
                     return why
-        return f"no cell came for {session.idle_s:g} s"
+        kept = f", and its slots are not kept longer: {pinned}" if pinned else ""
+        return f"no cell came for {wait_s:g} s{kept}"
+
+    @property
+    def pin_s(self) -> float:
+        """How long the session may keep slots whose devices its memory can't leave; 0: not at all."""
+        session = self.folder.read()
+        return session.pin_s if session is not None else 0.0
 
     def warning(self) -> str:
         """What is to be said at the end of a cell, where sessions may soon end for want of memory; else empty."""

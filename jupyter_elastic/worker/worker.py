@@ -116,7 +116,7 @@ class Worker:
     def _next_cell(self, parking: Parking) -> DriverChannel:
         """The channel to the driver of the session's next cell; ends this worker when none comes."""
         while True:
-            found = parking.wait(self._devices.slot)
+            found = parking.wait(self._devices.slot, self._devices.stays)
             if isinstance(found, str):
                 parking.folder.end(found)
                 _leave(0)
@@ -135,12 +135,16 @@ class Worker:
             self._parking.folder.write_names(sorted(name for name in self._namespace if not name.startswith("_")))
             if warning := self._parking.warning():
                 sys.stderr.write(f"note: {warning}\n")
-        if self._order.visible and (why := self._devices.park(self._order.slot)):
+        why = self._devices.park(self._order.slot) if self._order.visible else ""
+        pin_s = self._parking.pin_s if why else 0.0
+        if why and not pin_s:
             sys.stderr.write(f"note: the session ends: {why}\n")
             self._parking.folder.end(why)
             _leave(FAILED)
+        if why:
+            sys.stderr.write(f"note: the session keeps its slots, for {pin_s:g} s at most: {why}\n")
         self._channel.outlive()
-        self._channel.send(messages.Parked())
+        self._channel.send(messages.Parked(pinned=why))
         self._channel.close()
 
     def run(self) -> None:

@@ -30,6 +30,7 @@ from jupyter_elastic.types import (
     Host,
     HostsReported,
     JobSpec,
+    JobStarted,
     JobSubmitted,
     JobView,
     Launch,
@@ -57,6 +58,7 @@ from jupyter_elastic.types import (
     UndrainSlots,
     UsePolicy,
     View,
+    WatchPinned,
 )
 from jupyter_elastic.types.errors import ElasticError
 from tests.support.invariants import check
@@ -87,6 +89,7 @@ class Attempt:
     elastic: bool | None = None
     """What its cell has shown so far."""
     deaths: int = 0
+    session: str = ""
 
 
 class World:
@@ -109,6 +112,10 @@ class World:
         self.over: dict[tuple[int, int], ExitReported] = {}
         self.on: dict[str, tuple[int, int]] = {}
         """Which attempt's process lives on a slot."""
+        self.parked: dict[tuple[int, int], Attempt] = {}
+        """Ended attempts whose sessions' workers live on, where their memory could not leave."""
+        self.watched: set[tuple[int, int]] = set()
+        """Those whose end the agent is to report."""
         self.old_views: list[View] = []
         self.memos: dict[str, Any] = {}
         """What each policy is to be reminded of."""
@@ -127,10 +134,10 @@ class World:
         before = self.core.state.seq
         events, effects = self.core.step(stimulus)
         assert [event.seq for event in events] == list(range(before + 1, before + 1 + len(events)))
-        for event in events:
+        for number, event in enumerate(events):
             assert not self.events or event.at >= self.events[-1].at
             self.events.append(event)
-            if isinstance(event.data, SlotsReleased):
+            if isinstance(event.data, SlotsReleased) and not self.handed_on(event.data, events[number + 1 :]):
                 for slot in event.data.slots:
                     assert self.on.get(slot) is None, f"{slot} was freed while {self.on[slot]} still runs on it"
             self.remember(event.data)
@@ -144,6 +151,16 @@ class World:
             if self.connected[effect.owner]:
                 self.orders[effect.owner].append(effect)
         return events
+
+    def handed_on(self, data: SlotsReleased, then: tuple[Event, ...]) -> bool:
+        """Whether the session's next cell has these slots at once, and nobody in between."""
+        parked = self.parked.get((data.job, data.attempt))
+        started = then[0].data if then else None
+        if parked is None or not isinstance(started, JobStarted):
+            return False
+        job = self.core.state.jobs[started.job]
+        assert (job.owner, job.spec.session, started.slots) == (parked.owner, parked.session, data.slots)
+        return True
 
     def remember(self, data: AnyEventData) -> None:
         """A memo stays its policy's, through switches; other code under the same name does not see it."""
@@ -303,6 +320,14 @@ class World:
 
     def carry_out(self, order: AnyEffect) -> None:
         key = (order.job, order.attempt)
+        if isinstance(order, WatchPinned):
+            self.watched.add(key)
+            if key not in self.parked:
+                self.report_gone(Attempt(*key, order.owner, 0, order.slots))
+            return
+        if key in self.parked and isinstance(order, Stop):
+            self.end_parked(key)
+            return
         if key in self.over:
             self.mail[order.owner].append(self.over[key])
             return
@@ -311,6 +336,8 @@ class World:
             if attempt is None:
                 attempt = Attempt(order.job, order.attempt, order.owner, order.generation, order.slots)
                 self.attempts[key] = attempt
+                attempt.session = order.spec.session
+                self.take_over(attempt)
                 self.populate(attempt)
                 assert set(order.devices) == {slot for slot in order.slots if not slot.endswith(FOR_SERVERS)}
         elif attempt is None:
@@ -324,6 +351,27 @@ class World:
             never = tuple(slot for slot in order.draining if slot not in attempt.alive)
             if never:
                 self.report(ReleaseReported, attempt, slots=never, generation=attempt.generation)
+
+    def take_over(self, attempt: Attempt) -> None:
+        """The workers of a session that had stayed on these slots run its next cell."""
+        for key, parked in list(self.parked.items()):
+            same = (parked.owner, parked.session) == (attempt.owner, attempt.session)
+            if same and set(parked.slots) <= set(attempt.slots):
+                del self.parked[key]
+                self.watched.discard(key)
+                for slot in parked.slots:
+                    del self.on[slot]
+
+    def end_parked(self, key: tuple[int, int]) -> None:
+        """The workers that had stayed are gone."""
+        parked = self.parked.pop(key)
+        for slot in parked.slots:
+            del self.on[slot]
+        if key in self.watched:
+            self.report_gone(parked)
+
+    def report_gone(self, parked: Attempt) -> None:
+        self.report(ReleaseReported, parked, slots=parked.slots)
 
     def populate(self, attempt: Attempt) -> None:
         key = (attempt.job, attempt.number)
@@ -339,16 +387,24 @@ class World:
 
     def report_exit(self, attempt: Attempt, outcome: str) -> None:
         key = (attempt.job, attempt.number)
-        for slot in attempt.alive:
+        stays = bool(attempt.session) and outcome != "lost" and self.random.random() < 0.5
+        pinned = tuple(sorted(attempt.alive)) if stays else ()
+        for slot in attempt.alive if not pinned else ():
             del self.on[slot]
         self.attempts.pop(key, None)
-        self.report(ExitReported, attempt, outcome=outcome, reason="so it is")
+        about = {"pinned": pinned, "pinned_why": "its memory stays", "pinned_s": 60.0} if pinned else {}
+        if pinned:
+            attempt.slots = pinned
+            self.parked[key] = attempt
+        self.report(ExitReported, attempt, outcome=outcome, reason="so it is", **about)
         seen = self.mail[attempt.owner][-1]
         assert isinstance(seen, ExitReported)
         self.over[key] = seen
 
     def live(self) -> None:
         """Something happens in an attempt."""
+        if self.parked and self.random.random() < 0.1:
+            self.end_parked(self.random.choice(list(self.parked)))
         if not self.attempts:
             return
         r = self.random
@@ -480,8 +536,12 @@ class World:
         ended = list(self.core.state.ended)
         self.step(Forget, before=self.now - r.choice((5000.0, 10**9)), keep=keep)
         left = list(self.core.state.ended)
-        assert left == ended[len(ended) - len(left) :], "the oldest go first"
-        assert len(left) >= min(keep, len(ended)) or all(
+        pinned = self.core.state.pinned
+        free = [job for job in ended if job not in pinned]
+        assert [job for job in left if job in pinned] == [job for job in ended if job in pinned]
+        left = [job for job in left if job not in pinned]
+        assert left == free[len(free) - len(left) :], "the oldest go first"
+        assert len(left) >= min(keep, len(ended)) - len(pinned) or all(
             self.core.state.at - (self.core.state.ended[job].ended_at or 0.0) < 5000.0 for job in left
         )
 
@@ -574,6 +634,8 @@ class World:
                 break
             for attempt in list(self.attempts.values()):
                 self.finish(attempt)
+            for key in list(self.parked):
+                self.end_parked(key)
             if self.core.wants_plan:
                 self.step(Propose, policy="fifo", plan=greedy(self.core.view(self.now)))
         assert not self.core.state.jobs, f"stuck: {[self.core.explain(j, self.now) for j in self.core.state.jobs]}"

@@ -181,6 +181,8 @@ def test_a_session_has_a_name_and_a_size_or_a_range() -> None:
     found = parse("--session my-work --gpus 2 --idle 4h --hold 30s")
     assert (found.session, found.max_slots, found.sized, found.idle_s) == ("my-work", 2, True, 14400.0)
     assert found.hold_s == 30.0
+    assert found.pin_s is None
+    assert [parse(f"--session work --pin {text}").pin_s for text in ("0", "1h")] == [0.0, 3600.0]
     assert not found.preemptible
     assert not parse("--session work").sized
     found = parse("--session work --gpus 1:4")
@@ -191,6 +193,8 @@ def test_a_session_has_a_name_and_a_size_or_a_range() -> None:
         ("--session work --resumable", "contradict"),
         ("--respawn", "name it with --session"),
         ("--hold 30s", "name it with --session"),
+        ("--pin 0", "name it with --session"),
+        ("--session work --pin soon", "write a time such as"),
         ("--session work --hold 11m", "for 10m at most"),
         ("--rank 0", "name it with --session"),
         ("--session work --rank 0-2", "write ranks such as 0 or 0,2"),

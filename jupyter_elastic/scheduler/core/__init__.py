@@ -12,7 +12,7 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, holds
+from jupyter_elastic.scheduler.core import drains, holds, pins
 from jupyter_elastic.scheduler.core.decide import decide, found
 from jupyter_elastic.scheduler.core.drains import DAEMON
 from jupyter_elastic.scheduler.core.evolve import evolve
@@ -118,6 +118,9 @@ class Core:
         events += self._write(holds.over(self.state, at), at, DAEMON, stimulus.id)
         if isinstance(stimulus, HostsReported | Tick):
             events += self._write(drains.ending(self.state, at), at, DAEMON, stimulus.id)
+        if self.state.pinned:
+            events += self._write(pins.ends(self.state), at, DAEMON, stimulus.id)
+            events += self._write(pins.starts(self.state), at, DAEMON, stimulus.id)
         events += self._write(make_room(self.state, self._views.most, self._views.quotas), at, DAEMON, stimulus.id)
         return events, tuple(react(self.state, [event.data for event in events]))
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET, convert
 from msgspec.structs import replace
 
-from jupyter_elastic.scheduler.core import drains, holds, keys, plan, suitable
+from jupyter_elastic.scheduler.core import drains, holds, keys, pins, plan, suitable
 from jupyter_elastic.scheduler.core.explain import ENDED_AS, count
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import FALLBACK, Job, State, limit_at
@@ -178,6 +178,8 @@ def found(state: State, job_id: int) -> Job:
 def _cancel(state: State, command: Cancel) -> EventList:
     job = found(state, command.job)
     reason = plan.plain(command.reason) or f"cancelled by {command.by}"
+    if job.pinned and not job.unpinning:
+        return [pins.unpin(job, reason)]
     if job.phase == "queued":
         return [JobEnded(job=job.job, outcome="cancelled", reason=reason)]
     if job.phase in ACTIVE and job.stop != "cancel":
@@ -346,7 +348,7 @@ def _release_reported(state: State, report: ReleaseReported) -> EventList:
     """Only draining slots are freed. A leased one stays its job's even if the process on it is gone."""
     job = _attempt(state, report)
     if job is None:
-        return []
+        return pins.released(state, report)
     gone = set(report.slots)
     freed = tuple(slot for slot in job.draining if slot in gone and not _late(state, slot, report))
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
@@ -397,9 +399,10 @@ def _exit_reported(state: State, report: ExitReported) -> EventList:
     job = _attempt(state, report)
     if job is None:
         return []
-    held = (*job.slots, *job.draining)
-    events: EventList = [SlotsReleased(job=job.job, attempt=job.attempt, slots=held)] if held else []
-    end = _outcome(job, report)
+    end = pins.after(job, _outcome(job, report), report, plan.plain(report.pinned_why))
+    pinned = end.pinned if isinstance(end, JobEnded) else ()
+    free = tuple(slot for slot in (*job.slots, *job.draining) if slot not in pinned)
+    events: EventList = [SlotsReleased(job=job.job, attempt=job.attempt, slots=free)] if free else []
     kept = holds.after(job, end)
     return [*events, replace(end, held=kept) if kept else end]
 
@@ -458,7 +461,8 @@ def _forget(state: State, command: Forget) -> EventList:
         old = ended_at < command.before or len(gone) < surplus
         if not old or ended_at > command.at - MIN_AGE_S:
             break
-        gone.append(job.job)
+        if not job.pinned:
+            gone.append(job.job)
     starts = range(0, len(gone), FORGOTTEN_AT_ONCE)
     return [JobsForgotten(jobs=tuple(gone[at : at + FORGOTTEN_AT_ONCE])) for at in starts]
 

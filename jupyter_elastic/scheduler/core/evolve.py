@@ -47,6 +47,7 @@ from jupyter_elastic.types import (
     SlotId,
     SlotsReleased,
     StopRequested,
+    UnpinRequested,
     WorkerDied,
     WorkerReplaced,
 )
@@ -68,6 +69,8 @@ def evolve(state: State, event: Event) -> None:
     job = state.jobs.get(data.job)  # type: ignore[union-attr]
     if job is not None:
         _JOB[type(data)](state, job, state.at, data)
+    elif isinstance(data, SlotsReleased | UnpinRequested) and data.job in state.pinned:
+        _unpin(state, state.ended[data.job], data)
 
 
 # --- the life of a job ------------------------------------------------------------------------------------------------
@@ -168,19 +171,22 @@ def _released(state: State, job: Job, at: float, data: SlotsReleased) -> None:
     gone = set(data.slots)
     for slot in data.slots:
         entry = state.slots.get(slot)
-        if entry is None or entry.job != job.job:
-            continue
-        entry.job, entry.draining, entry.granted = None, False, 0
-        if entry.foreign:  # until the hosts are looked at again, nobody else gets it
-            entry.out, entry.foreign = entry.out or in_use_by(entry.foreign), ()
-        if entry.gone:
-            del state.slots[slot]
+        if entry is not None and entry.job == job.job:
+            _free(state, slot, entry)
     if gone.intersection(job.slots):
         servers = job.slots[len(job.slots) - job.servers :]
         job.servers = sum(slot not in gone for slot in servers)
         job.slots = tuple(slot for slot in job.slots if slot not in gone)
         _leave(state, job)
     job.draining = tuple(slot for slot in job.draining if slot not in gone)
+
+
+def _free(state: State, slot: SlotId, entry: SlotState) -> None:
+    entry.job, entry.pinned, entry.draining, entry.granted = None, None, False, 0
+    if entry.foreign:  # until the hosts are looked at again, nobody else gets it
+        entry.out, entry.foreign = entry.out or in_use_by(entry.foreign), ()
+    if entry.gone:
+        del state.slots[slot]
 
 
 def _progressed(_state: State, job: Job, at: float, data: JobProgressed) -> None:
@@ -237,6 +243,7 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     if data.held:
         job.held, job.held_until = data.held, at + job.spec.hold_s
         state.held.add(job.job)
+    _pin(state, job, data)
     job.learned, job.died = NOTHING_LEARNED, NOBODY_DIED  # policies see unfinished jobs only
     del state.jobs[job.job]
     state.ended[job.job] = job
@@ -249,6 +256,33 @@ def _ended(state: State, job: Job, at: float, data: JobEnded) -> None:
     _sized(state, job)
     state.yielded.pop(job.job, None)
     state.reasons.pop(job.job, None)
+
+
+def _pin(state: State, job: Job, data: JobEnded) -> None:
+    """What its session keeps is held by no job."""
+    if not data.pinned:
+        return
+    for slot in data.pinned:
+        entry = state.slots[slot]
+        entry.job, entry.pinned, entry.draining, entry.granted = None, job.job, False, 0
+    job.slots, job.servers, job.draining, job.leaving = (), 0, (), False
+    job.pinned, job.pinned_why, job.pinned_until = data.pinned, data.pinned_why, state.at + data.pinned_s
+    state.pinned.add(job.job)
+
+
+def _unpin(state: State, job: Job, data: SlotsReleased | UnpinRequested) -> None:
+    """Its session is told to end, or has given back slots."""
+    if isinstance(data, UnpinRequested):
+        job.unpinning = True
+        return
+    gone = set(data.slots)
+    for slot in job.pinned:
+        if slot in gone:
+            _free(state, slot, state.slots[slot])
+    job.pinned = tuple(slot for slot in job.pinned if slot not in gone)
+    if not job.pinned:
+        job.pinned_why, job.pinned_until, job.unpinning = "", None, False
+        state.pinned.discard(job.job)
 
 
 def _sized(state: State, job: Job) -> None:
@@ -308,7 +342,7 @@ def _hosts_changed(state: State, data: HostsChanged) -> None:
             entry.for_servers = slot.for_servers
             present[slot_id] = entry
     for slot_id, entry in state.slots.items():
-        if slot_id not in present and entry.job is not None:
+        if slot_id not in present and (entry.job is not None or entry.pinned is not None):
             entry.out, entry.gone = "host lost", True
             present[slot_id] = entry
     state.slots = present

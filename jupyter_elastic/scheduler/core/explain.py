@@ -25,6 +25,8 @@ def explain(state: State, job: Job, now: float, *, whole: bool = True) -> str:
     reason = job.reason if whole else policy_reason(state, job.job)
     if job.ended_at is not None:
         lines = [f"Job {job.job} {ENDED_AS[job.phase]}{_because(reason)}."]
+        if job.pinned:
+            lines.append(_pinned(job, now, whole=whole))
     elif job.phase == "queued":
         lines = _waits(state, job, now, whole=whole)
     elif job.phase == "stopping":
@@ -130,6 +132,7 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     if state.apart and job.spec.min_servers:
         idle = sum(1 for _ in state.free(for_servers=True))
         lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")
+    lines += [_pinned(state.ended[number], now, whole=False) for number in sorted(state.pinned)]
     lines += _interactive(state, job, now)
     if need > state.capacity:
         out = state.total - state.capacity
@@ -144,6 +147,15 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     reason = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' did not schedule it in its last plan'}.")
     return lines
+
+
+def _pinned(job: Job, now: float, *, whole: bool) -> str:
+    """What the session of an ended job keeps, and for how long."""
+    left = span((job.pinned_until or now) - now)
+    if not whole:
+        return f"{count(len(job.pinned))} kept by the session of job {job.job} of {job.owner}, for {left} at most."
+    why = f": {job.pinned_why}" if job.pinned_why else ""
+    return f"Its session keeps {', '.join(job.pinned)} for {left} more at most, unless its next cell comes{why}."
 
 
 def _free_on(state: State, host: str) -> int:
@@ -288,8 +300,10 @@ def finish(job: Job, now: float) -> float | None:
 def expected(state: State, need: int, now: float) -> float | None:
     """When `need` slots are free if nobody starts or grows: running jobs end one after the other."""
     slots = (slot for slot in state.slots.values() if slot.leasable and not slot.for_servers)
-    have = sum(slot.job is None or slot.draining for slot in slots)
+    have = sum(slot.free or slot.draining for slot in slots)
     ends = [(finish(job, now), job.job, state.charged(job.slots)) for job in state.active_jobs()]
+    pinned = (state.ended[number] for number in state.pinned)
+    ends += [(job.pinned_until, job.job, state.charged(job.pinned)) for job in pinned]
     for end, _, more in sorted((end, job, held) for end, job, held in ends if end is not None):
         have += more
         if have >= need:

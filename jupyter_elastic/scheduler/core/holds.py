@@ -13,7 +13,7 @@ from jupyter_elastic.types import AnyEventData, HoldEnded, JobEnded
 
 def after(job: Job, end: AnyEventData) -> int:
     """How many slots the session of a job that ends so keeps: what it ran on, unless it was cancelled."""
-    ended = isinstance(end, JobEnded) and end.outcome != "cancelled"
+    ended = isinstance(end, JobEnded) and end.outcome != "cancelled" and not end.pinned
     return len(job.members) if ended and job.spec.session and job.spec.hold_s else 0
 
 

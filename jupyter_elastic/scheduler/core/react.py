@@ -12,6 +12,7 @@ from jupyter_elastic.scheduler.core.state import Job, State
 from jupyter_elastic.types import (
     AnyEffect,
     AnyEventData,
+    JobEnded,
     JobStarted,
     Launch,
     Rescale,
@@ -19,6 +20,8 @@ from jupyter_elastic.types import (
     SlotId,
     Stop,
     StopRequested,
+    UnpinRequested,
+    WatchPinned,
 )
 
 
@@ -32,6 +35,11 @@ def react(state: State, events: Iterable[AnyEventData]) -> list[AnyEffect]:
             effects.append(_rescale(state, state.jobs[data.job]))
         elif isinstance(data, StopRequested):
             effects.append(_stop(state.jobs[data.job]))
+        elif isinstance(data, JobEnded):
+            if (ended := state.ended[data.job]).pinned:  # unless the session's next cell has them already
+                effects.append(_watch(ended))
+        elif isinstance(data, UnpinRequested):
+            effects.append(_end_session(state.ended[data.job], data.reason))
     return effects
 
 
@@ -55,6 +63,12 @@ def outstanding(state: State, owner: str) -> list[AnyEffect]:
         effects.append(_launch(state, job, 1 if moved else job.generation, job.slots, job.servers))
         if moved:
             effects.append(_rescale(state, job))
+    for number in sorted(state.pinned):
+        job = state.ended[number]
+        if job.owner == owner:
+            effects.append(_watch(job))
+            if job.unpinning:
+                effects.append(_end_session(job, "its slots are wanted back"))
     return effects
 
 
@@ -88,6 +102,21 @@ def _rescale(state: State, job: Job) -> Rescale:
 def _stop(job: Job) -> Stop:
     assert job.stop, f"job {job.job} is not being stopped"
     return Stop(job=job.job, attempt=job.attempt, owner=job.owner, how=job.stop, reason=job.reason)
+
+
+def _watch(job: Job) -> WatchPinned:
+    return WatchPinned(
+        job=job.job,
+        attempt=job.attempt,
+        owner=job.owner,
+        session=job.spec.session,
+        slots=job.pinned,
+        until=job.pinned_until or 0.0,
+    )
+
+
+def _end_session(job: Job, reason: str) -> Stop:
+    return Stop(job=job.job, attempt=job.attempt, owner=job.owner, how="cancel", reason=reason)
 
 
 def _devices(state: State, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:

@@ -46,6 +46,8 @@ class SlotState(Struct):
     gone: bool = False
     """Its host is lost; its entry is kept until the last lease is released."""
     job: JobId | None = None
+    pinned: JobId | None = None
+    """The ended cell whose session's memory is on its device still."""
     draining: bool = False
     granted: int = 0
     """The generation in which its job got it."""
@@ -57,7 +59,7 @@ class SlotState(Struct):
     @property
     def free(self) -> bool:
         """Whether it can be leased now."""
-        return self.job is None and self.leasable
+        return self.job is None and self.pinned is None and self.leasable
 
     @property
     def leasable(self) -> bool:
@@ -68,6 +70,11 @@ class SlotState(Struct):
     def vacated(self) -> bool:
         """Whether it is drained and nobody runs there any more; until then it counts among what plans give away."""
         return self.drained and (self.job is None or self.draining)
+
+    @property
+    def away(self) -> bool:
+        """Whether plans can't give it away, though it is not out: it is vacated, or a session keeps it."""
+        return self.vacated or self.pinned is not None
 
 
 NOTHING_LEARNED = Learned()
@@ -120,6 +127,12 @@ class Job(Struct, kw_only=True, gc=False):
     held: int = 0
     """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
     held_until: float | None = None
+    pinned: tuple[SlotId, ...] = ()
+    """Slots that its session keeps after its end (`core/pins.py`), until `pinned_until` at the latest."""
+    pinned_why: str = ""
+    pinned_until: float | None = None
+    unpinning: bool = False
+    """Whether that session was told to end."""
     reason: str = ""
     """Why it is where it is: of the last start, rescale, stop, requeue or end."""
     progress: Progress | None = None
@@ -193,6 +206,8 @@ class State(Struct, kw_only=True):
     """The unfinished jobs that are cells of sessions."""
     held: set[JobId] = field(default_factory=set)
     """The ended ones whose sessions keep slots."""
+    pinned: set[JobId] = field(default_factory=set)
+    """The ended ones whose sessions' memory is on slots still."""
     yielded: dict[JobId, int] = field(default_factory=dict)
     """Workers that running jobs have given up for interactive ones and have not got back."""
     used: dict[str, dict[str, Used]] = field(default_factory=dict)
@@ -241,7 +256,7 @@ class State(Struct, kw_only=True):
     def _usable(self, *, for_servers: bool) -> int:
         reported = (slot for host in self.hosts for slot in host.slots)
         present = zip(reported, self.slots.values(), strict=False)
-        return sum(not slot.out and not entry.vacated for slot, entry in present if slot.for_servers == for_servers)
+        return sum(not slot.out and not entry.away for slot, entry in present if slot.for_servers == for_servers)
 
     @property
     def maintenance(self) -> Drain | None:

@@ -24,6 +24,7 @@ from jupyter_elastic.types import (
     DrainsChanged,
     HostsChanged,
     HostView,
+    JobEnded,
     JobId,
     JobInfo,
     JobStarted,
@@ -36,11 +37,11 @@ from jupyter_elastic.types import (
     StopRequested,
     View,
 )
-from jupyter_elastic.types.texts import also_used_by
+from jupyter_elastic.types.texts import also_used_by, pinned_by
 
 INFOS = 10_000
 """Jobs as people see them that are kept: some lists of several users."""
-_MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested)
+_MOVES_SLOTS = (HostsChanged, DrainsChanged, JobStarted, RescaleRequested, SlotsReleased, StopRequested, JobEnded)
 
 
 class Views:
@@ -186,7 +187,7 @@ def _host_views(state: State) -> Iterable[HostView]:
         found = [entry for entry in islice(entries, len(host.slots)) if not entry.for_servers]
         yield HostView(
             name=host.name,
-            capacity=sum(not entry.out and not entry.vacated for entry in found),
+            capacity=sum(not entry.out and not entry.away for entry in found),
             free=sum(entry.free for entry in found),
             draining=sum(entry.draining for entry in found),
             until=host.until,
@@ -268,16 +269,17 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
     kind: Literal["free", "leased", "draining", "out"] = "free"
     if entry.out:
         kind = "out"
-    elif entry.job is not None:
+    elif entry.job is not None or entry.pinned is not None:
         kind = "draining" if entry.draining else "leased"
     elif entry.drained:
         kind = "out"
-    job = None if entry.job is None else state.jobs.get(entry.job)
-    owner = "" if entry.job is None else state.owner_of(entry.job) or ""
+    holder = entry.pinned if entry.job is None else entry.job
+    job = None if holder is None else state.find(holder)
+    owner = "" if job is None else job.owner
     return SlotInfo(
         slot=slot,
         state=kind,
-        job=entry.job,
+        job=holder,
         owner=owner,
         device=entry.device,
         reason=entry.out or also_used_by(entry.foreign),
@@ -286,4 +288,5 @@ def _slot_info(state: State, slot: SlotId, entry: SlotState) -> SlotInfo:
         foreign=entry.foreign,
         for_servers=entry.for_servers,
         drained="; ".join(drain.text for drain in state.drains if drain.covers(entry.host, slot)),
+        pinned=pinned_by(job.spec.session, job.pinned_why) if job is not None and entry.pinned else "",
     )

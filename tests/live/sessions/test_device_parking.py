@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.platform import processes
+from jupyter_elastic.protocol.wire import Drain, ExplainJob, Undrain
 from tests.live.sessions.test_session_cells import Session
 from tests.support import played_device
 from tests.support.marks import everything
@@ -169,18 +174,93 @@ def test_it_comes_back_on_another_device_where_the_way_can_and_else_says_which_i
     assert holds(session, tmp_path) == [set()]
 
 
+def stays(pool: Pool, slots: int = 2, **request: Any) -> Session:
+    """A session that seems to have imported a framework whose memory can't leave its devices."""
+    session = Session(pool, "s", slots=slots, **request)
+    session.run("import sys, types\nsys.modules['jax'] = types.ModuleType('jax')\nx = [1.0]")
+    return session
+
+
+LOADED = "is loaded, and what it holds on a GPU can't be moved"
+WHY = f"tensors: tensorflow {LOADED}"
+
+
 @everything
-def test_where_nothing_can_leave_the_session_ends_and_says_why(gpus: Callable[..., Pool]) -> None:
-    session = Session(gpus(MISSING="it is locked"), "s")
+def test_where_nothing_can_leave_and_nothing_is_kept_the_session_ends_and_says_why(gpus: Callable[..., Pool]) -> None:
+    session = Session(gpus(MISSING="it is locked"), "s", pin_s=0.0)
     job, end = session.run(TENSORFLOW + "print(v.numpy().tolist())")
-    why = "tensors: tensorflow is loaded, and what it holds on a GPU can't be moved"
     assert "its memory can't leave the device (played: it is locked; cuda-checkpoint: " in end.reason
-    assert why in end.reason
-    assert why in session.pool.output(job, 1, "stderr")
+    assert WHY in end.reason
+    assert WHY in session.pool.output(job, 1, "stderr")
     assert session.pool.output(job) == "[1.0, 2.0]\n"
     _, end = session.run("print(v)", "failed")
-    assert why in end.reason
+    assert WHY in end.reason
     assert "--respawn" in end.reason
+
+
+def test_what_can_not_leave_keeps_its_slots_for_the_sessions_next_cell_and_says_why(gpus: Callable[..., Pool]) -> None:
+    pool = gpus(MISSING="it is locked")
+    session = stays(pool)
+    first = pool.client.jobs(all=True)[-1]
+    assert (first.phase, first.pinned) == ("completed", ("lab:0", "lab:1"))
+    assert f"tensors: jax {LOADED}" in first.pinned_why
+    assert "the session keeps its slots, for 600 s at most: its memory can't leave the device" in pool.output(
+        first.job, 1, "stderr"
+    )
+    other = pool.submit("print('other')")
+    assert f"2 slots kept by the session of job {first.job}" in pool.client.ask(ExplainJob(job=other)).text
+    assert session.says("x.append(2.0)\nprint(x)") == ["[1.0, 2.0]"] * 2
+    last = pool.client.jobs(all=True)[-1]
+    assert (pool.running(last.job).slots, last.pinned) == (("lab:0", "lab:1"), ("lab:0", "lab:1"))
+    assert pool.client.jobs(job=other)[0].phase == "queued"
+    known = session.folder.read()
+    assert known is not None
+    sessions.end_left(session.folder, known)
+    assert pool.ended(other).outcome == "completed"
+    pool.no_slot_is_leased_twice()
+
+
+@everything
+def test_slots_are_given_back_at_the_limit_though_a_worker_is_stopped(gpus: Callable[..., Pool]) -> None:
+    pool = gpus(MISSING="it is locked")
+    session = stays(pool, pin_s=1.0, slots=1)
+    (member,) = session.members()
+    os.kill(member.pid, signal.SIGSTOP)
+    other = pool.submit("print('other')", slots=2)
+    assert pool.ended(other).outcome == "completed"  # its agent ends it
+    assert not processes.alive(*member.known)
+    _, end = session.run("print(x)", "failed")
+    assert "its slots are not kept longer" in end.reason
+
+
+@pytest.mark.parametrize("what", ["cancel", "drain", "agent killed", "daemon and agent killed"])
+def test_the_slots_come_back_when_they_are_wanted_back_also_after_a_restart(
+    gpus: Callable[..., Pool], what: str
+) -> None:
+    pool = gpus(MISSING="it is locked")
+    session = stays(pool, slots=1)
+    before = session.members()
+    first = pool.client.jobs(all=True)[-1]
+    other = pool.submit("print('other')", slots=2)
+    if "killed" in what:
+        pool.kill_agent()
+        if "daemon" in what:
+            pool.kill_daemon()
+            pool.start_daemon()
+        pool.start_agent()
+        assert pool.client.jobs(job=first.job)[0].pinned == ("lab:0",)
+        assert session.says("print(x)") == ["[1.0]"]
+        first = next(info for info in pool.client.jobs(all=True) if info.pinned)
+    if what == "drain":
+        pool.client.ask(Drain(target="lab:0", reason="fan"))
+        pool.until(lambda: not pool.info(first.job).pinned, "the session gives its slot back")
+        pool.client.ask(Undrain(target="lab:0"))
+    else:
+        pool.cancel(first.job)
+    assert pool.ended(other).outcome == "completed"
+    assert not processes.living([member.known for member in before])
+    _, end = session.run("print(x)", "failed")
+    assert {"drain": "slot lab:0 is drained"}.get(what, "by the test") in end.reason
 
 
 @everything

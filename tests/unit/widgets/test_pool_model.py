@@ -37,8 +37,9 @@ from jupyter_elastic.widgets.pool_model import MAX_POINTS, PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen
 
 
-def spec(name: str = "digits", least: int = 1, most: int = 2) -> JobSpec:
-    return JobSpec(name=name, folder="/x", python="/usr/bin/python3", min_slots=least, max_slots=most)
+def spec(name: str = "digits", least: int = 1, most: int = 2, session: str = "") -> JobSpec:
+    about = {"min_slots": least, "max_slots": most, "session": session}
+    return JobSpec(name=name, folder="/x", python="/usr/bin/python3", **about)
 
 
 class Story:
@@ -89,6 +90,24 @@ def test_a_shrink_drains_until_the_slot_is_released() -> None:
     story.tell(SlotsReleased(job=1, attempt=1, slots=("lab:1",)))
     assert story.states()[:2] == ["leased", "free"]
     assert story.screen().jobs[0].held == 1
+
+
+def test_slots_that_a_session_keeps_stay_its_owners_on_the_map_until_they_are_released() -> None:
+    story = Story().tell(
+        JobSubmitted(job=1, owner="ann", spec=spec(session="work")),
+        JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")),
+        JobEnded(job=1, outcome="completed", pinned=("lab:0", "lab:1"), pinned_why="TensorFlow is loaded"),
+    )
+    assert story.states()[:2] == ["leased", "leased"]
+    slot = story.screen().hosts[0].slots[0]
+    assert (slot.job, slot.owner, slot.reason) == (1, "ann", "kept by the session 'work': TensorFlow is loaded")
+    story.tell(
+        JobSubmitted(job=2, owner="ann", spec=spec(session="work")),
+        SlotsReleased(job=1, attempt=1, slots=("lab:0", "lab:1")),
+        JobStarted(job=2, attempt=1, generation=1, slots=("lab:0", "lab:1")),
+    )
+    slot = story.screen().hosts[0].slots[0]
+    assert (slot.state, slot.job, slot.reason) == ("leased", 2, "")
 
 
 def test_a_preempted_job_waits_at_its_old_place() -> None:
