@@ -6,6 +6,7 @@ The driver says which group is next (`rendezvous`); how its members then find ea
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,6 +16,7 @@ from jupyter_elastic.engines.group_sockets import GroupSockets
 from jupyter_elastic.protocol.worker import Entered, Go, Joined, Private, Removed, RendezvousPoint
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.types.errors import ProtocolError
+from jupyter_elastic.worker.channel import interrupt_cell
 from jupyter_elastic.worker.plugin import Host
 
 _Struct = TypeVar("_Struct")
@@ -40,7 +42,21 @@ class GroupWorker:
 
     def stay(self) -> None:
         """Let the driver free this worker from a collective, so that an interrupt reaches it."""
-        self.channel.on_broken = self.sever
+        self.channel.on_broken, self.channel.on_interrupt = self.sever, self._interrupt
+
+    def _interrupt(self) -> None:
+        """Leave the group with the others at the next commit, where the cell is in an elastic loop; else stop now."""
+        if self.in_loop:
+            self.channel.update_requested.set()
+            self.channel.on_update()
+        else:
+            interrupt_cell()
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the cell is in an elastic loop, which asks at each commit whether the group is to change."""
+        loop = sys.modules.get("jupyter_elastic.training.context")
+        return loop is not None and loop.context.group is not None
 
     def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002
         """Free whoever waits for this worker; the group to form again."""
@@ -57,6 +73,7 @@ class GroupWorker:
         self.channel, self.session = host.channel, host.session
         self.has_state = self.lost_a_peer = False
         host.channel.on_left, host.channel.on_broken = host.session.on_left, self.sever
+        host.channel.on_interrupt = self._interrupt
 
     def rendezvous(self, point: RendezvousPoint) -> Go | Private:
         """Wait until the driver has the next group; a worker that is not in it ends here."""

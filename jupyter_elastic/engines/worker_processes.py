@@ -133,6 +133,14 @@ class WorkerProcesses:
         if (member := self.members.get(name)) is not None:
             self._signal(member, signal.SIGKILL)
 
+    async def all_gone(self, within_s: float) -> None:
+        """Wait until those that there are now have ended or are parked, so long at most."""
+        started = [member.process for member in self.members.values() if member.process is not None]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
+                for process in started:
+                    group.create_task(process.gone())
+
     async def end(self, ladder: Ladder, members: Sequence[Member] | None = None) -> None:
         """End these workers, or all that there are now."""
         left = list(self.members.values() if members is None else members)

@@ -68,6 +68,8 @@ TAKEN_S = 5.0
 CANCEL: Ladder = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 INTERRUPT: Ladder = ((signal.SIGINT, 5.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.0))
 """For the workers of a session, which are to live on with their variables."""
+LEAVES_S = 1.0
+"""So long the members of a session's group may take to leave it together, before it is broken."""
 FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
 KILL: Ladder = ((signal.SIGKILL, 0.0),)
 
@@ -238,7 +240,7 @@ class WorkersEngine:
             return
         self._stopping, self._reaching = how, False
         if self._session is not None:
-            self._spawn_task(self._end_workers(INTERRUPT))
+            self._spawn_task(self._interrupt())
         elif how == "preempt":
             self._leave()
             self._spawn_task(self._end_workers(KILL, after_s=self.grace_s))
@@ -589,6 +591,14 @@ class WorkersEngine:
             await self._end_workers(FAIL if self._session is None else INTERRUPT)
 
     # --- the end
+
+    async def _interrupt(self) -> None:
+        """Let a session's workers leave their group together, and stop those that don't come to that soon."""
+        self._do(self.machine.end())
+        for name in self.members:
+            self.send(name, messages.Interrupt())
+        await self.workers.all_gone(LEAVES_S)
+        await self._end_workers(INTERRUPT)
 
     async def _end_workers(self, ladder: Ladder, *, after_s: float = 0.0) -> None:
         await asyncio.sleep(after_s)

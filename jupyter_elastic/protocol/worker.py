@@ -132,6 +132,10 @@ class Broken(_Message, frozen=True, kw_only=True):
     """None is gone, but the cell of a session ends: its group is left, not broken."""
 
 
+class Interrupt(_Message, frozen=True, kw_only=True):
+    """The cell of a session is interrupted: the members of a group leave it together, at their next commit."""
+
+
 class SendStack(_Message, frozen=True, kw_only=True):
     """Asks for a `StackReport`."""
 
@@ -289,7 +293,9 @@ class LeftBehind(_Message, frozen=True, kw_only=True):
     """The step of this worker."""
 
 
-ToWorker: TypeAlias = Start | Go | Private | Removed | Update | Broken | Left | SendStack | RunCalls | GiveBack
+ToWorker: TypeAlias = (
+    Start | Go | Private | Removed | Update | Broken | Interrupt | Left | SendStack | RunCalls | GiveBack
+)
 FromWorker: TypeAlias = (
     Started
     | Progress

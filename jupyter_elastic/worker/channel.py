@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -55,6 +56,11 @@ def _leave() -> None:
     os._exit(ORPHANED)
 
 
+def interrupt_cell() -> None:
+    """Raise KeyboardInterrupt in the cell, from any thread."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 class DriverChannel:
     """Sends messages to the driver and takes its answers. `start` is its first message, the order to this worker.
 
@@ -77,6 +83,10 @@ class DriverChannel:
         """That has just become known."""
         self.on_interrupted: Callable[[], None] | None = None
         """In its place, where none is gone but the cell ends; None: the same."""
+        self.interrupted = False
+        """No further group is for this cell."""
+        self.on_interrupt: Callable[[], None] = interrupt_cell
+        """It is interrupted: leave the group with the others, or else stop where it is."""
         self.on_left: Callable[[Left], None] = lambda _: None
         """Another member has left the training."""
         self.on_send_stack: Callable[[], None] = lambda: None
@@ -120,7 +130,9 @@ class DriverChannel:
             self._socket.sendall(frame)
 
     def rendezvous(self, point: messages.RendezvousPoint, *, has_state: bool) -> Go | Private | Removed:
-        """Wait for the group; the driver's answer."""
+        """Wait for the group; the driver's answer. KeyboardInterrupt when the cell is interrupted."""
+        if self.interrupted:
+            raise KeyboardInterrupt
         self.send(messages.Ready(point=point, has_state=has_state, at=time.time()))
         return self._answers.get()
 
@@ -152,6 +164,9 @@ class DriverChannel:
                 if round_ == self._round:
                     self.group_broken.set()
                     (self.on_interrupted or self.on_broken if interrupted else self.on_broken)()
+            case messages.Interrupt():
+                self.interrupted = True
+                self.on_interrupt()
             case Left():
                 self.on_left(message)
             case messages.SendStack():

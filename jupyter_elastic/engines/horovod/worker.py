@@ -87,7 +87,12 @@ class HorovodWorker(GroupWorker):
 
     def stay(self) -> None:
         """Let an interrupt free this worker from a collective."""
-        self.channel.on_interrupted = self._shut_down
+        self.channel.on_interrupted, self.channel.on_interrupt = self._shut_down, self._interrupt
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether the cell is in `training.run` or in Horovod's own `elastic.run`."""
+        return super().in_loop or bool(self._listeners)
 
     def end_cell(self, *, failed: bool, close: bool) -> str:  # noqa: ARG002 - it always closes them
         """Leave the group: its threads would ask each other for work all the time between two cells."""

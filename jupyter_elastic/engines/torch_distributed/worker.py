@@ -59,6 +59,7 @@ class TorchWorker(GroupWorker):
     def stay(self) -> None:
         """Know the connections of a group that a cell forms itself."""
         super().stay()
+        self.channel.on_interrupted = self._leave_politely
         after_import("torch.distributed", self._watch_init)
 
     def _watch_init(self, module: types.ModuleType) -> None:
@@ -79,9 +80,7 @@ class TorchWorker(GroupWorker):
         After a failure nobody knows how many collectives each member has begun, so such a group is formed again.
         """
         if failed:
-            self.sockets.hang_up(socket.SHUT_WR)
-            time.sleep(UNREAD_S)
-        super().end_cell(failed=failed, close=close)
+            self._leave_politely()
         distributed: Any = sys.modules.get("torch.distributed")
         ours = self._group is not None and self._group.formed_by_training
         if distributed is None or not distributed.is_initialized():
@@ -94,6 +93,17 @@ class TorchWorker(GroupWorker):
             distributed.destroy_process_group()
         self._own_is_new = False
         return again
+
+    def _leave_politely(self) -> None:
+        """Free the members, of whom none is gone: they read what was sent before the connections are closed."""
+        self.sockets.hang_up(socket.SHUT_WR)
+        time.sleep(UNREAD_S)
+        self.sever()
+
+    def next_cell(self, host: Host) -> None:
+        """Be of the next cell's job."""
+        super().next_cell(host)
+        host.channel.on_interrupted = self._leave_politely
 
     def rejoin(self, group: str) -> None:
         """Form the cells' own group again, with this backend: torchrun's variables name the new job's port."""

@@ -398,6 +398,19 @@ def test_a_training_goes_on_from_cell_to_cell(session: Session, engine: str) -> 
     assert session.says("print(train(state, 6), state.epoch)") == [at_once, same]
 
 
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=EVERYTHING)])
+def test_an_interrupt_stops_all_ranks_of_a_loop_after_the_same_step(session: Session, engine: str) -> None:
+    session.run(TRAINING)
+    for _ in range(3):
+        job = session.submit("print('on', flush=True)\ntrain(state, 10**6)")
+        for rank in (0, 1):
+            session.pool.printed(job, "on", rank)
+        session.pool.cancel(job)
+        assert session.pool.ended(job).outcome == "cancelled"
+        (first, second) = session.says("print(state.epoch, [round(float(p.sum()), 9) for p in model.parameters()])")
+        assert first == second
+
+
 @EVERYTHING
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, engine: str) -> None:
