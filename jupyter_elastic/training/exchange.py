@@ -59,6 +59,10 @@ class _Answer(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+# Made once: msgspec crashes where two threads of a process make the first decoder of a kind at the same time.
+_ANSWER = msgspec.msgpack.Decoder(_Answer)
+
+
 def measured_bandwidth(group: Group) -> tuple[tuple[float, ...], ...]:
     """Bytes/s from each member to each other, by short transfers over links that have no member in common."""
     rank, size = group.rank(), group.size()
@@ -112,6 +116,9 @@ class _Remembered(msgspec.Struct, frozen=True):
     links: tuple[tuple[float, ...], ...] | None = None
 
 
+_REMEMBERED = msgspec.msgpack.Decoder(_Remembered)
+
+
 def recalled(shard: LocalShard, group: Group) -> tuple[float, ...] | None:
     """The members' speeds in samples/s as rank 0 remembers them; None unless all are known. Its links count too."""
     mine = _Remembered()
@@ -120,7 +127,7 @@ def recalled(shard: LocalShard, group: Group) -> tuple[float, ...] | None:
         speeds = memory.speeds_of(kept, context.workload, shard.members, now)
         mine = _Remembered(speeds, memory.bandwidth_of(kept, shard.members, now))
     answer = collective(lambda: group.broadcast(msgspec.msgpack.encode(mine)))
-    found = msgspec.msgpack.decode(answer, type=_Remembered)
+    found = _REMEMBERED.decode(answer)
     if found.links is not None:
         shard.links = (pace.generation, found.links)
     return found.speeds
@@ -215,7 +222,7 @@ def _agreed(group: Group, make: Callable[[], Plan]) -> Plan | None:
             mine = _Answer(make())
         except BadRequest as refused:
             mine = _Answer(problem=str(refused))
-    answer = msgspec.msgpack.decode(collective(lambda: group.broadcast(msgspec.msgpack.encode(mine))), type=_Answer)
+    answer = _ANSWER.decode(collective(lambda: group.broadcast(msgspec.msgpack.encode(mine))))
     if answer.plan is None:
         warnings.warn(f"no samples move: {answer.problem}", stacklevel=3)
     return answer.plan

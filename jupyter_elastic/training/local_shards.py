@@ -62,6 +62,9 @@ class _Chunk(msgspec.Struct, frozen=True):
     """Each a pickle by the sender, a worker of the same job."""
 
 
+_DECLARATION, _CHUNK = msgspec.msgpack.Decoder(Declaration), msgspec.msgpack.Decoder(_Chunk)
+
+
 @dataclass
 class Received:
     """A sample that came from another worker."""
@@ -273,7 +276,7 @@ class LocalShard:
         digest, body = message[:_DIGEST], message[_DIGEST:]
         if len(message) > MOST_BYTES or hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:
             return False
-        chunk = msgspec.msgpack.decode(body, type=_Chunk)
+        chunk = _CHUNK.decode(body)
         for key, trained, content in zip(chunk.ids, chunk.trained, chunk.content, strict=True):
             if key[0] == self.origin:
                 self.here[key[1]], self.trained[key[1]] = True, trained
@@ -306,7 +309,7 @@ def agree(shard: LocalShard, group: Group | None) -> list[Declaration]:
         shard.settle(0, [shard.declare()])
         return [shard.declare()]
     found = gathered(group, msgspec.msgpack.encode(shard.declare()))
-    declared = [msgspec.msgpack.decode(one, type=Declaration) for one in found]
+    declared = [_DECLARATION.decode(one) for one in found]
     shard.settle(group.rank(), declared)
     shard.members = holders(declared)
     return declared

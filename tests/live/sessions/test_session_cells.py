@@ -364,7 +364,8 @@ def test_a_thousand_cells_leave_nothing(session: Session) -> None:
         session.run("x += 1")
     after = seen()
     assert session.says("print(x)") == ["1000", "1000"]
-    assert [files for _, files in after] == [files for _, files in before], (before, after)
+    # A descriptor of the last cell may be closed a moment after its end.
+    session.pool.until(lambda: [files for _, files in seen()] == [files for _, files in before], f"as many as {before}")
     for (memory, _), (then, _) in zip(after[:3], before[:3], strict=True):
         assert memory < then + 4096, (before, after)
 
