@@ -121,7 +121,7 @@ def test_progress_and_deaths_are_not_seen_at_all() -> None:
     }
     assert hidden == {
         "AsksRefused", "JobProgressed", "WorkerDied", "WorkerReplaced", "SharesChanged", "KeyRegistered", "KeyRevoked",
-        "HoldEnded",
+        "HoldEnded", "UnpinRequested",
     }  # fmt: skip
 
 
