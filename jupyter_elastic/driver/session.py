@@ -40,6 +40,8 @@ class SessionWorker:
     def __init__(self, process: WorkerProcess) -> None:
         self._process = process
         self._parked = asyncio.Event()
+        self.parking = False
+        """Its memory leaves its device, which takes seconds: a signal to end is not for it now."""
 
     @property
     def parked(self) -> bool:
@@ -61,8 +63,8 @@ class SessionWorker:
         return self.parked or self._process.is_cleared
 
     def send(self, number: int) -> None:
-        """Signal it, if it lives and is not parked."""
-        if not self.parked:
+        """Signal it, if it lives, and is neither parked nor about to be."""
+        if not (self.parked or self.parking):
             self._process.send(number)
 
     def stopped(self) -> bool:

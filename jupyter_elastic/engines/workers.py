@@ -59,6 +59,8 @@ Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
 TICK_S = 0.1
 END_GRACE_S = 10.0
 """How long a worker has to end after its cell is through."""
+PARK_S = 130.0
+"""The same for a session's worker whose memory has to leave its device before."""
 COLLECT_S = 0.15
 """How long after the first failure the others are listened to, so that the cause is named and not its echo."""
 CAUSE_S = 1.0
@@ -453,6 +455,8 @@ class WorkersEngine:
             if isinstance(message, messages.Failed):
                 self.workers.kill(member.name)
             return
+        if self._session is not None and isinstance(message, messages.Failed | messages.Interrupted):
+            self._let_end(member)
         match message:
             case messages.Started(stack=stack):
                 member.running, member.stack_file = True, stack
@@ -470,7 +474,7 @@ class WorkersEngine:
                 member.done = True
                 self._is_running()
                 self._through[member.name] = member.rank
-                self._spawn_task(self._kill_late(member))
+                self._let_end(member)
                 self._do(self.machine.done(member.name))
             case messages.HandedOver(frameworks=frameworks):
                 if self._session is not None:
@@ -522,10 +526,19 @@ class WorkersEngine:
         """Go on where it was waited for what a dead worker had started."""
         self._maybe_over()
 
-    async def _kill_late(self, member: Member) -> None:
-        await asyncio.sleep(END_GRACE_S)
+    def _let_end(self, member: Member) -> None:
+        """Its part in the cell is over, and it has so long to end, or to be parked."""
+        process, parks = member.process, bool(self._session is not None and self._devices.get(member.slot))
+        if isinstance(process, SessionWorker):
+            process.parking = parks
+        self._spawn_task(self._kill_late(member, PARK_S if parks else END_GRACE_S))
+
+    async def _kill_late(self, member: Member, after_s: float) -> None:
+        await asyncio.sleep(after_s)
         if self.members.get(member.name) is member and member.process is not None:
             log.warning("worker %s is through and doesn't end: killed", member.name)
+            if isinstance(member.process, SessionWorker):
+                member.process.parking = False
             member.process.send(signal.SIGKILL)
 
     # --- deaths and failures

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,7 +76,8 @@ class Way:
         return os.environ.get("MISSING", "")
 
     def park(self) -> None:
-        """All leaves, or nothing."""
+        """All leaves, or nothing; as slowly as a test wants."""
+        time.sleep(float(os.environ.get("SLOW", "0")))
         if left := self._tensors.park():
             self._tensors.restore()
             raise EngineError(f"{left} bytes belong to no tensor")

@@ -128,6 +128,23 @@ def test_a_training_goes_on_after_its_memory_had_left_and_another_job_had_the_de
 
 
 @everything
+@pytest.mark.parametrize("how", ["completed", "failed", "cancelled"])
+def test_memory_that_takes_long_to_leave_is_waited_for_however_the_cell_ends(
+    gpus: Callable[..., Pool], how: str
+) -> None:
+    pool = gpus(SLOW="12")  # longer than any worker may take to end
+    session = Session(pool, "s", slots=1)
+    last = {"completed": "", "failed": "\n1 / 0", "cancelled": "\nprint('on', flush=True)\nwhile True: pass"}[how]
+    job = session.submit(MODEL + ALONE + "print(train(3), flush=True)" + last)
+    pool.running(job)
+    if how == "cancelled":
+        pool.printed(job, "on")
+        pool.cancel(job)
+    assert pool.ended(job).outcome == how
+    assert session.says("print(len(train(1)))") == ["1"]
+
+
+@everything
 def test_each_of_two_sessions_gets_the_device_back_that_it_was_on(gpus: Callable[..., Pool], tmp_path: Path) -> None:
     pool = gpus()
     one, two = Session(pool, "one", slots=1), Session(pool, "two", slots=1)
