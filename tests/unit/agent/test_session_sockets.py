@@ -20,6 +20,8 @@ from jupyter_elastic.platform import processes
 from jupyter_elastic.worker.parking import Parking
 from tests.support.other_user import UID, interpreter, needs_root
 
+ACCEPTS = "00010000"
+"""How `/proc/net/unix` says that a socket listens."""
 ASK = """
 import socket, sys
 with socket.socket(socket.AF_UNIX) as connection:
@@ -50,11 +52,17 @@ def asked(path: Path, uid: int) -> str:
     return done.stdout.strip()
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody takes connections there: the file is there a moment before."""
+    lines = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    return any(words[3] == ACCEPTS and words[-1] == str(path) for words in lines)
+
+
 def listening(wait: object, path: Path) -> threading.Thread:
     """A thread that waits there for a cell."""
     thread = threading.Thread(target=wait, daemon=True)  # type: ignore[arg-type]
     thread.start()
-    while not path.exists():  # it appears with its first line
+    while not listens(path):
         thread.join(0.01)
     return thread
 
@@ -90,6 +98,8 @@ def test_a_driver_leaves_when_another_has_taken_its_place_and_stays_for_no_sessi
     first.join(30)
     assert not first.is_alive()
     assert folder.driver_socket.stat().st_ino != inode
+    while not listens(folder.driver_socket):
+        second.join(0.01)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(folder.driver_socket))
         assert connection.recv(1)
