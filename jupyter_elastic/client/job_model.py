@@ -376,14 +376,21 @@ class JobModel:
     def _count(self, number: int) -> str:
         return f"{number} {self.unit}" + ("" if number == 1 else "s")
 
+    @property
+    def _needed(self) -> str:
+        """The least that it can start on; what a server takes depends on the pool."""
+        servers = self.spec.min_servers if self.spec else 0
+        beside = f" and {servers} for parameter servers" if servers > 1 else " and 1 for a parameter server"
+        return self._count(self.spec.min_slots if self.spec else 1) + (beside if servers else "")
+
     def _description(self, now: float) -> tuple[Tone, str, str]:
-        held, least = len(self.slots), self.spec.min_slots if self.spec else 1
+        held = len(self.slots)
         took = human_time((self.ended_at or now) - (self.started_at or self.submitted_at))
         others = [f"{slot} is {self._also_used[slot]}" for slot in self.slots if slot in self._also_used]
         match self.phase:
             case "queued":
                 paused = self.attempt > 0
-                state = f"{'paused' if paused else 'waiting'}: {self._count(least)} needed"
+                state = f"{'paused' if paused else 'waiting'}: {self._needed} needed"
                 stuck = bool(self.explanation) and not self.until  # whatever a forecast says that does not know why
                 forecast = None if stuck else self.forecast
                 if forecast is not None:

@@ -190,6 +190,16 @@ def test_a_cell_without_an_elastic_loop_says_that_its_size_stays() -> None:
         assert story.model.screen(2).detail.rpartition("; ")[2] == words
 
 
+@pytest.mark.parametrize(
+    ("servers", "words"), [(1, "and 1 for a parameter server"), (2, "and 2 for parameter servers")]
+)
+def test_a_training_with_parameter_servers_waits_for_their_slots_too(servers: int, words: str) -> None:
+    model = JobModel(7)
+    spec = msgspec.structs.replace(SPEC, min_servers=servers, max_servers=2)
+    model.describe(t.JobInfo(job=7, owner="ann", spec=spec, phase="queued", slots=(), submitted_at=1.0))
+    assert model.screen(2).state == f"waiting: 1 CPU slot {words} needed"
+
+
 def test_a_training_with_parameter_servers_says_what_would_let_its_size_change() -> None:
     range_of_servers = msgspec.structs.replace(SPEC, min_slots=1, max_slots=1, min_servers=1, max_servers=2)
     assert t.size_stays(range_of_servers, 2, None) == "size stays 2 until the cell comes to training.boundary()"
