@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,10 @@ class ClusterWorker:
         os.environ["TF_CONFIG"] = config
         self._host.channel.listen()
         self._host.channel.rendezvous("init", has_state=False)
+        if start.restarts:
+            roles = json.loads(config)["cluster"]
+            shape = f"workers: {len(roles['worker'])}, servers: {len(roles['ps'])}"
+            sys.stderr.write(f"note: the cell begins again with what it has saved ({shape})\n")
         self._host.session.at_boundary = self._boundary
         after_import("tensorflow", self._check_strategy)
         after_import("keras", _refuse_fit)

@@ -102,8 +102,12 @@ async def test_workers_and_servers_come_and_go_and_die_and_every_step_counts_onc
         await bench.launch("h:0", "h:1")
         await bench.trained([1, 1])
         await bench.until(lambda: bench.of("RunningReported")[-1].elastic is True)
+        assert "begins again" not in bench.text(0, "stderr")
         await bench.rescale("h:0", "h:2", "h:1")
         await bench.trained([2, 1])
+        assert "note: the cell begins again with what it has saved (workers: 2, servers: 1)" in bench.text(
+            0, "stderr"
+        )
         await bench.rescale("h:0", "h:2", "h:1", "h:3", servers=2)
         await bench.trained([2, 2])
         assert bench.released == []
