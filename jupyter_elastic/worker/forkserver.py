@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 def import_ahead(frameworks: Sequence[str]) -> None:
     """Import what workers will need, and do once what the first of each kind is slow at."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # TensorFlow's own notes would hide what a cell prints
     plugins = plugin.installed()
     ahead = [name for framework in frameworks for kind in plugins for name in kind.preimports.get(framework, ())]
     for name in (*ALWAYS, *frameworks, *ahead):  # what is not installed is left out

@@ -215,6 +215,29 @@ SPLIT_FIT = LEGACY_FIT.replace(
     "    variable_partitioner=tf.distribute.experimental.partitioners.FixedShardsPartitioner(2))\ncoordinator",
 )
 
+TUTORIAL = (
+    CLUSTER
+    + """
+note(event="started", shape=shape)
+x, y = tf.random.uniform((10, 10)), tf.random.uniform((10,))
+dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(10).repeat().batch(64).prefetch(2)
+with strategy.scope():
+    model = tf.keras.models.Sequential([tf.keras.layers.Dense(10)])
+    model.compile(tf.keras.optimizers.legacy.SGD(), loss="mse", steps_per_execution=10)
+
+class Epochs(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        note(event="epoch", epoch=epoch, shape=shape)
+        self.model.stop_training = stopped()
+
+callbacks = [tf.keras.callbacks.BackupAndRestore(backup_dir=os.path.join(FOLDER, "backup")), Epochs()]
+if BOUNDARY:
+    callbacks.insert(0, tf.keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: training.boundary()))
+model.fit(dataset, epochs=EPOCHS, steps_per_epoch=20, callbacks=callbacks, verbose=0)
+"""
+)
+"""As on TensorFlow's pages, with tf-keras."""
+
 MODEL_STATE = (
     CLUSTER
     + """

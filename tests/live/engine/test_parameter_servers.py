@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import select
@@ -32,6 +33,7 @@ from tests.live.engine.ps_cells import (
     SLOW_CHECKPOINT,
     SPLIT_FIT,
     STATE,
+    TUTORIAL,
 )
 
 minutes = pytest.mark.skipif(
@@ -105,9 +107,7 @@ async def test_workers_and_servers_come_and_go_and_die_and_every_step_counts_onc
         assert "begins again" not in bench.text(0, "stderr")
         await bench.rescale("h:0", "h:2", "h:1")
         await bench.trained([2, 1])
-        assert "note: the cell begins again with what it has saved (workers: 2, servers: 1)" in bench.text(
-            0, "stderr"
-        )
+        assert "note: the cell begins again with what it has saved (workers: 2, servers: 1)" in bench.text(0, "stderr")
         await bench.rescale("h:0", "h:2", "h:1", "h:3", servers=2)
         await bench.trained([2, 2])
         assert bench.released == []
@@ -457,6 +457,33 @@ async def test_fit_of_tf_keras_goes_between_sizes(split: bool, folder: Path) -> 
         assert epochs == list(range(1, len(epochs) + 1)), "each epoch counts once"
         (result,) = bench.results().values()
         assert result["parts"] == (4 if split else 2), "the last cluster has one server"
+
+
+@minutes
+@pytest.mark.parametrize("boundary", [False, True], ids=["resumable", "a boundary at each epoch"])
+@asynchronous
+async def test_the_tutorial_with_fit_goes_on_after_every_change_and_death(boundary: bool, folder: Path) -> None:
+    env, names = {"TF_USE_LEGACY_KERAS": "1"}, {"BOUNDARY": boundary}
+    async with ClusterBench(folder, TUTORIAL, env=env, names=names, resumable=not boundary) as bench:
+        await bench.launch("h:0", "h:1")
+        await bench.trained([1, 1])
+        await bench.rescale("h:0", "h:2", "h:1", "h:3", servers=2)
+        await bench.trained([2, 2])
+        epochs = [step["epoch"] for step in bench.events("epoch")]
+        assert not boundary or epochs == list(range(len(epochs))), "each once"
+        for deaths, rank in enumerate(PLACES.values(), start=1):
+            seen = len(bench.steps())
+            bench.killed(rank)
+            await bench.until(lambda deaths=deaths: len(bench.of("DeathReported")) == deaths)
+            await bench.until(lambda seen=seen: any(s["event"] == "started" for s in bench.steps()[seen:]), LONG_S)
+            await bench.trained([2, 2], seen)
+        await bench.rescale("h:0", "h:1")
+        await bench.trained([1, 1], len(bench.steps()))
+        bench.finish()
+        assert (await bench.ended(LONG_S)).outcome == "completed", bench.story()
+        epochs = [step["epoch"] for step in bench.events("epoch")]
+        steps = [after - before for before, after in itertools.pairwise(epochs)]
+        assert set(steps) <= {0, 1}, f"an epoch is trained again at most, none is left out: {epochs}"
 
 
 @minutes

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -61,3 +64,21 @@ where = [m.__file__ for name, m in sys.modules.items() if name.startswith("__aut
         assert result["where"]
         assert {Path(file).parent for file in result["where"]} == {folder / "autograph"}
         assert list((folder / "autograph").iterdir()) == []  # a worker that ends by itself leaves nothing
+
+
+NOTES = """
+import sys
+from jupyter_elastic.worker.forkserver import import_ahead
+import_ahead(("tensorflow",))
+import tensorflow as tf
+alone = tf.train.ClusterSpec({"ps": {0: "127.0.0.1:0"}})
+print("imported", file=sys.stderr, flush=True)
+server = tf.distribute.Server(alone, job_name="ps", task_index=0, protocol="grpc", start=True)
+"""
+
+
+def test_tensorflows_notes_do_not_hide_what_a_cell_prints() -> None:
+    env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", NOTES], check=True, env=env, capture_output=True, text=True)
+    _, printed = done.stderr.split("imported")
+    assert "Started server with target" not in printed
