@@ -68,7 +68,7 @@ def change(given: argparse.Namespace, client: Client) -> str:
     hosts = {host.name: host for host in hosts_file.read(state)}
     before = dict(hosts)
     name = given.slots
-    if name == on_demand.AUTO:
+    if name == hosts_on_demand.AUTO:
         return on_demand.change(given, state)
     if on_demand.is_ray(given, state):
         return on_demand.change_ray(given, state, hosts.values())
@@ -177,7 +177,7 @@ def listed(client: Client) -> list[ListedHost]:
     for slot in _slots(client):
         slots.setdefault(slot.slot.rpartition(":")[0], []).append(slot)
     found = []
-    sources = {source.name: source.reach or on_demand.AUTO for source in hosts_on_demand.read(paths.state_dir())}
+    sources = {source.name: source.way for source in hosts_on_demand.read(paths.state_dir())}
     for name, its in sorted(slots.items(), key=lambda item: (item[0] in {*others, *sources}, item[0])):
         other = others.get(name)
         notes = dict.fromkeys(note for slot in its for note in (slot.reason, slot.drained) if note)

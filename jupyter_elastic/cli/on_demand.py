@@ -17,10 +17,9 @@ from jupyter_elastic.driver import reach
 from jupyter_elastic.kernel.options import seconds_from
 from jupyter_elastic.platform import hosts_on_demand
 from jupyter_elastic.platform.hosts_file import HostAddress
-from jupyter_elastic.platform.hosts_on_demand import HostSource
+from jupyter_elastic.platform.hosts_on_demand import AUTO, HostSource
 from jupyter_elastic.types.errors import BadRequest
 
-AUTO = "slurm:auto"
 NAME = "slurm-auto"
 _NEEDS = "{}: add --time-limit 1h --max-hosts 4, so that nobody pays for hosts without end"
 

@@ -16,6 +16,8 @@ from msgspec import Meta, Struct
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.types.errors import BadRequest
 
+AUTO = "slurm:auto"
+"""The way of nodes that Slurm is asked for."""
 NAME, STATUS = "on-demand.json", "on-demand-status.json"
 
 
@@ -45,6 +47,11 @@ class HostSource(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """As in `HostAddress`."""
     begun: float = 0.0
     """When it was set up, in seconds since the epoch: failures before that are forgotten."""
+
+    @property
+    def way(self) -> str:
+        """Where its hosts come from, as `host add` and `host list` have it."""
+        return self.reach or AUTO
 
 
 class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,7 +114,7 @@ def note(state: Path, found: dict[str, SourceStatus]) -> None:
 def said(source: HostSource, status: SourceStatus) -> str:
     """What people read of the slots that are not there."""
     if status.paused and status.begun == source.begun:
-        target = f"{source.name} {source.reach}" if source.reach else "slurm:auto"
+        target = f"{source.name} {source.reach}" if source.reach else AUTO
         return f"paused after failures: {status.why}; jupyter elastic host add {target} tries again, as before"
     waiting = ", ".join(one.number for one in status.allocations if not one.host)
     if waiting and source.kind == "ray":

@@ -16,6 +16,7 @@ from jupyter_elastic.types import (
     AgentPlace,
     AnyEffect,
     Event,
+    HostInfo,
     JobId,
     JobInfo,
     JobSpec,
@@ -341,6 +342,8 @@ class Hosts(Answer, frozen=True, kw_only=True):
     seq: int = 0
     drains: tuple[types.Drain, ...] = ()
     """What administrators keep from new work."""
+    others: tuple[HostInfo, ...] = ()
+    """The hosts of a personal pool that are other machines."""
 
 
 class Policies(Answer, frozen=True, kw_only=True):

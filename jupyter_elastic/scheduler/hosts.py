@@ -227,7 +227,7 @@ def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
     devices = host.devices or ("",) * host.slots
     slots = tuple(Slot(index=index, device=device) for index, device in enumerate(devices))
     kind: Literal["gpu", "cpu"] = "gpu" if host.devices else "cpu"
-    found = Host(name=host.name, kind=kind, slots=slots, labels=host.labels, until=host.until)
+    found = Host(name=host.name, kind=kind, slots=slots, labels=host.labels, reach=host.reach, until=host.until)
     found = with_servers(found, len(slots))  # how many cores it has nobody knows here
     return replace(found, slots=tuple(replace(slot, out=out) for slot in found.slots))
 
@@ -237,7 +237,7 @@ def _to_come(source: HostSource, brought: Sequence[hosts_file.HostAddress], stat
     count = min((source.max_hosts - len(brought)) * source.slots, 10_000)
     out = hosts_on_demand.said(source, status)
     slots = tuple(Slot(index=index, out=out) for index in range(count))
-    return (Host(name=source.name, kind="cpu", slots=slots),) if slots else ()
+    return (Host(name=source.name, kind="cpu", slots=slots, reach=source.way),) if slots else ()
 
 
 def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:

@@ -48,6 +48,7 @@ from jupyter_elastic.types import (
     Submit,
     UndrainSlots,
     UsePolicy,
+    other_machines,
 )
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotAllowed, ProtocolError, TooMuch
 from jupyter_elastic.types.texts import has_control, visible
@@ -308,7 +309,8 @@ def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> LongAnsw
 def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, _context: Context) -> Answer:
     state = api.store.core.state
     kind = "gpu" if any(host.kind == "gpu" for host in state.hosts) else "cpu"
-    return wire.Hosts(slots=tuple(api.store.core.slots()), kind=kind, seq=state.seq, drains=state.drains)
+    slots = tuple(api.store.core.slots())
+    return wire.Hosts(slots=slots, kind=kind, seq=state.seq, drains=state.drains, others=other_machines(state.hosts))
 
 
 @answer.register

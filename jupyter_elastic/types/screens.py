@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from jupyter_elastic.types.vocabulary import GpuProcess, JobId, JobSpec, Phase, Progress, Record, SlotId
+from jupyter_elastic.types.vocabulary import GpuProcess, Host, JobId, JobSpec, Phase, Progress, Record, SlotId
 
 
 class JobInfo(Record, frozen=True, kw_only=True):
@@ -78,6 +79,20 @@ class SlotInfo(Record, frozen=True, kw_only=True):
     """By whom it is kept from new work, and why; empty when it isn't."""
     pinned: str = ""
     """Which session keeps it after a cell, and why; `job` is that cell. Empty when none does."""
+
+
+class HostInfo(Record, frozen=True, kw_only=True):
+    """What is known of another machine than the daemon's, beside its slots."""
+
+    name: str
+    reach: str
+    until: float | None = None
+    """As in `Host`."""
+
+
+def other_machines(hosts: Iterable[Host]) -> tuple[HostInfo, ...]:
+    """Those of the hosts that are not the daemon's own machine."""
+    return tuple(HostInfo(name=host.name, reach=host.reach, until=host.until) for host in hosts if host.reach)
 
 
 class PolicyInfo(Record, frozen=True, kw_only=True):

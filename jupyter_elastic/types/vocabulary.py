@@ -85,6 +85,8 @@ class Host(Record, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     labels: dict[Name, Text] = {}
     """What it is, for jobs that ask for it: `gpu` is the name of its GPUs."""
+    reach: Text = ""
+    """The way there, such as `ssh://lab2`; empty: it is the daemon's own machine."""
     until: float | None = None
     """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
 

@@ -315,6 +315,7 @@ class PoolFollower:
             seq=min(jobs.seq, hosts.seq),
             jobs=jobs.jobs,
             slots=hosts.slots,
+            others=hosts.others,
             policy=active.name if active else welcome.policy,
             policy_options=active.options if active else {},
             kind=hosts.kind,

@@ -13,7 +13,18 @@ from typing import Any
 import msgspec
 
 from jupyter_elastic.client.job_model import fraction_done
-from jupyter_elastic.types import ACTIVE, ENDED, Event, JobId, JobInfo, SlotId, SlotInfo, events
+from jupyter_elastic.types import (
+    ACTIVE,
+    ENDED,
+    Event,
+    HostInfo,
+    JobId,
+    JobInfo,
+    SlotId,
+    SlotInfo,
+    events,
+    other_machines,
+)
 from jupyter_elastic.types.texts import also_used_by, in_use_by, pinned_by, visible
 from jupyter_elastic.widgets.pool_screen import (
     EndedRow,
@@ -45,6 +56,7 @@ class PoolModel:
         seq: int = 0,
         jobs: Iterable[JobInfo] = (),
         slots: Iterable[SlotInfo] = (),
+        others: Iterable[HostInfo] = (),
         policy: str = "",
         policy_options: dict[str, Any] | None = None,
         kind: str = "cpu",
@@ -58,6 +70,8 @@ class PoolModel:
         """How many jobs wait."""
         self.adopt(jobs)
         self.slots: dict[SlotId, SlotInfo] = {slot.slot: slot for slot in slots}
+        self.others = {host.name: host for host in others}
+        """The hosts that are other machines."""
         self.policy, self.policy_options = policy, policy_options or {}
         self.kind, self.user = kind, user
         self.administers = administers
@@ -198,6 +212,7 @@ class PoolModel:
                 changes = {"reason": reason, "foreign": slot.processes, "for_servers": slot.for_servers}
                 boxes[name] = _in_or_out(msgspec.structs.replace(old, **changes))
         self.slots = boxes
+        self.others = {host.name: host for host in other_machines(data.hosts)}
 
     def _set_drains(self, at: float, data: events.DrainsChanged) -> None:
         for name, slot in self.slots.items():
@@ -255,7 +270,7 @@ class PoolModel:
             maintenance=self.maintenance,
             policy=self.policy,
             policy_options=self.policy_options,
-            hosts=self._hosts(),
+            hosts=self.hosts(),
             jobs=[self._row(info, place - held if place > held else None, now) for place, info in window],
             total_jobs=len(rows),
             shares=self._shares(now),
@@ -298,7 +313,8 @@ class PoolModel:
             reason="waits for the end of the maintenance" if position and self.maintenance else info.reason,
         )
 
-    def _hosts(self) -> list[HostBox]:
+    def hosts(self) -> list[HostBox]:
+        """The map's rows."""
         hosts: dict[str, list[SlotBox]] = {}
         for name, slot in sorted(self.slots.items(), key=lambda item: _natural(item[0])):
             box = SlotBox(
@@ -310,7 +326,17 @@ class PoolModel:
                 for_servers=slot.for_servers,
             )
             hosts.setdefault(name.rpartition(":")[0], []).append(box)
-        return [HostBox(name=name, slots=slots) for name, slots in hosts.items()]
+        return [self._host(name, slots) for name, slots in hosts.items()]
+
+    def _host(self, name: str, slots: list[SlotBox]) -> HostBox:
+        other = self.others.get(name)
+        return HostBox(
+            name=name,
+            slots=slots,
+            reach=other.reach if other else "",
+            until=other.until if other else None,
+            out="; ".join(dict.fromkeys(slot.reason for slot in slots if slot.state == "out")),
+        )
 
     def _shares(self, now: float) -> list[ShareRow]:
         held = Counter(slot.owner for slot in self._shared() if slot.state == "leased")

@@ -31,6 +31,12 @@ class HostBox(Struct, frozen=True, kw_only=True):
 
     name: str
     slots: list[SlotBox]
+    reach: str
+    """The way there, such as `ssh://lab2`; empty: it is the pool's own machine."""
+    until: float | None
+    """When it goes, in seconds since the epoch; None: nobody knows."""
+    out: str
+    """Why slots of it are out; empty: none is."""
 
 
 class JobRow(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ def picture(
         parts.append(Text(f"The pool has not answered since {since}. Jobs go on.", style="bold red"))
     if screen.maintenance:
         parts.append(Text(visible(screen.maintenance), style="bold yellow"))
-    parts += [_head(screen), *(_host(host, colours) for host in screen.hosts), _title("jobs")]
+    parts += [_head(screen), *(_host(host, colours, screen.at) for host in screen.hosts), _title("jobs")]
     parts.append(_jobs(screen, colours, rows))
     hidden = screen.total_jobs - min(rows, len(screen.jobs))
     if hidden > 0:
@@ -74,14 +74,18 @@ def _head(screen: PoolScreen) -> Text:
     return line.append(f" · you are {screen.user}" if screen.user else "")
 
 
-def _host(host: HostBox, colours: dict[str, str]) -> Text:
+def _host(host: HostBox, colours: dict[str, str], now: float) -> Text:
     line = Text(f"{host.name} ")
     first = next((slot for slot in host.slots if slot.for_servers), None)
     for slot in host.slots:
         if slot is first:
             line.append("for servers: ", "dim")
         line.append(*_box(slot, colours)).append(" ")
-    return line
+    about = [host.reach, f"out: {host.out}" if host.out else ""]
+    if host.until is not None:
+        at = time.strftime("%m-%d %H:%M", time.localtime(host.until))
+        about[1:1] = [f"ends {at}" if now < host.until else f"ended {at}"]
+    return line.append(visible(" · ".join(filter(None, about))), "dim")
 
 
 def _box(slot: SlotBox, colours: dict[str, str]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.types import JobId, SlotId, SlotInfo
+from jupyter_elastic.widgets.pool_screen import HostBox
 from jupyter_elastic.widgets.timeline_screen import Bar, TimelineHost
 
 MAX_BARS = 1_500
@@ -69,7 +70,12 @@ class JobPast:
 class Rows:
     """A row for each slot: those of the pool in their order, then those that it no longer has and that are drawn."""
 
-    def __init__(self, slots: Mapping[SlotId, SlotInfo], drawn: Iterable[frozenset[SlotId]] = ()) -> None:
+    def __init__(
+        self,
+        slots: Mapping[SlotId, SlotInfo],
+        drawn: Iterable[frozenset[SlotId]] = (),
+        boxes: Iterable[HostBox] = (),
+    ) -> None:
         there = sorted(slots, key=lambda name: (slots[name].for_servers, _natural(name)))
         by_host: defaultdict[str, list[SlotId]] = defaultdict(list)
         for name in sorted(there, key=lambda name: _natural(name)[0]):
@@ -78,8 +84,9 @@ class Rows:
         lost: defaultdict[str, list[SlotId]] = defaultdict(list)
         for name in gone:
             lost[_host(name)].append(name)
-        self._hosts = [TimelineHost(name=name, slots=names, gone=False) for name, names in by_host.items()]
-        self._hosts += [TimelineHost(name=name, slots=names, gone=True) for name, names in lost.items()]
+        known = {box.name: box for box in boxes}
+        self._hosts = [_timeline_host(name, names, known.get(name)) for name, names in by_host.items()]
+        self._hosts += [_timeline_host(name, names, gone=True) for name, names in lost.items()]
         self.order = [name for host in self._hosts for name in host.slots]
         self.place = {name: row for row, name in enumerate(self.order)}
         here = ((name, slots[name]) for name in self.order if name in slots)
@@ -92,9 +99,11 @@ class Rows:
             return self._hosts
         parts = [self._hosts[at : at + step] for at in range(0, len(self._hosts), step)]
         return [
-            TimelineHost(
-                name=part[0].name if len(part) == 1 else f"{part[0].name} … {part[-1].name}",
-                slots=[name for host in part for name in host.slots],
+            part[0]
+            if len(part) == 1
+            else _timeline_host(
+                f"{part[0].name} … {part[-1].name}",
+                [name for host in part for name in host.slots],
                 gone=all(host.gone for host in part),
             )
             for part in parts
@@ -109,6 +118,17 @@ class Rows:
             else:
                 found.append((row, 1))
         return found
+
+
+def _timeline_host(name: str, slots: list[SlotId], box: HostBox | None = None, *, gone: bool = False) -> TimelineHost:
+    return TimelineHost(
+        name=name,
+        slots=slots,
+        gone=gone,
+        reach=box.reach if box else "",
+        until=box.until if box else None,
+        out=box.out if box else "",
+    )
 
 
 def past_bars(rows: Rows, spans: Mapping[JobId, Sequence[Span]], begin: float, end: float) -> list[Bar]:

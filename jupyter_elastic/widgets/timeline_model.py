@@ -105,7 +105,8 @@ class TimelineModel:
         at = now if look.at is None else look.at
         begin, end = at - look.past_s, at + look.ahead_s
         jobs = [job for job in self.jobs.values() if _there(job, begin, min(end, now))]
-        rows = Rows(pool.slots, (span.slots for job in jobs for span in job.all_spans() if _in(span, begin, end)))
+        drawn = (span.slots for job in jobs for span in job.all_spans() if _in(span, begin, end))
+        rows = Rows(pool.slots, drawn, pool.hosts())
         spans = {job.job: [span for span in job.all_spans() if _in(span, begin, end)] for job in jobs}
         ahead = end > now and made_at is not None
         held = {job: info.slots for job, info in pool.jobs.items() if info.slots}

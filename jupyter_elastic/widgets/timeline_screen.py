@@ -44,6 +44,10 @@ class TimelineHost(Struct, frozen=True, kw_only=True):
     slots: list[str]
     gone: bool
     """The pool no longer has it."""
+    reach: str
+    """As in `HostBox`; of several hosts nothing is said."""
+    until: float | None
+    out: str
 
 
 class TimelineJob(Struct, frozen=True, kw_only=True):

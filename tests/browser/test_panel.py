@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from jupyter_elastic.cli.main import main as elastic
+from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.protocol import wire
 from tests.browser.conftest import EVERYTHING, cancel, open_panel, tab_to
 from tests.support.lab import Lab
@@ -54,6 +57,28 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     page.get_by_role("menuitem", name="View").click()
     expect(page.locator(".lm-Menu-item", has_text="Show the Elastic Pool")).to_be_visible()
     page.keyboard.press("Escape")
+
+
+def test_another_machine_says_how_it_is_reached_when_it_ends_and_why_it_is_out(
+    panel: Locator, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(pool.folder))
+    assert elastic(["host", "add", "lab2", "exec:", "--slots", "1"]) == 0
+    try:
+        about = panel.locator(".je-host", has_text="lab2").locator(".je-host-about")
+        expect(about).to_have_text("exec:")
+        hosts_file.put_end(pool.folder, "lab2", time.time() + 90_000)
+        expect(about).to_have_text(re.compile(r"exec: · ends at \d\d:\d\d:\d\d, \d\d \w+ \d{4}"))
+        pool.client.ask(wire.Drain(target="lab2", reason="a new fan"))
+        expect(about).to_contain_text("out: drained by root: a new fan")
+        panel.book.picture("panel-other-host")  # type: ignore[attr-defined]
+        panel.book.wait_command("jupyter-elastic:open-timeline")  # type: ignore[attr-defined]
+        label = panel.page.locator(".je-chart .je-label", has_text="lab2").locator("title")
+        expect(label).to_have_text(re.compile(r"lab2 · exec: · ends at .* · out: drained by root: a new fan"))
+    finally:
+        pool.client.ask(wire.Undrain(target="lab2"))
+        assert elastic(["host", "remove", "lab2"]) == 0
+    expect(panel.locator(".je-host", has_text="lab2")).to_have_count(0)
 
 
 NOTIFIED = """(() => { window.notified = []; const real = window.Notification;

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from jupyter_elastic.types import (
     AnyEventData,
@@ -32,7 +34,9 @@ from jupyter_elastic.types import (
     SlotInfo,
     SlotsReleased,
     StopRequested,
+    other_machines,
 )
+from jupyter_elastic.widgets import terminal
 from jupyter_elastic.widgets.pool_model import MAX_POINTS, PoolModel
 from jupyter_elastic.widgets.pool_screen import PoolScreen
 
@@ -273,3 +277,29 @@ def test_the_status_line_counts_ones_own_jobs_and_remembers_their_ends() -> None
         story.tell(JobSubmitted(job=number, owner="ann", spec=spec()), JobEnded(job=number, outcome="completed"))
     assert [row.job for row in story.model.status().ended] == list(range(4994, 5004))
     assert story.screen().total_jobs == 1
+
+
+def test_another_machine_says_how_it_is_reached_when_it_ends_and_why_it_is_out() -> None:
+    story = Story(slots=1)
+    other = Host(
+        name="lab2",
+        kind="cpu",
+        slots=(Slot(index=0, out="silent for 5 s"), Slot(index=1, out="silent for 5 s")),
+        reach="slurm://7/lab2",
+        until=5000.0,
+    )
+    story.tell(HostsChanged(hosts=(Host(name="lab", kind="cpu", slots=(Slot(index=0),)), other)))
+    here, there = story.screen().hosts
+    assert (here.reach, here.until, here.out) == ("", None, "")
+    assert (there.reach, there.until, there.out) == ("slurm://7/lab2", 5000.0, "silent for 5 s")
+    line = next(line for line in text(story.screen()) if line.startswith("lab2"))
+    assert line.startswith("lab2 [x] [x] slurm://7/lab2 · ends 01-01 ")
+    assert line.endswith(" · out: silent for 5 s")
+    begun = PoolModel(slots=list(story.model.slots.values()), others=other_machines((other,)))  # as a daemon answers
+    assert begun.screen(story.now).hosts[1] == there
+
+
+def text(screen: PoolScreen) -> list[str]:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal.picture(screen, width=200))
+    return console.export_text().splitlines()

@@ -108,9 +108,13 @@ def test_a_window_shows_what_was_in_it_and_a_slot_that_is_gone_keeps_its_row() -
         story.start(100.0 * number, number, "h0:0")
         story.end(100.0 * number + 50, number, "h0:0")
     assert [bar.job for bar in story.screen(1000.0, at=420.0, past_s=150.0, ahead_s=20.0).bars] == [3, 4]
-    story.tell(700.0, HostsChanged(hosts=(Host(name="new", kind="cpu", slots=(Slot(index=0),)),)))
+    new = Host(name="new", kind="cpu", slots=(Slot(index=0, out="broken"),), reach="ssh://new", until=900.0)
+    story.tell(700.0, HostsChanged(hosts=(new,)))
     screen = story.screen(1000.0, past_s=900.0)
     assert [(host.name, host.gone) for host in screen.hosts] == [("new", False), ("h0", True)]
+    assert [(host.reach, host.until, host.out) for host in screen.hosts] == [
+        ("ssh://new", 900.0, "broken"), ("", None, "")
+    ]  # fmt: skip
     assert {bar.first for bar in screen.bars} == {1}
 
 

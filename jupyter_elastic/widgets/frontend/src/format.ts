@@ -56,6 +56,14 @@ export function day(at: number): string {
   return new Date(at * 1000).toLocaleDateString('en-GB', { day: '2-digit', month: 'short', year: 'numeric' });
 }
 
+/** "ssh://lab2 · ends at 20:33:49 · out: its network is cut": what is to be said of a host; empty where nothing is. */
+export function aboutHost(host: { reach: string; until: number | null; out: string }): string {
+  const now = Date.now() / 1000;
+  const at = host.until ?? 0;
+  const ends = `${at > now ? 'ends' : 'ended'} at ${clock(at)}${day(at) === day(now) ? '' : `, ${day(at)}`}`;
+  return [host.reach, host.until !== null && ends, host.out && `out: ${host.out}`].filter(Boolean).join(' · ');
+}
+
 /** A time on an axis that begins with 0: "45 s", "1:30", "2:05:00". */
 export function sinceBegin(seconds: number): string {
   if (Math.abs(seconds) < 60) return `${figure(seconds)} s`;

@@ -12,6 +12,9 @@ export interface SlotBox {
 export interface HostBox {
   name: string;
   slots: SlotBox[];
+  reach: string;
+  until: number | null;
+  out: string;
 }
 
 export interface JobRow {
@@ -218,6 +221,9 @@ export interface TimelineHost {
   name: string;
   slots: string[];
   gone: boolean;
+  reach: string;
+  until: number | null;
+  out: string;
 }
 
 export interface TimelineJob {

@@ -12,16 +12,17 @@ export function jobColour(job: number): number {
 /** Where rows lie: of few slots each is one, of many a host is as high as it must be to be seen. */
 export class Rows {
   readonly tops: number[] = [];
-  readonly hosts: { name: string; top: number; height: number; gone: boolean }[] = [];
+  readonly hosts: (TimelineHost & { top: number; height: number })[] = [];
   readonly height: number;
 
   constructor(hosts: TimelineHost[]) {
     const slots = hosts.reduce((sum, host) => sum + host.slots.length, 0);
     const one = slots <= 16 ? 20 : slots <= 40 ? 14 : slots <= 96 ? 9 : 0;
     let top = 0;
-    for (const { name, slots, gone } of hosts) {
+    for (const host of hosts) {
+      const { slots } = host;
       const height = one * slots.length || Math.max(13, 1.5 * slots.length);
-      this.hosts.push({ name, top, height, gone });
+      this.hosts.push({ ...host, top, height });
       for (let slot = 0; slot < slots.length; slot++) this.tops.push(top + (slot * height) / slots.length);
       top += height;
     }

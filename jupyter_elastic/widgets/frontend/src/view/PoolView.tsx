@@ -2,7 +2,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import type { Ask } from '../ask';
-import { clock, duration, palette, plural, range } from '../format';
+import { aboutHost, clock, duration, palette, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
 import { Problem, useCancel, useRequests, type Cancelling, type Requests } from './requests';
 
@@ -63,6 +63,7 @@ function Map({ hosts, colour }: { hosts: HostBox[]; colour: Colour }) {
               );
             })}
           </span>
+          {aboutHost(host) && <span class="je-host-about">{aboutHost(host)}</span>}
         </div>
       ))}
     </div>

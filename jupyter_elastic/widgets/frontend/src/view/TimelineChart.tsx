@@ -1,6 +1,6 @@
 // Slots as rows and jobs as bars, drawn; nothing is asked for here.
 import { useState } from 'preact/hooks';
-import { clock, plural } from '../format';
+import { aboutHost, clock, plural } from '../format';
 import type { Bar, SwitchRow, TimelineHost, TimelineJob } from '../screens';
 import { apart, jobColour, PALETTE, Rows, SEVERAL, tick, ticks, type Box } from '../timeline';
 
@@ -173,8 +173,14 @@ export function TimelineChart(props: ChartProps) {
             <rect class="je-host" x={left} y={host.top} width={width - left} height={host.height} />
             <text class="je-label" x={0} y={host.top + Math.min(host.height / 2 + 4, 14)}>
               {short(host.gone ? `${host.name} (gone)` : host.name, left)}
-              <title>{host.name}</title>
+              <title>{[host.name, aboutHost(host)].filter(Boolean).join(' · ')}</title>
             </text>
+            {host.until !== null && host.until > begin && host.until < end && (
+              <g>
+                <title>{`${host.name} ${host.until > now ? 'ends' : 'ended'} at ${clock(host.until)}`}</title>
+                <line class="je-host-end" x1={x(host.until)} x2={x(host.until)} y1={host.top} y2={host.top + host.height} />
+              </g>
+            )}
           </g>
         ))}
         {past}
