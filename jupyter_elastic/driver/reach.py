@@ -6,6 +6,7 @@ import ipaddress
 import re
 import shlex
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -85,12 +86,23 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
     return [
         *_SSH,
         "-o",
-        f"ControlPath={control}/ssh-%C",
+        f"ControlPath={_kept(host, control)}",
         *(["-p", str(port)] if port else []),
         "--",
         destination,
         shlex.join([*argv, _WARM]),
     ]
+
+
+def forget_connection(host: HostAddress, control: Path) -> None:
+    """Let the next hand come by a connection of its own: the one that ssh keeps is silent, and may be for ever."""
+    if host.reach.startswith("ssh:"):
+        _kept(host, control).unlink(missing_ok=True)
+
+
+def _kept(host: HostAddress, control: Path) -> Path:
+    """The socket of the connection that ssh keeps to the host."""
+    return control / f"ssh-{zlib.crc32(host.reach.encode()):08x}"
 
 
 def environment(host: HostAddress, ours: Mapping[str, str]) -> dict[str, str]:

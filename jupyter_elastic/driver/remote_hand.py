@@ -26,7 +26,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from jupyter_elastic.driver.reach import advice, answers_within, command, data_address, environment
+from jupyter_elastic.driver.reach import (
+    advice,
+    answers_within,
+    command,
+    data_address,
+    environment,
+    forget_connection,
+)
 from jupyter_elastic.forkserver.client import START_S, started
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.captures import FOLDER, NAMES, PAYLOAD
@@ -346,7 +353,7 @@ class RemoteHand:
             async with asyncio.timeout(limit_s):
                 await speak()
         except TimeoutError as problem:
-            self._lose("silent", tell=False)
+            self._lose("silent", tell=False, silent=True)
             self._spawn(self._drain())
             raise EngineError(f"host {self.name} does not answer within {limit_s:g} s{self._last_words()}") from problem
         except (EngineError, ProtocolError) as problem:
@@ -576,6 +583,8 @@ class RemoteHand:
         if self.lost:
             return
         self.lost = why
+        if silent:
+            forget_connection(self.host, paths.runtime_dir())
         if tell:
             log.warning("host %s is lost: %s", self.name, why)
         if self._runs:

@@ -22,6 +22,7 @@ from pathlib import Path
 from jupyter_elastic.forkserver import parents
 from jupyter_elastic.forkserver.server import newest_source
 from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform.peer import peer_of
 from jupyter_elastic.platform.python_path import with_package
 from jupyter_elastic.protocol.forkserver import (
     ANSWERS,
@@ -240,6 +241,8 @@ class ForkServerClient:
         """Fork a process that has `theirs`."""
         if self.lost:
             raise EngineError("the forkserver is gone")
+        if processes.stopped_now(pid := peer_of(self._socket).pid):  # its socket would take the request all the same
+            raise EngineError(f"the forkserver (process {pid}) is stopped by a signal; kill -CONT {pid} lets it go on")
         answer: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         # Past asyncio, which can't send descriptors: one small message, which a UNIX socket takes at once.

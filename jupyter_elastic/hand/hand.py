@@ -121,22 +121,28 @@ class Hand:
         self._out = asyncio.StreamWriter(transport, protocol, None, loop)
         self._out.write(MAGIC)
         self._say(about)
-        with _private_folder() as self._folder:
-            make_fifo(self._folder / "fifo")
-            self._job = self._folder / "job"
-            self._job.mkdir(mode=0o700)
-            self._output = OutputReader(self._job, self._send)
-            self._commits = Commits(self._job)
-            listening = self._spawn(self._listen(reader))
-            listening.add_done_callback(lambda _: self._ended.set())
-            for work in (self._beat(), self._watch_output(), self._watch_use()):
-                self._spawn(work)
-            if self._warm_up:
-                self._spawn(self._start_parent())
-            try:
-                await self._ended.wait()
-            finally:
-                await self._finish()
+        try:
+            with _private_folder() as self._folder:
+                await self._serve(reader)
+        except OSError as problem:
+            self._refuse(problem)
+
+    async def _serve(self, reader: asyncio.StreamReader) -> None:
+        make_fifo(self._folder / "fifo")
+        self._job = self._folder / "job"
+        self._job.mkdir(mode=0o700)
+        self._output = OutputReader(self._job, self._send)
+        self._commits = Commits(self._job)
+        listening = self._spawn(self._listen(reader))
+        listening.add_done_callback(lambda _: self._ended.set())
+        for work in (self._beat(), self._watch_output(), self._watch_use()):
+            self._spawn(work)
+        if self._warm_up:
+            self._spawn(self._start_parent())
+        try:
+            await self._ended.wait()
+        finally:
+            await self._finish()
 
     async def _finish(self) -> None:
         self._timer.set(time.monotonic() + 2 * END_S)
@@ -157,6 +163,12 @@ class Hand:
     def _say(self, message: FromHand) -> None:
         self._out.write(FROM_HAND.encode(message))
 
+    def _refuse(self, problem: OSError) -> None:
+        """Say that there is no place for this hand's files, as on a full disk."""
+        text = f"its folder {paths.runtime_dir()} can't be written: {problem.strerror or problem}"
+        self._say(messages.Refused(text[:4000]))
+        log.warning("%s", text)
+
     async def _send(self, message: FromHand) -> None:
         self._say(message)
         await self._out.drain()
@@ -171,9 +183,11 @@ class Hand:
             while (message := await TO_HAND.read(reader)) is not None:
                 self._timer.set(time.monotonic() + self._fence_s)
                 self._take(message)
-        except (ProtocolError, OSError) as problem:
+        except ProtocolError as problem:
             self._say(messages.Refused(str(problem)[:4000]))
             log.warning("%s", problem)
+        except OSError as problem:
+            self._refuse(problem)
 
     def _take(self, message: ToHand) -> None:
         match message:
@@ -420,8 +434,8 @@ def _private_folder() -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="hand-", dir=root))
     lock = Lock(folder / "lock")
-    lock.acquire()
     try:
+        lock.acquire()
         yield folder
     finally:
         lock.release()

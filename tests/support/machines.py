@@ -19,6 +19,8 @@ SOURCE = Path(__file__).parents[2]
 SSHD = SOURCE / ".venv" / "sshd" / "usr" / "sbin" / "sshd"
 """Unpacked by the Makefile, not installed: nobody wants a server for it on the real machine."""
 NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child")
+DATA_NETWORK = "10.92.7.0/24"
+"""Of the second cables, where a script has some (`Machines.add_data_network`)."""
 HOME = Path("/run/home")
 """Of whoever runs the script: a folder in memory."""
 
@@ -82,6 +84,7 @@ class Machines:
     libraries = str(libraries(SSHD.parents[2]))
 
     def __init__(self, count: int) -> None:
+        self.count = count
         command("mount", "-t", "tmpfs", "-o", "mode=755", "none", "/run")
         command("mount", "-t", "tmpfs", "-o", "mode=1777", "none", "/dev/shm")
         HOME.mkdir()
@@ -150,13 +153,19 @@ class Machines:
         found = subprocess.run(["ip", "netns", "pids", f"h{number}"], capture_output=True, text=True, check=True)
         return [int(pid) for pid in found.stdout.split()]
 
-    def _connect(self, number: int) -> None:
+    def add_data_network(self) -> None:
+        """A second cable to each, with an address in `DATA_NETWORK`, which `cut` leaves alone."""
+        for number in range(self.count + 1):
+            self._connect(number, "w", "eth1", address(number).replace("10.91.", "10.92."))
+
+    def _connect(self, number: int, cable: str = "v", interface: str = "eth0", its_address: str = "") -> None:
         inside = () if number == 0 else ("-n", f"h{number}")
         mine = ("netns", str(os.getpid())) if number == 0 else ("netns", f"h{number}")
-        command("ip", "-n", "switch", "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", *mine)
-        command("ip", "-n", "switch", "link", "set", f"v{number}", "master", "br0", "up")
-        command("ip", *inside, "addr", "add", f"{address(number)}/24", "dev", "eth0")
-        command("ip", *inside, "link", "set", "eth0", "up")
+        plug = f"{cable}{number}"
+        command("ip", "-n", "switch", "link", "add", plug, "type", "veth", "peer", "name", interface, *mine)
+        command("ip", "-n", "switch", "link", "set", plug, "master", "br0", "up")
+        command("ip", *inside, "addr", "add", f"{its_address or address(number)}/24", "dev", interface)
+        command("ip", *inside, "link", "set", interface, "up")
 
     def _start(self, number: int) -> None:
         command("ip", "netns", "add", f"h{number}")

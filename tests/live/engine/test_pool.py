@@ -22,6 +22,7 @@ from jupyter_elastic.forkserver.workers import WorkerLauncher
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol.forkserver import ANSWERS, MAX_REQUEST, REQUESTS, Cleared, Fork
 from jupyter_elastic.protocol.framing import VERSION
+from jupyter_elastic.types.errors import EngineError
 from tests.live.engine.bench import asynchronous
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -71,6 +72,27 @@ async def gone(process: subprocess.Popen[bytes]) -> None:
     async with asyncio.timeout(60):
         while process.poll() is None:  # noqa: ASYNC110 - it is our child: only `poll` says it
             await asyncio.sleep(0.01)
+
+
+@asynchronous
+async def test_one_that_a_signal_has_stopped_is_not_waited_for() -> None:
+    launcher = WorkerLauncher(sys.executable, {"TORCH_MARK": "stopped"}, (), warm=True)
+    path = launcher.forkserver.path
+    client = await launcher.forkserver.connect(start=True)
+    parent = owner(path)
+    try:
+        processes.send(parent, signal.SIGSTOP)
+        while not processes.stopped(parent):  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(0.01)
+        with pytest.raises(EngineError, match=rf"is stopped by a signal; kill -CONT {parent[0]}"):
+            await forked(client)
+        process, ours = await launcher.start()  # a cold one
+        ours.close()
+        await process.ended()
+    finally:
+        processes.send(parent, signal.SIGKILL)
+        client.close()
+        launcher.close()
 
 
 @asynchronous
