@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -82,6 +82,21 @@ class Setting(Struct, frozen=True, kw_only=True):
     def to_visit(cls, python: str) -> Setting:
         """No attempt's: only to see whether somebody answers."""
         return cls(folder=Path(), python=python, environment={}, frameworks=(), warm=False)
+
+
+class ValueStore(Protocol):
+    """A group's store that can have copies on other hosts."""
+
+    followers: dict[object, Callable[[str, bytes | None], None]]
+    """Who is told of each change."""
+
+    def values(self) -> dict[str, bytes]:
+        """What it holds now."""
+        ...
+
+    def put(self, key: str, value: bytes | None, *, by: object) -> bool:
+        """Set a value, or remove it, and tell the followers other than `by`; False when that would be too much."""
+        ...
 
 
 class RemoteWorker:
@@ -192,8 +207,8 @@ class RemoteHand:
         self._workers: dict[int, RemoteWorker] = {}
         self._streams: dict[int, _Stream] = {}
         self._answers: dict[tuple[type, int], asyncio.Future[Any]] = {}
-        self._targets: dict[int, int | str] = {}
-        """Where the driver's end of each forwarding is: a port of the loopback interface, or a path."""
+        self._targets: dict[int, str | ValueStore] = {}
+        """The group's stores, which the workers there find: a socket's path, or a store with a copy there."""
         self._fetching = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
@@ -240,18 +255,26 @@ class RemoteHand:
         self._spawn(self._carry(channel, reader))
         return worker, ours
 
-    async def forward(self, target: int | str) -> int | str:
-        """Let the workers there reach a loopback port, or a socket's path, of this host; where they find it."""
+    async def forward(self, path: str) -> str:
+        """Let the workers there reach a UNIX socket of this host; the path by which they find it."""
         await self.open()
         number = next(self._numbers)
+        return str((await self._store(number, path, messages.Forward(number))).path)
+
+    async def copy_store(self, store: ValueStore) -> int:
+        """Let the workers there find a copy of this store, in which each value soon is; its port on their loopback."""
+        await self.open()
+        number = next(self._numbers)
+        store.followers[self] = lambda key, value: self.say(messages.StoreValue(number, key, value))
+        return int((await self._store(number, store, messages.CopyStore(number, store.values()))).port)
+
+    async def _store(self, number: int, target: str | ValueStore, order: ToHand) -> messages.Forwarding:
         self._targets[number] = target
-        order = messages.Forward(number, "tcp" if isinstance(target, int) else "unix")
-        answer = await self._ask(order, messages.Forwarding, number)
+        answer: messages.Forwarding = await self._ask(order, messages.Forwarding, number)
         for old in list(self._targets)[:-2]:  # of a round that is over; the one before the last is still read
             del self._targets[old]
             self.say(messages.CloseForward(old))
-        found: int | str = answer.port or answer.path
-        return found
+        return answer
 
     async def reaches(self, address: str, port: int, token: bytes) -> str:
         """Why a connection from there to this address can't be made; empty: it can."""
@@ -490,6 +513,9 @@ class RemoteHand:
             case messages.Connected(number, channel):
                 self._streams[channel] = _Stream()
                 self._spawn(self._connect(channel, self._targets.get(number, "")))
+            case messages.StoreValue(number, key, value):
+                if not isinstance(store := self._targets.get(number, ""), str):
+                    store.put(key, value, by=self)
             case messages.Forwarding(number) | messages.Listening(number) | messages.Dialled(number):
                 self._answer(message, number)
             case messages.Commit():
@@ -499,13 +525,10 @@ class RemoteHand:
             case messages.Refused(problem):
                 self._lose(problem)
 
-    async def _connect(self, channel: int, target: int | str) -> None:
+    async def _connect(self, channel: int, target: str | ValueStore) -> None:
         """Carry a connection that a worker there has made to the store here."""
         try:
-            if isinstance(target, int):
-                reader, writer = await asyncio.open_connection("127.0.0.1", target)
-            else:
-                reader, writer = await asyncio.open_unix_connection(target)
+            reader, writer = await asyncio.open_unix_connection(str(target))
         except OSError:
             self._streams.pop(channel, None)
             self.say(messages.End(channel))

@@ -17,6 +17,7 @@ from msgspec import structs
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, SendReport
 from jupyter_elastic.driver.membership import Action
+from jupyter_elastic.driver.remote_hand import RemoteHand
 from jupyter_elastic.engines.failures import Weight, left_early
 from jupyter_elastic.engines.hosts import host_of
 from jupyter_elastic.engines.worker_processes import Member
@@ -60,6 +61,10 @@ class GroupEngine(WorkersEngine):
         An engine whose groups can span hosts gives a `rendezvous.Rendezvous`: a store of this host.
         """
         raise NotImplementedError
+
+    async def store_on(self, hand: RemoteHand, local: Any) -> int | str:
+        """Let the members on another host reach the group's store; where they find it. EngineError when it is lost."""
+        return await hand.forward(local.store)
 
     def broken(self, round_: int) -> None:
         """A member of the round is gone, or could not join: end what the others may wait for."""
@@ -174,7 +179,7 @@ class GroupEngine(WorkersEngine):
                 if hand is not None:
                     if go.restore and name == host_of(members[0].slot):
                         await hand.put_commit()
-                    place = structs.replace(local, store=await hand.forward(local.store))
+                    place = structs.replace(local, store=await self.store_on(hand, local))
             except EngineError as problem:
                 log.warning("%s", problem)
                 continue

@@ -24,6 +24,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from jupyter_elastic.engines.horovod.store import Store
 from jupyter_elastic.forkserver import parents, workers
 from jupyter_elastic.forkserver.client import ForkedProcess
 from jupyter_elastic.forkserver.workers import WorkerLauncher
@@ -36,7 +37,6 @@ from jupyter_elastic.jobfiles.commits import Commits
 from jupyter_elastic.platform import machine_use, paths, reachability
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.lock import Lock
-from jupyter_elastic.platform.loopback_peer import is_own
 from jupyter_elastic.platform.lossless import open_lossless
 from jupyter_elastic.platform.machine_use import ProcessMeter
 from jupyter_elastic.platform.peer import check_same_user
@@ -96,7 +96,7 @@ class Hand:
         self._connections = 0
         self._last_connection = 0
         """Channel of the last one; the driver's channels are odd."""
-        self._servers: dict[int, asyncio.Server] = {}
+        self._servers: dict[int, asyncio.Server | Store] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._folder = self._job = Path()
@@ -212,6 +212,13 @@ class Hand:
                 self._spawn(self._fetch())
             case messages.Forward():
                 self._spawn(self._forward(message))
+            case messages.CopyStore(number, values):
+                copy = self._servers[number] = Store(values)
+                copy.followers[self] = lambda key, value: self._say(messages.StoreValue(number, key, value))
+                self._spawn(self._serve_copy(number, copy))
+            case messages.StoreValue(number, key, value):
+                if isinstance(store := self._servers.get(number), Store):
+                    store.put(key, value, by=self)
             case messages.CloseForward(number):
                 if (server := self._servers.pop(number, None)) is not None:
                     server.close()
@@ -343,6 +350,15 @@ class Hand:
 
     # --- the store
 
+    async def _serve_copy(self, number: int, copy: Store) -> None:
+        """Serve the store's copy, in which a worker waits for a value: not for the way to the driver and back."""
+        try:
+            await copy.start()
+        except OSError as problem:
+            self._say(messages.Refused(f"no store can be opened there: {problem}"))
+            return
+        self._say(messages.Forwarding(number, copy.port))
+
     async def _forward(self, order: messages.Forward) -> None:
         """Listen where workers look for their group's store, which is the driver's."""
 
@@ -366,28 +382,21 @@ class Hand:
 
         path = self._folder / f"store.{order.number}"
         try:
-            if order.kind == "tcp":
-                server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=256)
-            else:
-                server = await asyncio.start_unix_server(connected, path)
-                path.chmod(0o600)
+            server = await asyncio.start_unix_server(connected, path)
+            path.chmod(0o600)
         except OSError as problem:
             self._say(messages.Refused(f"no store can be opened there: {problem}"))
             return
         self._servers[order.number] = server
-        port = int(server.sockets[0].getsockname()[1]) if order.kind == "tcp" else 0
-        self._say(messages.Forwarding(order.number, port, "" if port else str(path)))
+        self._say(messages.Forwarding(order.number, path=str(path)))
 
     def _is_ours(self, writer: asyncio.StreamWriter) -> bool:
-        connected = writer.get_extra_info("socket")
         try:
-            if connected.family == socket.AF_UNIX:
-                check_same_user(connected)
-                return True
-            return is_own(connected)
+            check_same_user(writer.get_extra_info("socket"))
         except (NotAllowed, OSError) as problem:
             log.warning("refused a connection to the store: %s", problem)
             return False
+        return True
 
     # --- whether hosts reach each other
 

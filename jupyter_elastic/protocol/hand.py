@@ -31,6 +31,7 @@ FRAMEWORKS = ("torch", "tensorflow", "horovod")
 Piece: TypeAlias = Annotated[bytes, Meta(max_length=PIECE)]
 Channel: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 Short: TypeAlias = Annotated[str, Meta(max_length=4000)]
+Value: TypeAlias = Annotated[bytes, Meta(max_length=1024 * 1024)]
 OutputPath: TypeAlias = Annotated[
     str, Meta(max_length=100, pattern=r"^(rank\.[0-9]{1,6}|newcomer\.w[0-9]{1,9})/(stdout|stderr|display\.jsonl)$")
 ]
@@ -55,6 +56,15 @@ class End(_Message, frozen=True):
     """The stream has ended."""
 
     channel: Channel
+
+
+class StoreValue(_Message, frozen=True):
+    """A value was put into the group's store, or into a copy of it, or removed there (None)."""
+
+    number: Channel
+    """Of the copy."""
+    key: Short
+    value: Value | None
 
 
 # --- to a hand --------------------------------------------------------------------------------------------------------
@@ -98,10 +108,17 @@ class Signal(_Message, frozen=True):
 
 
 class Forward(_Message, frozen=True):
-    """Listen for the workers here, and carry each connection to the driver."""
+    """Listen for the workers here, on a UNIX socket, and carry each connection to the driver."""
 
     number: Channel
-    kind: Literal["tcp", "unix"]
+
+
+class CopyStore(_Message, frozen=True):
+    """Serve the workers here a copy of the group's store, which begins with these values."""
+
+    number: Channel
+    values: dict[Short, Value]
+    """One for each member."""
 
 
 class CloseForward(_Message, frozen=True):
@@ -210,7 +227,7 @@ class Result(_Message, frozen=True):
 
 
 class Forwarding(_Message, frozen=True):
-    """It listens: at a port of the loopback interface, or on a UNIX socket."""
+    """It listens: for `CopyStore` at a port of the loopback interface, for `Forward` on a UNIX socket."""
 
     number: Channel
     port: int = 0
@@ -277,7 +294,20 @@ class Dialled(_Message, frozen=True):
 
 
 ToHand: TypeAlias = (
-    Begin | Put | StartWorker | Signal | Forward | CloseForward | Fetch | Listen | Dial | Data | End | Ping
+    Begin
+    | Put
+    | StartWorker
+    | Signal
+    | Forward
+    | CopyStore
+    | CloseForward
+    | StoreValue
+    | Fetch
+    | Listen
+    | Dial
+    | Data
+    | End
+    | Ping
 )
 FromHand: TypeAlias = (
     Hello
@@ -289,6 +319,7 @@ FromHand: TypeAlias = (
     | Output
     | Result
     | Forwarding
+    | StoreValue
     | Connected
     | Commit
     | Use

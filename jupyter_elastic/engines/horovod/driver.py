@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from jupyter_elastic.driver import membership
 from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
+from jupyter_elastic.driver.remote_hand import RemoteHand
 from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
 from jupyter_elastic.engines.group_engine import GroupEngine
 from jupyter_elastic.engines.horovod.store import Store
@@ -84,6 +85,11 @@ class Horovod(GroupEngine):
             old.close()
         del self._stores[:-2]
         return Rendezvous(store.port)
+
+    async def store_on(self, hand: RemoteHand, local: Rendezvous) -> int | str:
+        """A copy there: Gloo asks some thirty times for each member, and each would be a way here and back."""
+        store = next(store for store in self._stores if store.port == local.store)
+        return await hand.copy_store(store)
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
         for store in self._stores:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 
 from jupyter_elastic.engines.key_values import KeyValues
 from jupyter_elastic.platform.loopback_peer import is_own
@@ -31,6 +32,8 @@ class Store:
 
     def __init__(self, initial: dict[str, bytes] | None = None) -> None:
         self.port = 0
+        self.followers: dict[object, Callable[[str, bytes | None], None]] = {}
+        """Who is told of each change: copies of this store, on other hosts, or what this is a copy of."""
         self._values = KeyValues()
         self._values.update(initial or {})
         self._server: asyncio.Server | None = None
@@ -47,6 +50,21 @@ class Store:
             self._server.close()
         for task in list(self._serving):
             task.cancel()
+
+    def values(self) -> dict[str, bytes]:
+        """What it holds now."""
+        return dict(self._values)
+
+    def put(self, key: str, value: bytes | None, *, by: object = None) -> bool:
+        """Set a value, or remove it, and tell the followers other than `by`; False when that would be too much."""
+        if value is None:
+            self._values.pop(key, None)
+        elif not self._values.put(key, value):
+            return False
+        for follower, tell in self.followers.items():
+            if follower is not by:
+                tell(key, value)
+        return True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -81,7 +99,7 @@ class Store:
             value = await self._values.wait(key, WAIT_S)
             return ("404 Not Found", b"") if value is None else ("200 OK", value)
         if verb == "DELETE":
-            self._values.pop(key, None)
+            self.put(key, None)
             return "200 OK", b""
         if verb != "PUT":
             return "405 Method Not Allowed", b""
@@ -91,4 +109,4 @@ class Store:
             return "413 Content Too Large", b""
         async with asyncio.timeout(IDLE_S):
             value = await reader.readexactly(int(text))
-        return "200 OK" if self._values.put(key, value) else "507 Insufficient Storage", b""
+        return "200 OK" if self.put(key, value) else "507 Insufficient Storage", b""

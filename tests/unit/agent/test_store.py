@@ -72,6 +72,28 @@ def test_get_waits_for_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with_store(test)
 
 
+def test_copies_have_what_is_put_into_any_of_them_and_lose_what_is_removed() -> None:
+    async def test(store: Store) -> None:
+        copies = [Store(store.values()) for _ in range(2)]
+        for copy in copies:
+            await copy.start()
+            store.followers[copy] = lambda key, value, copy=copy: copy.put(key, value, by=store)
+            copy.followers[store] = lambda key, value, copy=copy: store.put(key, value, by=copy)
+        waiting = asyncio.create_task(get(copies[1], "/late"))
+        await put(copies[0], "/late", b"here")
+        assert await waiting == (b"200", b"here")
+        await put(store, "/own", b"mine")
+        expected = {"/given": b"first", "/late": b"here", "/own": b"mine"}
+        assert [one.values() for one in (store, *copies)] == [expected] * 3
+        await ask(copies[0], b"DELETE /late HTTP/1.0\r\n\r\n")
+        del expected["/late"]
+        assert [one.values() for one in (store, *copies)] == [expected] * 3
+        for copy in copies:
+            copy.close()
+
+    with_store(test, given=b"first")
+
+
 def test_get_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "WAIT_S", 0.01)
 
