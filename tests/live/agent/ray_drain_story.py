@@ -10,7 +10,7 @@ import time
 
 from jupyter_elastic.protocol.wire import SwitchPolicy
 from jupyter_elastic.types import WorkerDied
-from tests.live.agent.test_other_hosts import check_complete, elastic, hosts, steps
+from tests.live.agent.test_other_hosts import check_complete, elastic, hosts, run_in_folder, steps
 from tests.live.engine.ray_story import CLUSTER, Bare, Cluster, timed, times
 from tests.live.engine.test_torch_distributed import cell
 from tests.support.machines import HOME, address
@@ -46,6 +46,7 @@ def story(pool: Pool, cluster: Cluster) -> None:
 
     pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
     said["added"] = elastic("host", "add", "cluster", f"ray://{CLUSTER}")
+    run_in_folder(pool, HOME / "lab")
     source = cell(step="time.sleep(0.02)")
     job = pool.submit(source, engine="torch", slots=(1, 3), names={"FOLDER": str(JOB_FOLDER)}, out=("steps", "weights"))
     with timed("submit to a step of three hosts, cold"):

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,35 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 
 
+def run_in_folder(pool: Pool, folder: Path) -> Callable[[], list[list[str]]]:
+    """Run a file on three hosts in a folder that travels there; what runs it again, and gives what each rank prints."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "lab_tools.py").write_text("ANSWER = 42\n")
+    (folder / "data" / "words.txt").write_text("first words")
+    (folder / "main.py").write_text(
+        "import os, lab_tools\n"
+        "print(lab_tools.__file__ == os.path.abspath('lab_tools.py'), os.path.exists('left'))\n"
+        "print(lab_tools.ANSWER, open('data/words.txt').read(), os.getcwd())\n"
+        "open('left', 'w').close()\n"
+    )
+
+    def run() -> list[list[str]]:
+        words = ("--with", str(folder), "--engine", "process", "--gpus", "3", "--detach")
+        job = int(elastic("run", str(folder / "main.py"), *words).split()[-1])
+        assert pool.ended(job).outcome == "completed", [pool.output(job, rank) for rank in range(3)]
+        (folder / "left").unlink()
+        return sorted(pool.output(job, rank).splitlines() for rank in range(3))
+
+    first = run()
+    assert [lines[0] for lines in first] == ["True False"] * 3
+    assert all(lines[1].startswith("42 first words /") for lines in first)
+    places = {lines[1].split()[-1] for lines in first}
+    assert str(folder) in places
+    assert len(places) == 3
+    assert not any(map(os.path.exists, places - {str(folder)}))  # gone with the job
+    return run
+
+
 def check_complete(pool: Pool, job: int, folder: Path, ranks: set[int]) -> None:
     """No step is missing, and the ranks came to the same end."""
     made = {step["step"] for step in steps(folder)}
@@ -106,31 +135,7 @@ def test_job_grows_over_three_hosts_leaves_one_that_is_drained_and_ends(
 
 def test_a_folder_travels_to_the_hosts_where_each_job_has_a_copy_of_its_own(pool: Pool, tmp_path: Path) -> None:
     folder = tmp_path / "lab"
-    folder.mkdir()
-    (folder / "lab_tools.py").write_text("ANSWER = 42\n")
-    (folder / "data").mkdir()
-    (folder / "data" / "words.txt").write_text("first words")
-    (folder / "main.py").write_text(
-        "import os, lab_tools\n"
-        "print(lab_tools.__file__ == os.path.abspath('lab_tools.py'), os.path.exists('left'))\n"
-        "print(lab_tools.ANSWER, open('data/words.txt').read(), os.getcwd())\n"
-        "open('left', 'w').close()\n"
-    )
-
-    def run() -> list[list[str]]:
-        words = ("--with", str(folder), "--engine", "process", "--gpus", "3", "--detach")
-        job = int(elastic("run", str(folder / "main.py"), *words).split()[-1])
-        assert pool.ended(job).outcome == "completed", [pool.output(job, rank) for rank in range(3)]
-        (folder / "left").unlink()
-        return sorted(pool.output(job, rank).splitlines() for rank in range(3))
-
-    first = run()
-    assert [lines[0] for lines in first] == ["True False"] * 3
-    assert all(lines[1].startswith("42 first words /") for lines in first)
-    places = {lines[1].split()[-1] for lines in first}
-    assert str(folder) in places
-    assert len(places) == 3
-    assert not any(map(os.path.exists, places - {str(folder)}))  # gone with the job
+    run = run_in_folder(pool, folder)
     tars = pool.folder / "folders"
     assert len(kept := {path: path.stat().st_ino for path in tars.iterdir()}) == 1
     assert [lines[0] for lines in run()] == ["True False"] * 3

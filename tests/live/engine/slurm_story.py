@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 from jupyter_elastic.protocol.wire import SwitchPolicy
-from tests.live.agent.test_other_hosts import SAY, check_complete, elastic, hosts, steps
+from tests.live.agent.test_other_hosts import SAY, check_complete, elastic, hosts, run_in_folder, steps
 from tests.live.engine.test_torch_distributed import cell
 from tests.support.machines import HOME, SOURCE, Machines
 from tests.support.pool import Pool
@@ -49,6 +51,17 @@ def ours(number: int) -> list[int]:
             if b"jupyter_elastic" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
+
+
+def srun_stopped(stepped: Callable[[int], None]) -> None:
+    """The command that leads to a node is stopped: the node is silent, and is reached by another one."""
+    for process in psutil.process_iter(["cmdline"]):
+        if {"srun", "--nodelist=h2"} <= set(process.info["cmdline"] or ()):
+            process.send_signal(signal.SIGSTOP)
+    with timed("srun stopped to the next step"):
+        stepped(2)
+    with timed("a new srun there, cold"):
+        stepped(3)
 
 
 def refusals(allocation: str) -> None:
@@ -90,6 +103,8 @@ def story(pool: Pool, engine: str, *, everything: bool) -> None:
         pool.until(made, f"a step of {size} workers", 180)
 
     allocation = added(pool)
+    if everything:
+        run_in_folder(pool, HOME / "lab")
     names = {"FOLDER": str(JOB_FOLDER)}
     job = pool.submit(CELLS[engine] + SAY, engine=engine, names=names, out=("steps", "weights"))
     stepped(1)
@@ -115,6 +130,8 @@ def story(pool: Pool, engine: str, *, everything: bool) -> None:
         stepped(2)
     with timed("a new hand and worker there, cold"):
         stepped(3)
+    if everything:
+        srun_stopped(stepped)
     answer("scancel", allocation)
     with timed("allocation cancelled to the next step"):
         stepped(1)
