@@ -78,9 +78,8 @@ class Hosts:
         return bool(self._addresses)
 
     def add(self, addresses: Iterable[HostAddress]) -> None:
-        """Know these hosts too; those that are known stay as they are."""
-        for address in addresses:
-            self._addresses.setdefault(address.name, address)
+        """Know these hosts too, and what is new of those that are known; a hand that is open stays as it is."""
+        self._addresses |= {address.name: address for address in addresses}
 
     def remote(self, slot: SlotId) -> RemoteHand | None:
         """The hand of a slot on another host, open or not; of one that is lost the one that was, which only refuses.
@@ -188,6 +187,10 @@ class Hosts:
         await self._fenced(lost)
         pause_s = AGAIN_S
         while not self._is_closed():
+            until = self._addresses[name].until
+            if until is not None and time.time() >= until:  # nobody is there, unless its user adds it anew
+                await asyncio.sleep(SELDOM_S)
+                continue
             hand = RemoteHand(self._addresses[name], self._setting, self._hand_lost)
             try:
                 await self._open(hand)

@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from jupyter_elastic.cli import ray_cluster
 from jupyter_elastic.driver import reach
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, _Output, check
+from jupyter_elastic.engines import hosts as hosts_module
 from jupyter_elastic.engines.hosts import Hosts
 from jupyter_elastic.forkserver.workers import address
 from jupyter_elastic.hand import facts
@@ -334,6 +336,37 @@ def test_a_lost_host_is_not_reached_anew_by_who_asks_for_its_hand() -> None:
         assert hosts.remote("b:0") is hand
         with pytest.raises(EngineError, match="host b is lost"):
             await hosts.open("b:0")
+
+    asyncio.run(story())
+
+
+def test_a_host_whose_time_is_over_is_not_tried_until_it_is_added_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "SELDOM_S", 0.01)
+    tried = []
+
+    class Silent(RemoteHand):
+        async def open(self) -> None:
+            tried.append(self.host)
+            raise EngineError("nobody")
+
+    monkeypatch.setattr(hosts_module, "RemoteHand", Silent)
+
+    async def story() -> None:
+        owner: Any = SimpleNamespace(host_lost=lambda *_: None)
+        setting = msgspec.structs.replace(Setting.to_visit(sys.executable), lost_s=0.0)
+        hosts = Hosts([HostAddress(name="b", reach="exec:")], setting, owner, owner, asyncio.create_task)
+        hosts.remote("b:0")
+        hosts.add([HostAddress(name="b", reach="exec:", until=time.time())])
+        hosts.unusable("b", "Ray drains it")
+        await asyncio.sleep(0.1)
+        assert not tried
+        again = HostAddress(name="b", reach="exec:", slots=2)
+        hosts.add([again])
+        async with asyncio.timeout(10):
+            while not tried:  # noqa: ASYNC110 - it is a list
+                await asyncio.sleep(0.01)
+        assert tried[0] == again
+        await hosts.close()
 
     asyncio.run(story())
 
