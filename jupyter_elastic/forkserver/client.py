@@ -39,6 +39,8 @@ from jupyter_elastic.types.errors import EngineError, ProtocolError
 
 START_S = 180.0
 """How long a forkserver may take to import its modules before its clients do without it."""
+KEEP_ALONE_S = 1.0
+"""How long a forkserver for one client stays without it."""
 POLL_S = 0.02
 """How often it is tried whether one that was started answers."""
 CODE_S = 5.0
@@ -121,7 +123,7 @@ def has_group(pid: int) -> bool:
 class ForkServerAddress:
     """Which forkserver: of drivers or of workers (`kind`), for this interpreter and environment, with these imports.
 
-    One that is `only_for` somebody is used by nobody else.
+    One that is `only_for` somebody is used by nobody else, and ends with the process that has started it.
     """
 
     kind: str
@@ -144,6 +146,9 @@ class ForkServerAddress:
         EngineError when the interpreter can't be started.
         """
         command = [self.python, "-P", "-m", MODULES[self.kind], "--socket", str(self.path)]
+        if self.only_for:  # it ends with who starts it, however that ends
+            kept_for = kept_for or processes.this_process()
+            command += ["--keep", str(KEEP_ALONE_S)]
         if kept_for is not None:
             command += ["--kept-for", *map(str, kept_for)]
         if self.imports:

@@ -96,6 +96,23 @@ async def test_one_that_a_signal_has_stopped_is_not_waited_for() -> None:
 
 
 @asynchronous
+async def test_one_for_a_single_client_ends_with_it_however_that_ends() -> None:
+    client = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220 - it comes back at once
+    alone = workers.address(sys.executable, {**ENVIRONMENT, "TORCH_MARK": "alone"}, (), only_for="4711.0")
+    process = alone.start(processes.identify(client.pid))
+    try:
+        (await connected(alone.path)).close()
+        assert process.poll() is None
+        client.kill()
+        client.wait()
+        await gone(process)
+    finally:
+        process.kill()
+        client.kill()
+        process.wait()
+
+
+@asynchronous
 async def test_forks_and_tells_how_they_ended() -> None:
     launcher = WorkerLauncher(sys.executable, {"TORCH_MARK": "forks"}, (), warm=True)
     path = launcher.forkserver.path
