@@ -246,7 +246,8 @@ class TensorflowPs(WorkersEngine):
         """Begin anew from the last checkpoint, whoever has died; with the coordinator's own end all is over."""
         self._ready.discard(member.name)
         self._stopped_since.pop(member.name, None)
-        lost = self.machine.needs(member.name) and not (member.doomed or self._stopping or self._begins_anew())
+        begins_anew = self._begins_anew(member)
+        lost = self.machine.needs(member.name) and not (member.doomed or self._stopping or begins_anew)
         if lost:
             self._do(self.machine.end())
         super().left(member, code)
@@ -258,9 +259,9 @@ class TensorflowPs(WorkersEngine):
         else:
             self._become_wanted()
 
-    def _begins_anew(self) -> bool:
+    def _begins_anew(self, died: Member) -> bool:
         """Whether a death is answered by another start: where the cell saves what it needs, or has not begun."""
-        chief = self._chief()
+        chief = died if died.slot == COORDINATOR else self._chief()
         begun = chief is not None and chief.running
         return self._own_checkpoints or self._comes_to_boundaries or self._cell.training or not begun
 

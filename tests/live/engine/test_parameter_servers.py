@@ -257,17 +257,19 @@ async def test_what_can_not_work_is_refused_with_the_way_out(
         assert way_out in ended.reason
 
 
+@pytest.mark.parametrize("rank", [0, 1, 2])
 @asynchronous
-async def test_a_cell_without_a_boundary_ends_with_the_name_of_who_died(folder: Path) -> None:
+async def test_a_cell_without_a_boundary_ends_with_the_name_of_who_died(rank: int, folder: Path) -> None:
     source = COUNTED.replace("training.boundary()", "pass").replace("from jupyter_elastic import training", TICKETS)
     async with ClusterBench(folder, source.replace("training.report", "print")) as bench:
         await bench.launch("h:0", "h:1")
         await bench.trained([1, 1])
         assert bench.of("RunningReported")[-1].elastic is False
-        bench.killed(-1)
+        bench.killed(rank)
         ended = await bench.ended(LONG_S)
         assert ended.outcome == "failed"
-        assert "rank 2: the worker was killed by SIGKILL" in ended.reason
+        assert f"rank {rank}: the worker was killed by SIGKILL" in ended.reason
+        assert len(bench.events("restored")) == 1
 
 
 TICKETS = """
