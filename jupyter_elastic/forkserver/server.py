@@ -415,6 +415,7 @@ def main(
     if wire is None:
         return 0
     logging.getLogger().handlers.clear()
+    logging.getLogger().setLevel(logging.WARNING)  # as in a Python that was just started
     work = prepare()
     with wire:
         _, descriptors, _, _ = socket.recv_fds(wire, 1, 1)

@@ -61,6 +61,17 @@ async def test_a_cell_ends_as_a_script_does(folder: Path, first: str) -> None:
         assert bench.text(0) == "cell\na thread ends\nat exit\n"
 
 
+@pytest.mark.parametrize(
+    "first", [pytest.param("", id="cold"), pytest.param("import torch\n", id="warm", marks=needs("torch"))]
+)
+@asynchronous
+async def test_logging_is_what_it_is_in_a_script(folder: Path, first: str) -> None:
+    source = first + "import logging\nlogging.info('not shown')\nlogging.warning('shown')"
+    async with Bench(Process, folder, source) as bench:
+        assert (await through(bench, "h:0")).outcome == "completed"
+        assert bench.text(0, "stderr") == "WARNING:root:shown\n"
+
+
 @asynchronous
 async def test_annotations_are_what_the_cell_wrote(folder: Path) -> None:
     async with Bench(Process, folder, "def f(n: int): ...\nfound = f.__annotations__", out=("found",)) as bench:
