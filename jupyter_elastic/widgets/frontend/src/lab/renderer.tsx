@@ -116,7 +116,7 @@ class JobRenderer extends Widget implements IRenderMime.IRenderer {
           this.fresh = true;
           void this.askWhatToKeep(page);
           this.notice = '';
-          this.addClass('je-live');
+          if (!this.hasClass('je-live')) this.addClass('je-live'); // a class that is set again is styled again
           this.draw();
         },
         missing: (_job, message) => this.stay(`Here ${message}.`),

@@ -1,5 +1,5 @@
 // One plot of a job, drawn by uPlot: metrics over steps, epochs or time, with what happened to the job's size. Follows the theme.
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import uPlot from 'uplot';
 import { download, figure, sinceBegin } from '../format';
 import type { JobScreen, Series } from '../screens';
@@ -214,7 +214,7 @@ export function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen; 
     };
   }, [labels.join('\n'), shown.axis, shown.log]);
   const last = useRef({ at: -Infinity, shown });
-  useEffect(() => {
+  useLayoutEffect(() => {
     const paint = () => {
       last.current = { at: performance.now(), shown };
       made.current?.setData(columns(drawn.map(line => line.series), shown), !zoomed.current);

@@ -1,5 +1,5 @@
 // What the ranks of a job print and display: a tab for each.
-import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 export interface RankActions {
   /** Where the whole output of a rank can be opened; null where there is no server to ask. */
@@ -26,7 +26,7 @@ function Shown({ line: [stream, plain, content] }: { line: Line }) {
     return <iframe class="je-html" sandbox="" srcdoc={FRAME + content} title={plain.slice(0, 200)} height={Math.min(320, Math.max(60, 28 * rows))} />;
   }
   return (
-    <span class={`je-${stream}`}>
+    <span class={`je-line je-${stream}`}>
       {plain}
       {'\n'}
     </span>
@@ -53,7 +53,8 @@ function Output(props: { rank: string; lines: Line[]; over: boolean; link?: stri
   const known = useRef({ lines, first: 0 });
   if (known.current.lines !== lines) known.current = { lines, first: known.current.first + gone(known.current.lines, lines) };
   const { first } = known.current;
-  useEffect(() => {
+  // Before it is painted: else each new line would be painted twice.
+  useLayoutEffect(() => {
     if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [lines]);
   const scrolled = () => {
