@@ -6,13 +6,15 @@ Driven by commands, not clicks, where a person would use a menu; by clicks on wh
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, WebSocketRoute, expect, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
@@ -42,6 +44,11 @@ ANSWERS = """async () => {
 REPAINTED = """() => Promise.all(
   document.getAnimations().filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null))
 ).then(() => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(() => resolve(null)))))"""
+HOUR_OFF = """{ const real = Date, late = 3600e3;
+  Date = class extends real {
+    constructor(...given) { if (given.length) super(...given); else super(real.now() + late); }
+    static now() { return real.now() + late; } }; }"""
+"""A clock of the browser that is an hour fast."""
 FOLD = "Plots and output"
 """What unfolds a job that is over."""
 expect.set_options(timeout=60_000)
@@ -114,13 +121,32 @@ def cancel(button: Locator) -> None:
     button.click()
 
 
-def tab_to(target: Locator) -> None:
+def aged(page: Page, seconds: float) -> None:
+    """Let every job have begun so much earlier, for this page: nobody waits a minute in a test."""
+
+    def older(message: str | bytes) -> str:
+        content = json.loads(message)
+        screens = [content["job"]["screen"]] if "job" in content else content.get("pool", {}).get("jobs", [])
+        for screen in screens:
+            if screen["started_at"] is not None:
+                screen["started_at"] -= seconds
+        return json.dumps(content)
+
+    def pass_on(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: socket.send(older(message)))
+        socket.on_message(lambda look: server.send(str(look).replace('"patches":true', '"patches":false')))
+
+    page.route_web_socket(re.compile("elastic/api/screens"), pass_on)
+
+
+def tab_to(target: Locator, *, back: bool = False) -> None:
     """Walk to it by the Tab key, as who has no mouse does."""
     target.wait_for()
     for _ in range(100):
         if target.evaluate("element => element === document.activeElement"):
             return
-        target.page.keyboard.press("Tab")
+        target.page.keyboard.press("Shift+Tab" if back else "Tab")
     pytest.fail(f"Tab does not come to {target}")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
-from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import open_panel, tab_to
+from tests.browser.conftest import aged, open_panel, tab_to
 from tests.live.engine.bench import needs
 from tests.support.lab import Lab
 from tests.support.pool import Pool
@@ -43,25 +43,6 @@ for step in range(3000):
     time.sleep(0.2)
 """
 WHOLE = """element => element.scrollWidth <= element.clientWidth && element.scrollHeight <= element.clientHeight"""
-
-
-def aged(page: Page, seconds: float) -> None:
-    """Let every job have begun so much earlier, for this page: nobody waits a minute in a test."""
-
-    def older(message: str | bytes) -> str:
-        content = json.loads(message)
-        screens = [content["job"]["screen"]] if "job" in content else content.get("pool", {}).get("jobs", [])
-        for screen in screens:
-            if screen["started_at"] is not None:
-                screen["started_at"] -= seconds
-        return json.dumps(content)
-
-    def pass_on(socket: WebSocketRoute) -> None:
-        server = socket.connect_to_server()
-        server.on_message(lambda message: socket.send(older(message)))
-        socket.on_message(lambda look: server.send(str(look).replace('"patches":true', '"patches":false')))
-
-    page.route_web_socket(re.compile("elastic/api/screens"), pass_on)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
-from tests.browser.conftest import EVERYTHING, FOLD, Notebook, cancel, everything
+from tests.browser.conftest import EVERYTHING, FOLD, HOUR_OFF, Notebook, cancel, everything
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -30,13 +30,6 @@ SAVED = {
     "use": None,
     "attempt": 1, "preemptions": 0, "submitted_at": 1.0, "started_at": 1.0, "ended_at": 9.0, "now": 9.0,
 }  # fmt: skip
-
-
-HOUR_OFF = """{ const real = Date, late = 3600e3;
-  Date = class extends real {
-    constructor(...given) { if (given.length) super(...given); else super(real.now() + late); }
-    static now() { return real.now() + late; } }; }"""
-"""A clock of the browser that is an hour fast."""
 
 
 def steps(count: int, options: str = "") -> str:

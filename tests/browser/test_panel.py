@@ -12,11 +12,25 @@ from playwright.sync_api import Locator, Page, Route, expect
 from jupyter_elastic.cli.main import main as elastic
 from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.protocol import wire
-from tests.browser.conftest import EVERYTHING, cancel, open_panel, tab_to
+from tests.browser.conftest import EVERYTHING, HOUR_OFF, aged, cancel, open_panel, tab_to
+from tests.live.engine.bench import needs
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+TRAINS = """
+import time, torch
+from jupyter_elastic import training
+state = training.State(count=0)
+@training.run
+def train(state):
+    while state.count < 3000:
+        print('rank', training.rank(), 'step', state.count, flush=True)
+        state.count += 1
+        state.commit()
+        time.sleep(0.2)
+train(state)
+"""
 MANY = 5000 if EVERYTHING else 1500
 
 
@@ -108,8 +122,13 @@ def test_a_notification_tells_of_the_end_of_a_long_job_where_that_is_asked_for(
         lab.api(SETTINGS, "PUT", {"raw": "{}"})
 
 
-def test_a_policy_is_picked_looked_at_and_applied_by_keyboard_alone(notebook: Any, page: Page, pool: Pool) -> None:
-    pool.submit(WAITS, slots=2)
+@needs("torch")
+def test_a_policy_is_picked_and_a_job_resized_and_cancelled_by_keyboard_alone(  # noqa: PLR0915 - one walk
+    notebook: Any, page: Page, pool: Pool
+) -> None:
+    aged(page, 120)
+    trains = pool.submit(TRAINS, slots=(2, 2), engine="horovod", name="trains")
+    pool.until(lambda: "step" in pool.output(trains), "it has come to its loop")
     waiting = pool.submit(WAITS, slots=1)
     panel = page.locator("#jupyter-elastic-pool")
     panel.book = notebook("1")  # type: ignore[attr-defined]
@@ -143,6 +162,39 @@ def test_a_policy_is_picked_looked_at_and_applied_by_keyboard_alone(notebook: An
     expect(panel.locator(".je-policy-line strong").first).to_have_text(other)
     expect(change).to_be_focused()
     expect(panel).to_contain_text("to see <b>what</b> happens")
+
+    tab_to(panel.get_by_role("button", name=f"Open job {trains}"))
+    page.keyboard.press("Enter")
+    tab = page.locator(".je-job-tab:visible")
+    expect(tab).to_be_focused()
+    tab_to(tab.get_by_role("tab", name="rank 0"))
+    page.keyboard.press("ArrowRight")
+    expect(tab.locator(".je-output")).to_contain_text("rank 1 step")
+    page.keyboard.press("Home")
+    expect(tab.get_by_role("tab", name="rank 0")).to_be_focused()
+    resize = tab.get_by_role("button", name="Resize…")
+    tab_to(resize, back=True)
+    page.keyboard.press("Enter")
+    expect(tab.get_by_role("textbox", name="slots")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(resize).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.type("1")
+    page.keyboard.press("Enter")
+    expect(resize).to_be_focused()
+    expect(tab.locator(".je-sizes")).to_contain_text("resized to 1 by")
+    assert pool.running(waiting)  # on the slot that was given back
+    tab_to(tab.get_by_role("button", name=f"Cancel job {trains}"))
+    page.keyboard.press("Enter")
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text(f"Cancel job {trains}?")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Enter")
+    assert pool.ended(trains).outcome == "cancelled"
+    expect(tab.locator(".je-state")).to_contain_text("cancelled")
     pool.client.ask(wire.SwitchPolicy(name=before))
 
 
@@ -170,7 +222,7 @@ def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool
 
 
 def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:
-    jobs = [pool.submit(WAITS, slots=2) for _ in range(3)]
+    jobs = [pool.submit(WAITS, slots=2, name="of many") for _ in range(3)]
     folder = pool.info(jobs[0]).spec
     jobs += [pool.client.submit(folder) for _ in range(MANY - 3)]
     expect(panel).to_contain_text(f"{MANY} jobs")
@@ -185,6 +237,44 @@ def test_a_long_queue_scrolls(panel: Locator, pool: Pool, page: Page) -> None:
     panel.book.picture("panel-long-queue")  # type: ignore[attr-defined]
     for job in reversed(jobs):
         pool.cancel(job)
+    # Now as many are over.
+    pool.ended(jobs[0])
+    expect(panel).to_contain_text("No jobs")
+    panel.book.wait_command("jupyter-elastic:open-timeline")  # type: ignore[attr-defined]
+    finished = page.locator("#jupyter-elastic-timeline").get_by_role("region", name="finished jobs")
+    finished.get_by_label("name").fill("of many")
+    expect(finished.get_by_role("status")).to_have_text(f"{MANY} jobs")
+    expect(finished.locator("tbody tr")).to_have_count(25)
+    finished.get_by_role("button", name="Older").click()
+    expect(finished).to_contain_text(f"26 to 50 of {MANY}")
+    panel.book.picture("timeline-many-finished")  # type: ignore[attr-defined]
+
+
+def test_panel_and_timeline_go_by_the_clock_of_the_pool(ends_jobs: None, page: Page, pool: Pool, lab: Lab) -> None:
+    page.add_init_script(HOUR_OFF)
+    over = pool.submit("print(1)", name="is over")
+    pool.ended(over)
+    job = pool.submit(WAITS, slots=2, name="runs", estimate_s=40)
+    pool.running(job)
+    waits = pool.submit(WAITS, slots=2, name="waits", estimate_s=40)
+    panel = open_panel(page, lab)
+    assert abs(page.evaluate("Date.now()") / 1000 - time.time()) > 3000
+    started = time.strftime("%H:%M:%S", time.localtime(pool.info(job).started_at))
+    expect(panel.locator(".je-range")).to_have_text(re.compile(r"^\d+(\.\d)? (s|min) ago"))
+    expect(panel.get_by_role("list", name="what the policy did")).to_contain_text(started)
+    expect(panel.get_by_role("listitem", name=f"job {waits} waits of")).to_contain_text(re.compile(r"starts in .* s "))
+    panel.get_by_role("button", name="Change…").click()
+    panel.get_by_role("combobox", name="policy").select_option("srtf")
+    table = panel.get_by_role("table", name="what the policy would change")
+    expect(table.get_by_role("row", name=f"job {job} ends in")).to_contain_text(re.compile(r"\d s"))
+    panel.book.wait_command("jupyter-elastic:open-timeline")  # type: ignore[attr-defined]
+    timeline = page.locator("#jupyter-elastic-timeline")
+    expect(timeline.locator(f"[data-job='{waits}'] .je-ahead").first).to_be_attached()
+    expect(timeline.get_by_role("button", name=f"Open job {over} is over")).to_be_visible()
+    hours, minutes, seconds = re.findall(r"\d\d", timeline.get_by_text("future predicted at").inner_text())
+    now = time.localtime()
+    ago = 3600 * (now.tm_hour - int(hours)) + 60 * (now.tm_min - int(minutes)) + now.tm_sec - int(seconds)
+    assert 0 <= ago % 86_400 < 600
 
 
 def test_the_daemon_goes_and_comes_back_on_a_page_that_is_open_for_an_hour(
