@@ -26,6 +26,8 @@ _OLD_SHELL, _SHELL = "__import__('jupyter_elastic.shell', ", "__import__('jupyte
 """What `!command` lines call: as cells were first packaged, and now."""
 ANCHOR = "__elastic_anchor__"
 """The name of a function whose globals are the one dict that all functions of the notebook share."""
+OWN = frozenset({"rank", "world_size", "local_rank", "device", "display"})
+"""Names that each worker has of its own."""
 
 
 class Payload(Struct, frozen=True, kw_only=True):

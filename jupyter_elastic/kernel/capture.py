@@ -6,6 +6,7 @@ they become bytes, with a size for each.
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import os
 import re
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from rich.filesize import decimal as human
 
 from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
-from jupyter_elastic.jobfiles.payload import ANCHOR, Payload
+from jupyter_elastic.jobfiles.payload import ANCHOR, OWN, Payload
 from jupyter_elastic.jobfiles.sessions import SessionRequest
 from jupyter_elastic.kernel import analysis
 from jupyter_elastic.platform import processes
@@ -120,6 +121,8 @@ def package(
     # A name that the cell may set before it reads it is taken along when it can be, and left out when it can't.
     doubtful = cell.sets if capture is None else frozenset()
     captured, values = _capture(wanted, namespace, doubtful, notes)
+    if capture is None and not cell.open_ended and session is None and (nowhere := _nowhere(cell, namespace)):
+        notes.append(f"neither the notebook nor the cell has {', '.join(f'`{name}`' for name in nowhere)}")
     missing = [name for name in out if name not in cell.sets and name not in values]
     if missing and not cell.open_ended and session is None:
         raise PackagingError(
@@ -172,6 +175,12 @@ def _asked_for(asked: Iterable[str], namespace: Mapping[str, Any]) -> Iterator[s
         if name not in namespace:
             raise PackagingError(f"--in {name}: the notebook has no `{name}`; run the cell that defines it first")
         yield name
+
+
+def _nowhere(cell: analysis.Cell, namespace: Mapping[str, Any]) -> list[str]:
+    """Names that the cell reads and nobody is known to set."""
+    known = {*dir(builtins), *_SHELL_NAMES, *OWN, *cell.sets, *namespace}
+    return [name for name in cell.needs if name not in known]
 
 
 def _known(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:

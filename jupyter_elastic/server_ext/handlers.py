@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import math
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -29,8 +30,9 @@ from jupyter_elastic.client.requests import expect
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.server_ext.functions import CallRequest, job_info
-from jupyter_elastic.types import ENDED, JobInfo
+from jupyter_elastic.types import ENDED, JobId, JobInfo, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.types.texts import visible
 from jupyter_elastic.widgets import earlier, forecasts
 from jupyter_elastic.widgets.follower import PoolFollower
 from jupyter_elastic.widgets.page import kept_page, page_now, without_clock
@@ -277,10 +279,23 @@ class ScriptHandler(_Api):
 
     @_answers("read")
     async def get(self, job: str) -> Any:
-        """`{script}`."""
+        """`{script, header}`; the header says in comments what the job was and how to run it as a script."""
         followed = await self.follower.job(job_number(job))
         with _job_file("the cell's source"):
-            return {"script": (followed.folder / "cell.py").read_text(encoding="utf-8")}
+            script = (followed.folder / "cell.py").read_text(encoding="utf-8")
+        return {"script": script, "header": _header(followed.number, followed.model.spec)}
+
+
+def _header(job: JobId, spec: JobSpec | None) -> str:
+    if spec is None:
+        return ""
+    slots = str(spec.max_slots) if spec.min_slots == spec.max_slots else f"{spec.min_slots}:{spec.max_slots}"
+    name = visible(spec.name)
+    command = shlex.join(["--gpus", slots, "--engine", spec.engine, "--name", name])
+    return (
+        f"# Job {job}, {name}. To run it as a script, which has nothing of the notebook:\n"
+        f"# jupyter elastic run FILE.py {command}\n\n"
+    )
 
 
 class PoliciesHandler(_Api):

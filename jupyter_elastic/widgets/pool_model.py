@@ -6,6 +6,7 @@ Pure: no clock, no socket. Begins from what the daemon answers (jobs and slots a
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
@@ -117,9 +118,7 @@ class PoolModel:
             case events.StopRequested():
                 self._drain(data.job, ())
                 self._change(data.job, phase="stopping", slots=())
-                self._note(
-                    event.at, data.job, f"stop ({data.how}): {data.reason}" if data.reason else f"stop: {data.how}"
-                )
+                self._note(event.at, data.job, _stopped(data))
             case events.SlotsReleased():
                 self._release(data)
             case events.JobProgressed():
@@ -174,8 +173,9 @@ class PoolModel:
         phase = "starting" if isinstance(data, events.JobStarted) else "rescaling"
         started = info.started_at if info.started_at is not None else at
         self._change(data.job, phase=phase, slots=data.slots, started_at=started, attempt=data.attempt)
-        if self.notes and (self.notes[0].job, self.notes[0].text) == (data.job, data.reason):
-            self.notes.popleft()  # the plan said so a moment ago; now it is done
+        said = next((note for note in self.notes if note.job == data.job), None)
+        if said is not None and said.text == visible(data.reason):
+            self.notes.remove(said)  # the plan said so before; now it is done
         slots = f"{len(data.slots)} slot" + ("" if len(data.slots) == 1 else "s")
         change = f"{before} → {slots}" if before else f"started on {slots}"
         self._note(at, data.job, f"{change}: {data.reason}" if data.reason else change)
@@ -260,8 +260,10 @@ class PoolModel:
     def screen(self, now: float, *, limit: int | None = None, offset: int = 0) -> PoolScreen:
         """The page at `now`; `limit` and `offset` choose a window of the job table."""
         rows = sorted(self.jobs.values(), key=lambda info: (info.phase not in ACTIVE, info.submitted_at, info.job))
-        held = len(rows) - self.queued
-        window = itertools.islice(enumerate(rows, 1), offset, None if limit is None else offset + limit)
+        # Who is likely to start first is the first in the queue; of the others nobody knows more than who came first.
+        queue = sorted(rows[len(rows) - self.queued :], key=lambda info: self.forecasts.get(info.job, _LATER)[0])
+        places = {info.job: place for place, info in enumerate(queue, 1)}
+        window = itertools.islice(rows, offset, None if limit is None else offset + limit)
         return PoolScreen(
             seq=self.seq,
             at=now,
@@ -271,7 +273,7 @@ class PoolModel:
             policy=self.policy,
             policy_options=self.policy_options,
             hosts=self.hosts(),
-            jobs=[self._row(info, place - held if place > held else None, now) for place, info in window],
+            jobs=[self._row(info, places.get(info.job), now) for info in window],
             total_jobs=len(rows),
             shares=self._shares(now),
             history=list(self.history),
@@ -366,6 +368,17 @@ class PoolModel:
             for user, slots in point.leased.items():
                 used[user] += slots * max(0.0, until - point.at)
         return used
+
+
+_LATER = (math.inf, math.inf)
+_ENDS = {"cancel": "cancelled", "preempt": "paused", "time limit": "stopped at its time limit"}
+
+
+def _stopped(data: events.StopRequested) -> str:
+    what = _ENDS[data.how]
+    if data.reason.startswith(what):
+        return data.reason
+    return f"{what}: {data.reason}" if data.reason else what
 
 
 def _in_or_out(slot: SlotInfo) -> SlotInfo:

@@ -49,7 +49,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     """Whether who looks may change it."""
     phase: str
     position: int | None
-    """Place in the queue, from 1, in order of submission; None once it has slots."""
+    """Place in the queue, from 1, in order of likely start, else of submission; None once it has slots."""
     held: int
     min_slots: int
     max_slots: int

@@ -19,15 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.jobfiles import code_by_value
-from jupyter_elastic.jobfiles.payload import ANCHOR
+from jupyter_elastic.jobfiles.payload import ANCHOR, OWN
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import names as shared
 
 FILE = "session-names.pickle"
 """In the job's folder."""
-OWN = frozenset({"rank", "world_size", "local_rank", "device", "display"})
-"""Names that each worker has of its own."""
 _LOOP = re.compile(r"\brun\b|\belastic\b|\bfit\b")
 """Words by which a cell's text may come to an elastic loop."""
 

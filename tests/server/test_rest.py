@@ -32,7 +32,11 @@ def test_a_job_s_page_has_its_output(server: Lab, pool: Pool) -> None:
     assert page["screen"]["name"] == "<b>talks</b> 💥"
     assert page["outputs"]["0"] == [["stdout", f"step {step}"] for step in range(3)]
     assert server.api(f"elastic/api/jobs/{job}/outputs/0/stdout") == "step 0\nstep 1\nstep 2\n"
-    assert server.api(f"elastic/api/jobs/{job}/script") == {"script": TALKS}
+    found = server.api(f"elastic/api/jobs/{job}/script")
+    assert found["script"] == TALKS
+    assert f"# Job {job}, " in found["header"]
+    assert "jupyter elastic run FILE.py --gpus 1 --engine process --name " in found["header"]
+    compile(found["header"] + found["script"], "copied", "exec")
     assert job in [info["job"] for info in server.api("elastic/api/jobs?all=1")]
 
 

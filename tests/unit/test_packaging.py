@@ -46,6 +46,17 @@ def run(package: capture.Package) -> dict[str, Any]:
     return namespace
 
 
+def test_a_name_that_nobody_sets_is_told_before_the_cell_fails_on_it() -> None:
+    def told(source: str, **how: Any) -> tuple[str, ...]:
+        return pack(source, {"data": 1}, **how).notes
+
+    assert told("print(undefined_thing, data, rank, display, __name__)\nother(2)") == (
+        "neither the notebook nor the cell has `undefined_thing`, `other`",
+    )
+    assert told("for i in range(3):\n    late = i\nprint(late)") == ()
+    assert told("from somewhere import *\nundefined_thing") == ()  # which may bring it
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

@@ -155,6 +155,34 @@ def test_shares_count_who_wants_slots() -> None:
     assert used["ann"] == 30.0
 
 
+def test_who_is_likely_to_start_first_is_the_first_in_the_queue() -> None:
+    story = Story().tell(*(JobSubmitted(job=job, owner="ann", spec=spec()) for job in (1, 2, 3, 4)))
+    story.tell(JobStarted(job=1, attempt=1, generation=1, slots=("lab:0",)))
+    story.model.forecasts = {2: (1042.0, 1056.0), 4: (1021.0, 1039.0)}
+    assert [(row.job, row.position) for row in story.screen().jobs] == [(1, None), (2, 2), (3, 3), (4, 1)]
+    assert [row.position for row in story.screen(limit=1, offset=3).jobs] == [1]
+
+
+def test_what_a_plan_says_of_a_job_and_then_does_is_one_note() -> None:
+    story = Story().tell(
+        JobSubmitted(job=1, owner="ann", spec=spec()),
+        JobSubmitted(job=2, owner="bob", spec=spec()),
+        JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")),
+        PlanAccepted(policy="fifo", reasons={"2": "slots are free for it"}),
+        RescaleRequested(job=1, attempt=1, generation=2, slots=("lab:0",), reason="resized to 1 by ann"),
+        JobStarted(job=2, attempt=1, generation=1, slots=("lab:1",), reason="slots are free for it"),
+        StopRequested(job=1, attempt=1, how="cancel", reason="cancelled from the browser"),
+        StopRequested(job=2, attempt=1, how="preempt", reason="bob's turn"),
+    )
+    assert [note.text for note in story.screen().notes] == [
+        "paused: bob's turn",
+        "cancelled from the browser",
+        "started on 1 slot: slots are free for it",
+        "2 → 1 slot: resized to 1 by ann",
+        "started on 2 slots",
+    ]
+
+
 def test_a_window_of_five_thousand_jobs() -> None:
     story = Story()
     for job in range(1, 5001):

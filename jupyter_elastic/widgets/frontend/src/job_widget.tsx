@@ -62,7 +62,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
       cancel: () => reach(s => s.cancel(job), { type: 'cancel' }),
       resize: (least: number, most: number) => reach(s => s.resize(job, least, most), { type: 'resize', least, most }),
       background: model.get('waits') ? () => reach(s => s.background(job), { type: 'background' }) : undefined,
-      script: rest ? () => rest.script(job).then(text => navigator.clipboard.writeText(text)) : undefined,
+      script: rest?.actions(job).script,
       link: (rank: number) => rest?.output(job, rank) ?? null,
       earlier: { runs: () => comm.ask<Run[]>({ type: 'earlier' }), metrics: (job: number) => comm.ask<Series[]>({ type: 'metrics', job }) }
     };

@@ -100,7 +100,7 @@ export class Server {
   cancel = (job: number) => this.ask<void>('DELETE', `jobs/${job}`);
   resize = (job: number, min_slots: number, max_slots: number) => this.ask<void>('PATCH', `jobs/${job}`, { min_slots, max_slots });
   background = (job: number) => this.ask<void>('POST', `jobs/${job}/background`);
-  script = async (job: number) => (await this.ask<{ script: string }>('GET', `jobs/${job}/script`)).script;
+  script = (job: number) => this.ask<{ script: string; header: string }>('GET', `jobs/${job}/script`);
   earlier = (job: number) => this.ask<Run[]>('GET', `jobs/${job}/earlier`);
   metrics = (job: number) => this.ask<Series[]>('GET', `jobs/${job}/metrics`);
   kept = (job: number) => this.ask<Kept>('GET', `jobs/${job}/kept`);
@@ -111,7 +111,7 @@ export class Server {
     return {
       cancel: () => this.cancel(job),
       resize: (least, most) => this.resize(job, least, most),
-      script: () => this.script(job).then(text => navigator.clipboard.writeText(text)),
+      script: () => this.script(job).then(({ script, header }) => navigator.clipboard.writeText(header + script)),
       link: rank => this.output(job, rank),
       earlier: { runs: () => this.earlier(job), metrics: this.metrics }
     };

@@ -74,7 +74,7 @@ export class JobTab extends Widget {
       this.rank = rank;
       this.feed.show(this.look());
     };
-    const code = () => this.server.script(this.job);
+    const code = async () => (await this.server.script(this.job)).script;
     const actions = page.folder === OTHERS ? {} : { ...this.server.actions(this.job), look, cell: this.cell(page), code };
     render(<JobView page={{ ...page, notice: this.notice || page.notice }} actions={actions} ask={askInLab} whole />, this.node);
   }
