@@ -7,6 +7,7 @@ is the same kernel with nothing to show.
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 import queue
@@ -24,9 +25,22 @@ from playwright.sync_api import sync_playwright
 
 from benchmarks import screens_page
 from benchmarks.harness import row
-from jupyter_elastic.types import JobInfo, JobSpec, SlotInfo
+from jupyter_elastic.scheduler.forecast.outlook import Outlook
+from jupyter_elastic.types import (
+    AnyEventData,
+    Event,
+    JobEnded,
+    JobInfo,
+    JobSpec,
+    JobStarted,
+    JobSubmitted,
+    SlotInfo,
+    SlotsReleased,
+)
 from jupyter_elastic.widgets import bundle
 from jupyter_elastic.widgets.pool_model import PoolModel
+from jupyter_elastic.widgets.timeline_model import TimelineModel
+from jupyter_elastic.widgets.timeline_screen import TimelineLook
 from tests.browser.conftest import CHROMIUM, FLAGS
 from tests.browser.conftest import Notebook as Page
 from tests.live.notebook.conftest import Notebook
@@ -95,7 +109,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
         found = [*_kernel(pool, rounds), _to_the_page(pool, Path(folder) / "server", rounds)]
         found += _in_the_browser(pool, Path(folder) / "lab", rounds)
         found += screens_page.measure(rounds, Path(folder) / "page")
-    return [*found, *_bundles(), *_five_thousand(rounds)]
+    return [*found, *_bundles(), *_five_thousand(rounds), *_five_thousand_finished(rounds)]
 
 
 def _kernel(pool: Pool, rounds: int) -> list[dict[str, Any]]:
@@ -248,4 +262,33 @@ def _five_thousand(rounds: int) -> list[dict[str, Any]]:
     return [
         row("page of 5,000 queued jobs, made and encoded", "ms", times, [], "", goal="< 50"),
         row("page of 5,000 queued jobs", "KiB", sizes, [], ""),
+    ]
+
+
+def _five_thousand_finished(rounds: int) -> list[dict[str, Any]]:
+    """A timeline of an hour in which 5,000 jobs have ended."""
+    slots = [f"host{n // 8}:{n % 8}" for n in range(64)]
+    pool = PoolModel(seq=0, slots=[SlotInfo(slot=slot, state="free") for slot in slots])
+    model, seq = TimelineModel(since=0.0), itertools.count(1)
+
+    def tell(at: float, data: AnyEventData) -> None:
+        model.fold(Event(seq=next(seq), at=at, by="a", cause="c", data=data))
+
+    for number in range(1, 5001):
+        at, held = 0.7 * number, (slots[number % 64],)
+        spec = JobSpec(name=f"job {number}", folder="/x", python=os.devnull, min_slots=1, max_slots=1)
+        tell(at, JobSubmitted(job=number, owner=f"user{number % 20}", spec=spec))
+        tell(at, JobStarted(job=number, attempt=1, generation=1, slots=held))
+        tell(at + 40, SlotsReleased(job=number, attempt=1, slots=held))
+        tell(at + 40, JobEnded(job=number, outcome="completed"))
+    times, sizes = [], []
+    for _ in range(max(5, rounds)):
+        began = time.perf_counter()
+        screen = model.screen(pool, TimelineLook(past_s=3600.0), 3600.0, outlook=Outlook(), made_at=None)
+        page = msgspec.json.encode(screen)
+        times.append(1000 * (time.perf_counter() - began))
+        sizes.append(len(page) / 1024)
+    return [
+        row("timeline of 5,000 finished jobs, made and encoded", "ms", times, [], "", goal="< 100"),
+        row("timeline of 5,000 finished jobs", "KiB", sizes, [], ""),
     ]

@@ -493,18 +493,19 @@ def _curves(points: Sequence[UsagePoint], begin: float) -> list[Series]:
 
 
 def human_time(seconds: float) -> str:
-    """`4.2 s`, `3 min 20 s`, `2 h 5 min`: a duration for people."""
+    """`4.2 s`, `3 min 20 s`, `2 h`: a duration for people."""
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    size, unit, part, smaller = next(one for one in _TWO_UNITS if whole >= one[0])
+    rest = whole % size // part
+    return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+
+
+_TWO_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def human_range(low: float, high: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from jupyter_elastic.types.vocabulary import GpuProcess
 FOREIGN = "in use outside the pool"
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What moves a cursor, begins an escape sequence or a new line, or changes the direction of writing."""
+_NUMBER = re.compile(r"(\d+)")
 _IN_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """The same, but for the new lines and tabs of a longer text."""
 
@@ -22,6 +24,17 @@ def has_control(text: str) -> bool:
 def visible(text: str, *, lines: bool = False) -> str:
     r"""The text with its control characters written out as JSON does (`\u001b`); `lines`: new lines and tabs stay."""
     return (_IN_LINES if lines else _CONTROL).sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+@functools.lru_cache(maxsize=10_000)  # a screen sorts all slots of the pool
+def natural(name: str) -> tuple[tuple[tuple[bool, int, str], ...], ...]:
+    """Sorts hosts and slots as people do: `lab:2` before `lab:10`, `host9` before `host10`, `lab` before `lab2`."""
+    return tuple(
+        tuple(
+            (not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _NUMBER.split(word) if part
+        )
+        for word in name.split(":")
+    )
 
 
 def in_use_by(processes: Sequence[GpuProcess]) -> str:

@@ -26,7 +26,7 @@ from jupyter_elastic.types import (
     events,
     other_machines,
 )
-from jupyter_elastic.types.texts import also_used_by, in_use_by, pinned_by, visible
+from jupyter_elastic.types.texts import also_used_by, in_use_by, natural, pinned_by, visible
 from jupyter_elastic.widgets.pool_screen import (
     EndedRow,
     HistoryPoint,
@@ -118,7 +118,7 @@ class PoolModel:
             case events.StopRequested():
                 self._drain(data.job, ())
                 self._change(data.job, phase="stopping", slots=())
-                self._note(event.at, data.job, _stopped(data))
+                self._note_done(event.at, data.job, _stopped(data), data.reason)
             case events.SlotsReleased():
                 self._release(data)
             case events.JobProgressed():
@@ -173,12 +173,9 @@ class PoolModel:
         phase = "starting" if isinstance(data, events.JobStarted) else "rescaling"
         started = info.started_at if info.started_at is not None else at
         self._change(data.job, phase=phase, slots=data.slots, started_at=started, attempt=data.attempt)
-        said = next((note for note in self.notes if note.job == data.job), None)
-        if said is not None and said.text == visible(data.reason):
-            self.notes.remove(said)  # the plan said so before; now it is done
         slots = f"{len(data.slots)} slot" + ("" if len(data.slots) == 1 else "s")
         change = f"{before} → {slots}" if before else f"started on {slots}"
-        self._note(at, data.job, f"{change}: {data.reason}" if data.reason else change)
+        self._note_done(at, data.job, f"{change}: {data.reason}" if data.reason else change, data.reason)
 
     def _drain(self, job: JobId, kept: tuple[SlotId, ...]) -> None:
         for slot in self.jobs[job].slots if job in self.jobs else ():
@@ -233,9 +230,20 @@ class PoolModel:
         self.jobs[info.job] = info
 
     def _note(self, at: float, job: JobId | None, text: str) -> None:
-        text = visible(text)
-        if not (self.notes and self.notes[0].job == job and self.notes[0].text == text):
+        text, said = visible(text), self._said(job)
+        if said is None or said.text != text:
             self.notes.appendleft(NoteRow(at=at, job=job, text=text))
+
+    def _note_done(self, at: float, job: JobId, text: str, reason: str) -> None:
+        """Note what happens to a job, in place of the plan's words for it."""
+        said = self._said(job)
+        if said is not None and said.text == visible(reason):
+            self.notes.remove(said)
+        self._note(at, job, text)
+
+    def _said(self, job: JobId | None) -> NoteRow | None:
+        """The last note of a job, or of none."""
+        return next((note for note in self.notes if note.job == job), None)
 
     def _remember(self, at: float) -> None:
         leased = Counter(slot.owner for slot in self._shared() if slot.state == "leased")
@@ -318,7 +326,7 @@ class PoolModel:
     def hosts(self) -> list[HostBox]:
         """The map's rows."""
         hosts: dict[str, list[SlotBox]] = {}
-        for name, slot in sorted(self.slots.items(), key=lambda item: _natural(item[0])):
+        for name, slot in sorted(self.slots.items(), key=lambda item: natural(item[0])):
             box = SlotBox(
                 slot=name,
                 state=slot.state,
@@ -386,8 +394,3 @@ def _in_or_out(slot: SlotInfo) -> SlotInfo:
     if slot.job is not None:
         return slot
     return msgspec.structs.replace(slot, state="out" if slot.reason or slot.drained else "free")
-
-
-def _natural(slot: SlotId) -> tuple[str, int]:
-    host, _, index = slot.rpartition(":")
-    return host, int(index)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from jupyter_elastic.scheduler.forecast.outlook import Outlook
 from jupyter_elastic.types import JobId, SlotId, SlotInfo
+from jupyter_elastic.types.texts import natural
 from jupyter_elastic.widgets.pool_screen import HostBox
 from jupyter_elastic.widgets.timeline_screen import Bar, TimelineHost
 
@@ -76,11 +77,11 @@ class Rows:
         drawn: Iterable[frozenset[SlotId]] = (),
         boxes: Iterable[HostBox] = (),
     ) -> None:
-        there = sorted(slots, key=lambda name: (slots[name].for_servers, _natural(name)))
+        there = sorted(slots, key=lambda name: (slots[name].for_servers, natural(name)))
         by_host: defaultdict[str, list[SlotId]] = defaultdict(list)
-        for name in sorted(there, key=lambda name: _natural(name)[0]):
+        for name in sorted(there, key=lambda name: natural(_host(name))):
             by_host[_host(name)].append(name)
-        gone = sorted({name for names in drawn for name in names} - slots.keys(), key=_natural)
+        gone = sorted({name for names in drawn for name in names} - slots.keys(), key=natural)
         lost: defaultdict[str, list[SlotId]] = defaultdict(list)
         for name in gone:
             lost[_host(name)].append(name)
@@ -236,8 +237,3 @@ def _near(rows: Rows, have: Sequence[SlotId], taken: set[SlotId], count: int) ->
 
 def _host(slot: SlotId) -> str:
     return slot.rpartition(":")[0]
-
-
-def _natural(slot: SlotId) -> tuple[str, int]:
-    host, _, index = slot.rpartition(":")
-    return host, int(index)

@@ -45,7 +45,7 @@ def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
     expect(panel.locator(".je-slot.je-leased")).to_have_count(2)
     row = panel.get_by_role("listitem", name=f"job {second} <i>waits</i> of")
     expect(row).to_contain_text("#1 in the queue")
-    expect(panel.locator(".je-shares")).to_contain_text("2 of 2.0")
+    expect(panel.locator(".je-shares")).to_contain_text("2 / 2")
     panel.book.picture("panel")  # type: ignore[attr-defined]
     page = panel.page
     status = page.locator("#jp-main-statusbar .je-status-item")

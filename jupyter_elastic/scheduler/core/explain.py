@@ -143,7 +143,7 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     if before:
         more = f" and {before - 5} more" if before > 5 else ""
         first = ", ".join(f"job {other.job}" for other in islice(_before(state, job), 5))
-        lines.append(f"Before it in the queue: {first}{more}.")
+        lines.append(f"Submitted before it: {first}{more}.")
     reason = state.reasons.get(job.job)
     lines.append(f"Policy {state.policy}{f' says: {reason}' if reason else ' did not schedule it in its last plan'}.")
     return lines

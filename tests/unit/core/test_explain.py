@@ -22,7 +22,7 @@ def test_a_waiting_job_hears_what_is_missing_and_until_about_when() -> None:
     text = pool.core.explain(job, pool.now + 10)
     assert "needs 2 slots to start" in text
     assert "1 slot of 4 free." in text
-    assert f"Before it in the queue: job {first}." in text
+    assert f"Submitted before it: job {first}." in text
     assert "fifo says: job 2 goes first" in text
     assert "in about 2 min" in text
     pool.plan({holder: 2})

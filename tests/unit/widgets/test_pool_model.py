@@ -169,9 +169,12 @@ def test_what_a_plan_says_of_a_job_and_then_does_is_one_note() -> None:
         JobSubmitted(job=2, owner="bob", spec=spec()),
         JobStarted(job=1, attempt=1, generation=1, slots=("lab:0", "lab:1")),
         PlanAccepted(policy="fifo", reasons={"2": "slots are free for it"}),
+        PlanAccepted(policy="fifo", reasons={"3": "waits"}),
+        PlanAccepted(policy="fifo", reasons={"2": "slots are free for it", "3": "waits"}),
         RescaleRequested(job=1, attempt=1, generation=2, slots=("lab:0",), reason="resized to 1 by ann"),
         JobStarted(job=2, attempt=1, generation=1, slots=("lab:1",), reason="slots are free for it"),
         StopRequested(job=1, attempt=1, how="cancel", reason="cancelled from the browser"),
+        PlanAccepted(policy="fifo", reasons={"2": "bob's turn"}),
         StopRequested(job=2, attempt=1, how="preempt", reason="bob's turn"),
     )
     assert [note.text for note in story.screen().notes] == [
@@ -179,6 +182,7 @@ def test_what_a_plan_says_of_a_job_and_then_does_is_one_note() -> None:
         "cancelled from the browser",
         "started on 1 slot: slots are free for it",
         "2 → 1 slot: resized to 1 by ann",
+        "waits",
         "started on 2 slots",
     ]
 

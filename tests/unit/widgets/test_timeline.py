@@ -118,6 +118,11 @@ def test_a_window_shows_what_was_in_it_and_a_slot_that_is_gone_keeps_its_row() -
     assert {bar.first for bar in screen.bars} == {1}
 
 
+def test_hosts_stand_in_the_order_of_their_numbers() -> None:
+    story = Story(hosts=11)
+    assert [host.name for host in story.screen(10.0).hosts][-3:] == ["h8", "h9", "h10"]
+
+
 def test_progress_and_what_was_folded_before_change_nothing() -> None:
     story = one_resized()
     before = story.model.version

@@ -217,7 +217,7 @@ function Shares({ shares, capacity, colour }: { shares: ShareRow[]; capacity: nu
             <span class="je-share-due" style={`left: ${scale(share.entitled)}`} title="an equal share" />
           </span>
           <span class="je-quiet">
-            {share.held} of {share.entitled.toFixed(1)}
+            {share.held} / {Number(share.entitled.toFixed(1))}
           </span>
         </li>
       ))}

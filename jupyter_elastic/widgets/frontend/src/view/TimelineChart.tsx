@@ -149,19 +149,20 @@ export function TimelineChart(props: ChartProps) {
   const used = [...new Set(future.map(bar => colour(bar.job)))];
   const axis = ticks(begin, end, Math.max(2, Math.floor((width - left) / 90)));
   return (
-    <svg class="je-chart" role="img" aria-label={props.label} width={width} height={TOP + rows.height + AXIS} onClick={props.open && click}>
-      <defs>
-        {used.map(place => (
-          <>
-            <linearGradient id={`${id}-out-${place}`}>
-              <stop offset="0" stop-color={PALETTE[place]} stop-opacity="0.5" />
-              <stop offset="1" stop-color={PALETTE[place]} stop-opacity="0.04" />
-            </linearGradient>
-            <linearGradient id={`${id}-in-${place}`}>
-              <stop offset="0" stop-color={PALETTE[place]} stop-opacity="0.04" />
-              <stop offset="1" stop-color={PALETTE[place]} stop-opacity="0.3" />
-            </linearGradient>
-          </>
+    <>
+      <svg class="je-chart" role="img" aria-label={props.label} width={width} height={TOP + rows.height + 4} onClick={props.open && click}>
+        <defs>
+          {used.map(place => (
+            <>
+              <linearGradient id={`${id}-out-${place}`}>
+                <stop offset="0" stop-color={PALETTE[place]} stop-opacity="0.5" />
+                <stop offset="1" stop-color={PALETTE[place]} stop-opacity="0.04" />
+              </linearGradient>
+              <linearGradient id={`${id}-in-${place}`}>
+                <stop offset="0" stop-color={PALETTE[place]} stop-opacity="0.04" />
+                <stop offset="1" stop-color={PALETTE[place]} stop-opacity="0.3" />
+              </linearGradient>
+            </>
         ))}
       </defs>
       <g transform={`translate(0 ${TOP})`}>
@@ -201,12 +202,15 @@ export function TimelineChart(props: ChartProps) {
             <line class="je-now" x1={x(now)} x2={x(now)} y1={-4} y2={rows.height + 4} />
           </g>
         )}
-        {axis.map(at => (
-          <text class="je-label" text-anchor="middle" x={Math.min(Math.max(x(at), left + 24), width - 28)} y={rows.height + 14}>
-            {tick(at, end - begin)}
-          </text>
-        ))}
       </g>
     </svg>
+    <svg class="je-chart je-axis" aria-hidden="true" width={width} height={AXIS - 4}>
+      {axis.map(at => (
+        <text class="je-label" text-anchor="middle" x={Math.min(Math.max(x(at), left + 24), width - 28)} y={10}>
+          {tick(at, end - begin)}
+        </text>
+      ))}
+    </svg>
+    </>
   );
 }
