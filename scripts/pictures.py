@@ -195,7 +195,7 @@ def pickers(browser: Browser, lab: Lab, ada: Pool, grace: Pool, over: Path) -> N
     book = opened(browser, lab, "policies.ipynb", PREPARE)
     page = book.page
     book.wait_command("jupyter-elastic:open-pool")
-    page.set_viewport_size({**VIEWPORT, "height": 1200})
+    page.set_viewport_size({**VIEWPORT, "height": 1300})
     widen(page)
     panel = page.locator("#jupyter-elastic-pool")
     for name, *_ in WISHES:
