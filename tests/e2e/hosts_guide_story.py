@@ -30,7 +30,7 @@ def train(state):
             state.commit()
 train(state)
 print(lab_tools.ANSWER, open("data/words.txt").read())
-places = [socket.gethostname(), os.getcwd(), float(model.weight.sum())]
+places = [socket.gethostname(), os.getcwd(), float(model.weight.detach().sum())]
 """
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     assert code == 0, words
     places = eval(texts[-1])
     assert [place[0] for place in places].count("h1") == slots
-    assert len({place[1] for place in places}) == slots + 1  # each worker over there has a copy of its own
+    assert len({place[1] for place in places}) == 2  # the folder itself, and over there the job's copy
     assert len({place[2] for place in places}) == 1
     assert "42 first words" in "".join(texts)
     said(inline("host drain lab2"))
