@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from jupyter_elastic.cli.main import main as elastic
+from jupyter_elastic.client.requests import expect as expected
 from jupyter_elastic.platform import hosts_file
 from jupyter_elastic.protocol import wire
 from tests.browser.conftest import EVERYTHING, HOUR_OFF, aged, cancel, open_panel, tab_to
@@ -37,6 +39,14 @@ MANY = 5000 if EVERYTHING else 1500
 @pytest.fixture
 def panel(ends_jobs: None, page: Page, lab: Lab) -> Locator:
     return open_panel(page, lab)
+
+
+@pytest.fixture
+def same_policy(pool: Pool) -> Iterator[None]:
+    """The pool's policy after the test is that before it."""
+    before = expected(pool.client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome).policy
+    yield
+    pool.client.ask(wire.SwitchPolicy(name=before))
 
 
 def test_who_holds_what_and_who_waits(panel: Locator, pool: Pool) -> None:
@@ -124,7 +134,7 @@ def test_a_notification_tells_of_the_end_of_a_long_job_where_that_is_asked_for(
 
 @needs("torch")
 def test_a_policy_is_picked_and_a_job_resized_and_cancelled_by_keyboard_alone(  # noqa: PLR0915 - one walk
-    notebook: Any, page: Page, pool: Pool
+    notebook: Any, page: Page, pool: Pool, same_policy: None
 ) -> None:
     aged(page, 120)
     trains = pool.submit(TRAINS, slots=(2, 2), engine="horovod", name="trains")
@@ -195,7 +205,6 @@ def test_a_policy_is_picked_and_a_job_resized_and_cancelled_by_keyboard_alone(  
     page.keyboard.press("Enter")
     assert pool.ended(trains).outcome == "cancelled"
     expect(tab.locator(".je-state")).to_contain_text("cancelled")
-    pool.client.ask(wire.SwitchPolicy(name=before))
 
 
 def test_a_shadow_is_asked_beside_the_policy_and_not_obeyed(panel: Locator, pool: Pool) -> None:

@@ -1,5 +1,5 @@
 // One job: state in words, progress, size over time with reasons, curves, the ranks' output, what one can do.
-import { useEffect, useId, useRef, useState } from 'preact/hooks';
+import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { Ask } from '../ask';
 import { clock, duration, figure, memory, plural } from '../format';
 import type { JobScreen, ResourceUsage } from '../screens';
@@ -119,8 +119,8 @@ function Resize({ screen, actions, requests }: { screen: JobScreen; actions: Job
   const field = useRef<HTMLInputElement>(null);
   const opener = useRef<HTMLButtonElement>(null);
   const opened = useRef(false);
-  // Focus goes where the next key belongs: else it falls to the page, with the button that was pressed.
-  useEffect(() => {
+  // Focus goes where the next key belongs, before that can come: else it falls to the page, with the button that was pressed.
+  useLayoutEffect(() => {
     if (open) field.current?.select();
     else if (opened.current) opener.current?.focus();
     opened.current = open;

@@ -1,6 +1,6 @@
 // The pool: who holds what, who waits, how it has been, what the policy does and why.
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useLayoutEffect, useRef } from 'preact/hooks';
 import type { Ask } from '../ask';
 import { aboutHost, clock, duration, palette, plural, range } from '../format';
 import type { HistoryPoint, HostBox, JobRow, PoolScreen, ShadowRow, ShareRow } from '../screens';
@@ -270,8 +270,8 @@ export function PoolView(props: {
   const opener = useRef<HTMLButtonElement>(null);
   const picking = Boolean(props.picker);
   const picked = useRef(picking);
-  // The picker that closes takes the focus with it.
-  useEffect(() => {
+  // The picker that closes takes the focus with it; the next key may come before anything is painted.
+  useLayoutEffect(() => {
     if (picked.current && !picking && document.activeElement === document.body) opener.current?.focus();
     picked.current = picking;
   }, [picking]);
