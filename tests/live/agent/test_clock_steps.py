@@ -32,19 +32,25 @@ class WrongPool(Pool):
         return super()._start(name, "wrong_clock", str(self.folder / "wrong"), *arguments)
 
 
+def set_wrong(path: Path, seconds: float) -> None:
+    """Say by how much the clock is wrong; never an empty file, which the daemon might read."""
+    path.with_suffix(".new").write_text(str(seconds))
+    path.with_suffix(".new").replace(path)
+
+
 @pytest.mark.parametrize("steps", [(HOUR, 0.0), (-HOUR, 0.0)], ids=["forth and back", "back and forth"])
 def test_a_step_of_the_clock_frees_no_lease_ends_no_limit_and_is_not_counted(
     tmp_path: Path, steps: tuple[float, ...]
 ) -> None:
     wrong = tmp_path / "pool" / "wrong"
     (tmp_path / "pool").mkdir(mode=0o700)
-    wrong.write_text("0")
+    set_wrong(wrong, 0.0)
     with WrongPool(tmp_path / "pool", options=("--lease", "60")) as pool:
         job = pool.submit(PLAIN, names={"FOLDER": str(tmp_path)}, max_time_s=HOUR / 2)
         (slot,) = pool.running(job, elastic=False).slots
         pool.client.ask(Drain(target=slot, reason="later", grace_s=HOUR / 2))
         for step in steps:
-            wrong.write_text(str(step))
+            set_wrong(wrong, step)
             before = pool.events[-1].at
             for _ in range(3):
                 between = pool.submit("print('between')")

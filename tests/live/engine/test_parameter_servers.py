@@ -261,7 +261,7 @@ async def test_what_can_not_work_is_refused_with_the_way_out(
 @asynchronous
 async def test_a_cell_without_a_boundary_ends_with_the_name_of_who_died(rank: int, folder: Path) -> None:
     source = COUNTED.replace("training.boundary()", "pass").replace("from jupyter_elastic import training", TICKETS)
-    async with ClusterBench(folder, source.replace("training.report", "print")) as bench:
+    async with ClusterBench(folder, source.replace("training.report", "dict")) as bench:
         await bench.launch("h:0", "h:1")
         await bench.trained([1, 1])
         assert bench.of("RunningReported")[-1].elastic is False
