@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -133,9 +133,10 @@ class WorkerProcesses:
         if (member := self.members.get(name)) is not None:
             self._signal(member, signal.SIGKILL)
 
-    async def all_gone(self, within_s: float) -> None:
-        """Wait until those that there are now have ended or are parked, so long at most."""
-        started = [member.process for member in self.members.values() if member.process is not None]
+    async def all_gone(self, within_s: float, members: Iterable[Member] | None = None) -> None:
+        """Wait until these workers, or all that there are now, have ended or are parked, so long at most."""
+        asked = self.members.values() if members is None else members
+        started = [member.process for member in asked if member.process is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
                 for process in started:
@@ -148,13 +149,9 @@ class WorkerProcesses:
             left = [member for member in left if self.members.get(member.name) is member]
             for member in left:
                 self._signal(member, number)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s), asyncio.TaskGroup() as group:
-                    started = [member.process for member in left if member.process is not None]
-                    for process in started:
-                        group.create_task(process.gone())
-                    if left and not started:
-                        await asyncio.sleep(wait_s)
+            await self.all_gone(wait_s, left)
+            if left and all(member.process is None for member in left):
+                await asyncio.sleep(wait_s)
 
     async def all_cleared(self) -> None:
         """Wait until nothing lives of what dead workers had started."""

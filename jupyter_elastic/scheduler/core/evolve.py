@@ -292,8 +292,8 @@ def _sized(state: State, job: Job) -> None:
         return
     for number in state.in_sessions:
         other = state.jobs[number]
-        alike = (other.owner, other.spec.session) == (job.owner, spec.session)
-        if alike and other.phase == "queued" and other.spec.min_slots <= size <= other.spec.max_slots:
+        waits = other.phase == "queued" and state.same_session(number, job)
+        if waits and other.spec.min_slots <= size <= other.spec.max_slots:
             other.spec = replace(other.spec, begins=size)
 
 

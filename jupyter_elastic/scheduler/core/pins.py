@@ -40,12 +40,10 @@ def starts(state: State) -> list[AnyEventData]:
     """The cells that begin now on the slots that their sessions have kept."""
     events: list[AnyEventData] = []
     for number in sorted(state.pinned):
-        job = state.ended[number]
-        following = _next_cell(state, job)
-        if following is None or job.unpinning or not _usable(state, job):
+        job, following = state.ended[number], _next_cell(state, state.ended[number])
+        if following is None or job.unpinning or _withdrawn(state, job):
             continue
-        low, high = following.spec.begins or following.spec.min_slots, following.spec.begins or following.spec.max_slots
-        if low <= len(job.pinned) <= high:
+        if following.largest(len(job.pinned)) == len(job.pinned):
             events += [
                 SlotsReleased(job=number, attempt=job.attempt, slots=job.pinned),
                 JobStarted(
@@ -61,15 +59,8 @@ def starts(state: State) -> list[AnyEventData]:
 
 def ends(state: State) -> list[AnyEventData]:
     """The sessions that are to end now, because a slot that they keep is drained or lost."""
-    events: list[AnyEventData] = []
-    for number in sorted(state.pinned):
-        job = state.ended[number]
-        if not (job.unpinning or _usable(state, job)):
-            entries = ((slot, state.slots.get(slot)) for slot in job.pinned)
-            slot, entry = next((slot, entry) for slot, entry in entries if entry is None or not entry.leasable)
-            why = "drained" if entry is not None and not entry.out else "out"
-            events.append(unpin(job, f"slot {slot} is {why}"))
-    return events
+    jobs = (state.ended[number] for number in sorted(state.pinned))
+    return [unpin(job, why) for job in jobs if not job.unpinning and (why := _withdrawn(state, job))]
 
 
 def unpin(job: Job, reason: str) -> UnpinRequested:
@@ -87,14 +78,15 @@ def released(state: State, report: ReleaseReported) -> list[AnyEventData]:
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
 
 
-def _usable(state: State, job: Job) -> bool:
-    return all((entry := state.slots.get(slot)) is not None and entry.leasable for slot in job.pinned)
+def _withdrawn(state: State, job: Job) -> str:
+    """Which of the slots that its session keeps nobody may use any more; empty when there is none."""
+    for slot in job.pinned:
+        if not state.slots[slot].leasable:
+            return f"slot {slot} is {'out' if state.slots[slot].out else 'drained'}"
+    return ""
 
 
 def _next_cell(state: State, job: Job) -> Job | None:
-    """The job of this session that comes first and waits."""
-    for number in sorted(state.in_sessions):
-        other = state.jobs[number]
-        if (other.owner, other.spec.session) == (job.owner, job.spec.session):
-            return None if state.ignored(other) or other.phase != "queued" else other
-    return None
+    """The job of this session that comes first, if it waits."""
+    first = next((state.jobs[number] for number in sorted(state.in_sessions) if state.same_session(number, job)), None)
+    return first if first is not None and first.phase == "queued" and not state.ignored(first) else None

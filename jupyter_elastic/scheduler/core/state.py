@@ -299,7 +299,7 @@ class State(Struct, kw_only=True):
         if not job.spec.session:
             return None
         return next(
-            (number for number in sorted(self.in_sessions) if number < job.job and self._together(number, job)), None
+            (number for number in sorted(self.in_sessions) if number < job.job and self.same_session(number, job)), None
         )
 
     def bound_to(self, spec: JobSpec) -> str:
@@ -307,7 +307,8 @@ class State(Struct, kw_only=True):
         host = spec.host
         return host if len(self.hosts) > 1 and any(one.name == host for one in self.hosts) else ""
 
-    def _together(self, number: JobId, job: Job) -> bool:
+    def same_session(self, number: JobId, job: Job) -> bool:
+        """Whether this unfinished job is a cell of that one's session."""
         other = self.jobs[number]
         return (other.owner, other.spec.session) == (job.owner, job.spec.session)
 

@@ -399,15 +399,20 @@ def test_a_training_goes_on_from_cell_to_cell(session: Session, engine: str) -> 
     assert session.says("print(train(state, 6), state.epoch)") == [at_once, same]
 
 
+def interrupt_a_training(session: Session) -> None:
+    """Train for ever, and cancel that when all ranks do."""
+    job = session.submit("print('on', flush=True)\ntrain(state, 10**6)")
+    for rank in (0, 1):
+        session.pool.printed(job, "on", rank)
+    session.pool.cancel(job)
+    assert session.pool.ended(job).outcome == "cancelled"
+
+
 @pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=EVERYTHING)])
 def test_an_interrupt_stops_all_ranks_of_a_loop_after_the_same_step(session: Session, engine: str) -> None:
     session.run(TRAINING)
     for _ in range(3):
-        job = session.submit("print('on', flush=True)\ntrain(state, 10**6)")
-        for rank in (0, 1):
-            session.pool.printed(job, "on", rank)
-        session.pool.cancel(job)
-        assert session.pool.ended(job).outcome == "cancelled"
+        interrupt_a_training(session)
         (first, second) = session.says("print(state.epoch, [round(float(p.sum()), 9) for p in model.parameters()])")
         assert first == second
 
@@ -417,9 +422,5 @@ def test_an_interrupt_stops_all_ranks_of_a_loop_after_the_same_step(session: Ses
 def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, engine: str) -> None:
     first = session.says(TRAINING + "import os\nprint(os.getpid())")
     for _ in range(40):
-        job = session.submit("print('on', flush=True)\ntrain(state, 10**6)")
-        for rank in (0, 1):
-            session.pool.printed(job, "on", rank)
-        session.pool.cancel(job)
-        assert session.pool.ended(job).outcome == "cancelled"
+        interrupt_a_training(session)
     assert session.says("print(os.getpid())") == first
