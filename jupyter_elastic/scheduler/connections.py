@@ -129,10 +129,8 @@ class Connections:
         return more
 
     def find(self, descriptor: int, user: str) -> Connection | None:
-        """The connection on which `user` has just said something."""
-        if descriptor not in self._open:
-            while self.look():
-                pass
+        """The connection on which `user` has just said his first word."""
+        self._read_all()
         connection = self._open.get(descriptor)
         if connection is not None:
             connection.heard = True
@@ -140,10 +138,12 @@ class Connections:
                 self._belongs(descriptor, connection, user)
         return connection
 
-    def end(self, descriptor: int) -> None:
-        """Hang up."""
-        if descriptor in self._open:
-            _cut(descriptor, self._open[descriptor])
+    def end(self, descriptor: int, peer: Any = None) -> None:
+        """Hang up on whoever has this descriptor now, and on nobody but `peer` where that is given."""
+        self._read_all()
+        connection = self._open.get(descriptor)
+        if connection is not None and (peer is None or connection.peer is peer):
+            _cut(descriptor, connection)
 
     def end_silent(self) -> None:
         """End those that have said nothing since they came."""
@@ -159,6 +159,11 @@ class Connections:
         return reader
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        """What is known of a descriptor may be of the connection that had it before, perhaps another user's."""
+        while self.look():
+            pass
 
     def _judge(self, descriptor: int, connection: Connection) -> None:
         user = _user_of(descriptor)

@@ -237,7 +237,7 @@ class Transport:
     def hang_up(self, peer: Peer) -> None:
         """End its connection; what it has sent before and was not taken yet is lost."""
         peer.hung_up = True
-        self.connections.end(peer.descriptor)
+        self.connections.end(peer.descriptor, peer)
 
     def end_changed(self) -> None:
         """End the connections of whoever is no longer who he was: a key that was struck off, an id under a new name."""

@@ -16,6 +16,7 @@ import zmq
 from jupyter_elastic.platform import endpoints, paths, private_files
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.scheduler.auth import user_name
+from jupyter_elastic.scheduler.connections import Connection, Connections
 from jupyter_elastic.scheduler.limits import SHARED
 
 FEW = ("prlimit", "--nofile=3000:3000")
@@ -110,6 +111,52 @@ def test_the_connections_of_one_user_are_counted_and_nobody_else_notices(pool) -
             assert descriptors(pool.process.pid) < 2 * BY_USER + 100
         speaking.communicate()
         assert isinstance(client.ask(wire.Ping()), wire.Done)
+
+
+def test_a_descriptor_that_is_used_again_is_another_connection(tmp_path) -> None:
+    def connection_of(frame: zmq.Frame) -> tuple[int, Connection | None]:
+        descriptor = int(frame.get(zmq.SRCFD))
+        return descriptor, connections.find(descriptor, "somebody")
+
+    left: list[str] = []
+    taken: list[int] = []
+    context, other = zmq.Context(), zmq.Context()
+    connections = Connections(
+        context, time.monotonic, by_user=10, is_admin=lambda _: False, name_of=str, is_barred=lambda _: False,
+        left=left.append,
+    )  # fmt: skip
+    server = context.socket(zmq.ROUTER)
+    monitor = connections.watch(server)
+    server.bind(f"ipc://{tmp_path}/s")
+    clients = [other.socket(zmq.DEALER) for _ in range(2)]
+    try:
+        clients[0].connect(f"ipc://{tmp_path}/s")
+        clients[0].send(b"first")
+        descriptor, first = connection_of(server.recv_multipart(copy=False)[1])
+        first.peer = "first"
+        clients[0].close(linger=0)
+        assert monitor.poll(10_000)  # its end is known to nobody yet
+        while Path(f"/proc/self/fd/{descriptor}").exists():
+            time.sleep(0.001)
+        # The kernel gives the lowest free number: one for the other client, then the one that was used before.
+        taken = [os.open(os.devnull, os.O_RDONLY)]
+        while taken[-1] < descriptor:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+        os.close(taken.pop())
+        os.close(taken.pop())
+        clients[1].connect(f"ipc://{tmp_path}/s")
+        clients[1].send(b"second")
+        again, second = connection_of(server.recv_multipart(copy=False)[1])
+        assert again == descriptor
+        assert second is not first
+        assert left == ["first"]
+    finally:
+        for number in taken:
+            os.close(number)
+        other.destroy(linger=0)
+        connections.close()
+        server.close(linger=0)
+        context.term()
 
 
 def memory(pid: int) -> int:
