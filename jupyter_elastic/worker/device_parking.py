@@ -112,7 +112,7 @@ class DeviceParking:
         self._by: Way | None = None
         """The way by which it is parked now."""
         self.slot: SlotId = ""
-        """On whose device all was that is parked now; empty before."""
+        """On whose device all is, or was before it was parked; empty before the first time."""
         self.stays = ""
         """Why it is on that device still, between two cells; empty: it is parked."""
 
@@ -120,7 +120,9 @@ class DeviceParking:
         """Leave the device of this slot; why that can't be, empty when all has left."""
         if self._by is not None:
             return ""
-        self.slot, self.stays = slot, ""
+        if not self.stays:  # else it is where it was, whatever slot the last cell was given
+            self.slot = slot
+        self.stays = ""
         problems = []
         for way in self._all():
             problem = way.missing()

@@ -129,3 +129,18 @@ def test_it_comes_back_on_another_device_only_where_the_way_can() -> None:
     one.restore("a:1", "GPU-1")
     assert not way.parked
     assert way.devices == "GPU-1"
+
+
+def test_what_stayed_is_parked_where_it_is_though_a_cell_was_given_another_device() -> None:
+    way = _Way("it is locked")
+    one = parking(way)
+    assert "it is locked" in one.park("a:0")
+    with pytest.raises(EngineError, match=r"on the device of slot a:0, this cell was given a:1.*it is locked"):
+        one.restore("a:1", "GPU-1")
+    way.problem = ""
+    assert one.park("a:1") == ""
+    assert one.slot == "a:0"
+    with pytest.raises(EngineError, match=r"on the device of slot a:0, this cell was given a:1"):
+        one.restore("a:1", "GPU-1")
+    one.restore("a:0", "GPU-0")
+    assert not way.parked
