@@ -72,6 +72,11 @@ class Cell:
     tf_servers: bool = False
     """It uses TensorFlow's own strategy with parameter servers."""
 
+    @property
+    def one_host(self) -> bool:
+        """Its workers find each other on one host only: TensorFlow or torch forms their group, and not the engine."""
+        return self.tf_cluster or (self.torch_distributed and not self.elastic)
+
 
 def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
     """Look at the payload's text and at the bytes of its names; nothing is unpickled.

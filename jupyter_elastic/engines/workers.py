@@ -86,7 +86,7 @@ class WorkersEngine:
     library: ClassVar[tuple[str, ...]] = ()
     """The library whose use in a cell says that it forms groups by itself, and what people call it."""
     spans_hosts: ClassVar[bool] = True
-    """Whether its workers find each other on different hosts."""
+    """Whether its workers find each other on different hosts; else all are on the driver's."""
     forms_groups: ClassVar[bool] = False
     """Whether its workers form groups."""
     frameworks: ClassVar[tuple[str, ...]] = ()
@@ -188,8 +188,8 @@ class WorkersEngine:
             self._end("failed", why)
             return
         if apart := self._apart(slots):
-            self._end("failed", f"workers of this cell find each other on one host only, and {apart[0]} is on another "
-                      f"than {slots[0]}: ask for fewer slots, or let the group be formed by training.run")  # fmt: skip
+            self._end("failed", f"workers of this cell find each other on one host only, and {apart[0]} is on another: "
+                      "ask for fewer slots, or let the group be formed by training.run")  # fmt: skip
             return
         if any(self.hosts.remote(slot) is not None for slot in slots):
             self._reaching = True
@@ -762,9 +762,10 @@ class WorkersEngine:
         return [m for m in self.members.values() if m.running and not (m.done or m.doomed)]
 
     def _apart(self, slots: tuple[SlotId, ...]) -> tuple[SlotId, ...]:
-        """Slots on other hosts than the first one, where the workers would not find each other there."""
-        by_themselves = self._cell.tf_cluster or (self._cell.torch_distributed and not self._cell.elastic)
-        if self.spans_hosts and not by_themselves:
+        """Slots on other hosts than the first one, or than this, where the workers would not find each other there."""
+        if not self.spans_hosts:
+            return tuple(slot for slot in slots if self.hosts.remote(slot) is not None)
+        if not self._cell.one_host:
             return ()
         return tuple(slot for slot in slots if host_of(slot) != host_of(slots[0]) and self.hosts.others)
 

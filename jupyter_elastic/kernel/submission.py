@@ -23,7 +23,7 @@ from rich.filesize import decimal as human
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.engines.cell_text import Claim, read_cell, uses_library
+from jupyter_elastic.engines.cell_text import Cell, Claim, read_cell, uses_library
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.jobfiles.sessions import SessionFolder
@@ -71,7 +71,8 @@ def submit(
             notebook=notebook,
             cell=cell,
             session=options.session,
-            host=host_name() if options.session else "",
+            host=host_name() if options.session or choice.this_host else "",
+            one_host=choice.one_host,
             prefers=SessionFolder(options.session).slots() if options.session else (),
             **{asked: getattr(options, asked) for asked in JobRequest.__struct_fields__},
         )
@@ -117,11 +118,15 @@ class Choice(NamedTuple):
     engine: str
     why: str = ""
     """Empty when it was asked for."""
+    one_host: bool = False
+    """Its workers find each other on one host only."""
+    this_host: bool = False
+    """They do on this one only."""
 
 
 def choose_engine(payload: Payload, options: Options) -> Choice:
     """The engine asked for, else the one that claims the cell most; BadRequest when it lacks something here."""
-    found = claims(payload)
+    cell, found = claims(payload)
     choice = Choice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
     for name, claim in found.items():
         if claim.only and name != choice.engine and options.max_slots > 1:
@@ -135,12 +140,13 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
             _check_forms_groups(choice.engine)
     except BadRequest as problem:
         raise BadRequest(f"{choice.why}: {problem}") if choice.why else problem from None
-    return choice
+    spans = getattr(plugins.load(_engines()[choice.engine]), "spans_hosts", True)
+    return choice._replace(one_host=cell.one_host, this_host=not spans)
 
 
 def default_engine(payload: Payload) -> Choice:
     """The engine of a cell that names none, by what the installed ones say of it."""
-    return _best(claims(payload))
+    return _best(claims(payload)[1])
 
 
 def _best(found: dict[str, Claim]) -> Choice:
@@ -163,8 +169,8 @@ def _for_session(found: dict[str, Claim]) -> Choice:
     return choice
 
 
-def claims(payload: Payload) -> dict[str, Claim]:
-    """What the installed engines say of a cell, by name."""
+def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
+    """What a cell hints at, and what the installed engines say of it, by name."""
     payload = replace(payload, source=payload.source + local_modules(payload))
     cell = read_cell(payload)
     found: dict[str, Claim] = {}
@@ -174,7 +180,7 @@ def claims(payload: Payload) -> dict[str, Claim]:
             library = uses_library(payload, getattr(engine, "library", ()))
             if claim := hasattr(engine, "claim") and engine.claim(dataclasses.replace(cell, library=library)):
                 found[name] = claim
-    return found
+    return cell, found
 
 
 def local_modules(payload: Payload) -> str:

@@ -187,7 +187,10 @@ class JobSpec(JobRequest, frozen=True, kw_only=True, gc=False):
     session: Annotated[str, Meta(max_length=32)] = ""
     """Its owner's session, of which one cell runs at a time, in the order of their submits; empty: none."""
     host: Annotated[str, Meta(max_length=200)] = ""
-    """Where its session's workers are: it waits for slots there. Empty, or no host of the pool's: anywhere."""
+    """The one where it can run, as its session's workers are there: it waits for slots there. Empty, or no host of the
+    pool's: anywhere."""
+    one_host: bool = False
+    """Its workers find each other on one host only, whichever that is."""
     prefers: Annotated[tuple[Annotated[str, Meta(max_length=300)], ...], Meta(max_length=1024)] = ()
     """Slots that it is given before others that are free on their host, in this order: where its session was."""
 

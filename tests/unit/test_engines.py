@@ -15,7 +15,7 @@ from jupyter_elastic.engines.workers import WorkersEngine
 from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.kernel import submission
 from jupyter_elastic.kernel.options import Options
-from jupyter_elastic.kernel.submission import check_engine, choose_engine
+from jupyter_elastic.kernel.submission import Choice, check_engine, choose_engine
 from jupyter_elastic.platform import plugins
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
@@ -92,7 +92,23 @@ def test_a_cell_that_names_no_engine(source: str, *, built: bool, engine: str, m
     choice = choose_engine(cell(source), Options())
     assert choice.engine == engine
     assert choice.why.startswith("the cell ")
-    assert choose_engine(cell(source), Options(engine="process")) == ("process", "")
+    assert choose_engine(cell(source), Options(engine="process"))[:2] == ("process", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "hosts"),
+    [
+        ("import torch.distributed as dist", (True, False)),
+        ("from jupyter_elastic import training\nimport torch.distributed\ntraining.run", (False, False)),
+        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", (True, False)),
+        ("import tensorflow as tf, keras", (False, False)),
+        ("import tensorflow as tf\ntf.distribute.ParameterServerStrategy", (False, True)),
+    ],
+)
+def test_whether_a_cell_keeps_to_one_host_or_to_this_one(source: str, hosts: tuple[bool, bool]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    assert choose_engine(cell(source), Options(max_servers=int(hosts[1])))[2:] == hosts
 
 
 def test_horovod_on_another_engine_is_refused_where_workers_would_train_apart() -> None:
@@ -142,5 +158,5 @@ def test_an_installed_engine_joins_in_and_one_that_is_broken_does_not_matter(mon
 
     monkeypatch.setattr(submission, "_engines", lambda: installed)
     monkeypatch.setattr(submission, "plugins", SimpleNamespace(load=load))
-    assert choose_engine(cell("from mpi4py import MPI"), Options()) == ("mpi", "the cell imports mpi4py")
+    assert choose_engine(cell("from mpi4py import MPI"), Options()) == Choice("mpi", "the cell imports mpi4py")
     assert choose_engine(cell("print(1)"), Options()).engine == "process"

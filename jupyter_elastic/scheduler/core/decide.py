@@ -146,9 +146,16 @@ def _check_fits(state: State, spec: JobSpec) -> None:
     if host := state.bound_to(spec):
         there = sum(len(one.slots) for one in state.hosts if one.name == host)
         if there < least:
+            whose = "a session's workers are" if spec.session else "the workers of this cell are"
             raise BadRequest(
-                f"a session's workers are all on {host}, which has {count(there)}; ask for at most {there} (you asked "
-                f"for {least})"
+                f"{whose} all on {host}, which has {count(there)}; ask for at most {there} (you asked for {least})"
+            )
+    elif spec.one_host and least <= state.total and len(state.hosts) > 1:
+        there = max(len(one.slots) for one in state.hosts)
+        if there < least:
+            raise BadRequest(
+                f"the workers of this cell find each other on one host only, and none has more than {count(there)}; "
+                f"ask for at most {there} (you asked for {least}), or let the group be formed by training.run"
             )
     if least <= state.total:
         return

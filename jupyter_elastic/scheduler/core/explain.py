@@ -126,7 +126,8 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     lines.append(f"{count(free)} of {state.capacity} free{draining}.")
     if host := state.bound_to(job.spec):
         there = count(_free_on(state, host))
-        lines.append(f"It waits for slots on {host}, where its session's workers are: {there} free there.")
+        where = "where its session's workers are" if job.spec.session else "the only host for it"
+        lines.append(f"It waits for slots on {host}, {where}: {there} free there.")
     if (only := suitable.hosts(state, job)) is not None and not state.bound_to(job.spec):
         lines.append(_suitable(state, job, only))
     if state.apart and job.spec.min_servers:
@@ -216,7 +217,7 @@ def _holds(state: State, job: Job, now: float) -> list[str]:
     asked = " or ".join(str(size) for size in sorted(spec.sizes) if spec.min_slots <= size <= spec.max_slots) or asked
     lines = [f"Job {job.job} is {job.phase} with {size} (it asked for {asked}) on {', '.join(job.slots)}."]
     if host := state.bound_to(job.spec):
-        lines.append(f"Its session's workers are on {host}.")
+        lines.append(f"Its session's workers are on {host}." if spec.session else f"It runs on {host} only.")
     if job.changed_at is not None:
         lines.append(f"That was decided {span(now - job.changed_at)} ago{_because(job.reason)}.")
     if job.leaving:
@@ -234,7 +235,8 @@ def _suitable(state: State, job: Job, only: frozenset[str]) -> str:
     ending = [host.name for host in state.hosts if host.until is not None and host.name not in only]
     ends = f"; {', '.join(ending[:5])} would end before it" if ending and not what else ""
     on = f"{f'with {what} ' if what else ''}on {len(only)} of {len(state.hosts)} hosts"
-    return f"It can get slots {on}: {free} free there{ends}."
+    one = "; its workers find each other on one host only" if job.spec.one_host else ""
+    return f"It can get slots {on}: {free} free there{ends}{one}."
 
 
 def _leaves(state: State, job: Job, now: float) -> str:

@@ -260,7 +260,7 @@ class _Difference:
         servers = 0 if self._state.apart else max(size.servers - job.size.servers, 0)
         room = min(self._pool.on_all(only), self._free.workers) - servers
         if room < size.workers - job.size.workers:
-            if job.phase == "queued" and self._state.bound_to(job.spec):
+            if job.phase == "queued" and job.spec.session and self._state.bound_to(job.spec):
                 return None  # a session's cell begins with all of its workers
             size = Size(max(job.largest(job.size.workers + max(room, 0)), job.size.workers), size.servers)
         need = self._new(job.size, size)

@@ -3,7 +3,8 @@
 Labels say what a host is, such as `gpu=NVIDIA A100-SXM4-80GB` (from NVML) or `rack=3` (its user's). A job asks
 for some (`--on gpu=A100`), and unless it asks for `gpu=any` all its hosts have the same kind of GPU: a group goes
 at the pace of the slowest. A host that goes at a known time takes no job that would lose what it has done then: one of
-a fixed size that says it takes longer. Knows the state; must not know policies.
+a fixed size that says it takes longer. A job whose workers find each other on one host only keeps to one. Knows the
+state; must not know policies.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Suitable:
     def of(self, job: Job) -> frozenset[str] | None:
         """As `hosts`."""
         spec = job.spec
-        if self._all and not (spec.on or spec.host):
+        if self._all and not (spec.on or spec.host or spec.one_host):
             return None
         on = self._state.slots[job.slots[0]].host if job.slots else ""
-        key = (tuple(spec.on.items()), spec.host, job.phase == "queued", on, _length_s(spec))
+        key = (tuple(spec.on.items()), spec.host, spec.one_host, job.phase == "queued", on, _length_s(spec))
         if key not in self._known:
             self._known[key] = hosts(self._state, job)
         return self._known[key]
@@ -46,8 +47,13 @@ def hosts(state: State, job: Job) -> frozenset[str] | None:
     found = [host for host in state.hosts if matches(host.labels, spec) and _long_enough(state, job, host)]
     kinds = {host.labels.get(GPU, "") for host in found}
     if len(kinds) > 1 and spec.on.get(GPU) != ANY:
-        kind = _kind(state, job, found)
+        kind = _chosen(state, job, {host.name: host.labels.get(GPU, "") for host in found})
         found = [host for host in found if host.labels.get(GPU, "") == kind]
+    if spec.one_host and job.slots:
+        return frozenset({state.slots[job.slots[0]].host})
+    if spec.one_host and len(found) > 1:
+        name = _chosen(state, job, {host.name: host.name for host in found})
+        found = [host for host in found if host.name == name]
     return None if len(found) == len(state.hosts) else frozenset(host.name for host in found)
 
 
@@ -80,9 +86,8 @@ def _length_s(spec: JobSpec) -> float | None:
     return spec.max_time_s if spec.estimate_s is None else spec.estimate_s
 
 
-def _kind(state: State, job: Job, found: list[Host]) -> str:
-    """The kind of GPU that all its hosts have: that of those it is on, else that of which most slots are free."""
-    kinds = {host.name: host.labels.get(GPU, "") for host in found}
+def _chosen(state: State, job: Job, kinds: Mapping[str, str]) -> str:
+    """Of the hosts' kinds, by host, that of the hosts it is on; else that of which most slots are free."""
     for slot in job.slots:
         if (kind := kinds.get(state.slots[slot].host)) is not None:
             return kind

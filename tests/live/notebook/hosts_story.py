@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_elastic.protocol.wire import SwitchPolicy
 from tests.live.agent.test_other_hosts import check_complete, elastic, hosts, steps
-from tests.live.engine.bench import TORCH
+from tests.live.engine.bench import NOTE, TENSORFLOW, TORCH
 from tests.live.engine.ssh_story import timed, times
 from tests.live.engine.test_torch_distributed import cell
 from tests.live.notebook.conftest import Cell, Notebook
@@ -20,10 +20,37 @@ from tests.support.machines import HOME, Machines
 from tests.support.pool import Pool
 
 SAY = 'print("here is rank", {rank}, "of", {size}, flush=True)'
+SAY_HOROVOD = "time.sleep(.02); " + SAY.format(rank="hvd.rank()", size="hvd.size()")
+SAY_TRAINING = SAY.format(rank="training.rank()", size="training.size()")
+FIT = f"""{NOTE}
+import keras, numpy as np
+from jupyter_elastic import training
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+optimizer = training.keras.distributed(keras.optimizers.SGD(0.01))
+model.compile(optimizer, "mse")
+x = np.random.default_rng(0).random((48, 4))
+state = training.State(model=model, optimizer=optimizer)
+@training.run
+def train(state):
+    for state.epoch in state.epochs(100_000):
+        model.fit(*training.shard((x, x.sum(1)), even=True), batch_size=8, verbose=0)
+        note(rank=training.rank(), size=training.size(), step=state.epoch + 1)
+        {SAY_TRAINING}
+        if training.agree(stopped()):
+            break
+        state.commit()
+train(state)
+steps = state.epoch
+weights = float(sum(part.sum() for part in model.get_weights()))
+"""
 CELLS = {
-    "torch": cell(step="time.sleep(0.02); " + SAY.format(rank="training.rank()", size="training.size()")),
-    "horovod": TORCH.replace("time.sleep(.02)", "time.sleep(.02); " + SAY.format(rank="hvd.rank()", size="hvd.size()")),
+    "torch": ("torch", cell(step="time.sleep(0.02); " + SAY_TRAINING)),
+    "horovod": ("horovod", TORCH.replace("time.sleep(.02)", SAY_HOROVOD)),
+    "tensorflow": ("horovod", TENSORFLOW.replace("time.sleep(.02)", SAY_HOROVOD)),
+    "fit": ("horovod", FIT),
 }
+"""An engine, and what it runs."""
 STEP_S = 240.0
 """So long a step may be waited for: on a new host the frameworks are imported first."""
 
@@ -31,13 +58,14 @@ STEP_S = 240.0
 class CellOverHosts:
     """The only job of a pool, from a notebook."""
 
-    def __init__(self, pool: Pool, notebook: Notebook, folder: Path, engine: str) -> None:
+    def __init__(self, pool: Pool, notebook: Notebook, folder: Path, kind: str) -> None:
         self.pool, self.notebook, self.folder = pool, notebook, folder
         pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
         notebook.load()
         notebook.run(f"FOLDER = {os.fspath(folder)!r}")
+        engine, source = CELLS[kind]
         self._request = notebook.start(
-            f"%%distribute --engine {engine} --gpus 1:3 --out steps,weights -o job\n{CELLS[engine]}"
+            f"%%distribute --engine {engine} --gpus 1:3 --out steps,weights -o job\n{source}"
         )
         self.stepped(1)
         self.heard(1)
@@ -82,9 +110,9 @@ def says(*patterns: str) -> Any:
     return found
 
 
-def story(pool: Pool, notebook: Notebook, folder: Path, engine: str, ways: dict[str, str]) -> None:
+def story(pool: Pool, notebook: Notebook, folder: Path, kind: str, ways: dict[str, str]) -> None:
     """One host, two, three, as they are added; then one is drained, and the cell ends. `ways` by host's name."""
-    job = CellOverHosts(pool, notebook, folder, engine)
+    job = CellOverHosts(pool, notebook, folder, kind)
     for size, (name, way) in enumerate(ways.items(), start=2):
         said = elastic("host", "add", name, way, "--slots", "1")
         assert said.startswith(f"{name}: 1 slots"), said
@@ -101,7 +129,7 @@ def story(pool: Pool, notebook: Notebook, folder: Path, engine: str, ways: dict[
 
 
 def main() -> None:
-    [engine] = sys.argv[1:]
+    [kind] = sys.argv[1:]
     Machines(2)
     os.environ["JUPYTER_ELASTIC_DIR"] = str(HOME / "pool")
     folder = HOME / "job"
@@ -109,7 +137,7 @@ def main() -> None:
     with Pool(HOME / "pool", slots=1) as pool:
         notebook = Notebook(pool)
         try:
-            story(pool, notebook, folder, engine, {"h1": "ssh://h1", "h2": "ssh://h2"})
+            story(pool, notebook, folder, kind, {"h1": "ssh://h1", "h2": "ssh://h2"})
         finally:
             notebook.close()
     sys.stdout.write(json.dumps(times) + "\n")

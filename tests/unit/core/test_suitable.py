@@ -79,6 +79,39 @@ def test_labels_that_no_host_has_are_refused_with_those_that_there_are() -> None
         pool.submit(3, 3, on={"gpu": "A100"})
 
 
+def test_a_job_whose_workers_find_each_other_on_one_host_only_keeps_to_one() -> None:
+    pool = Harness(host("a", 2), host("b", 3), host("c", 2))
+    job, fixed = pool.submit(1, 5, one_host=True), pool.submit(2, 2, one_host=True)
+    pool.plan({job: 2})
+    pool.settle(job)
+    assert on(pool, job) == {"b"}  # where most were free
+    other = pool.submit(2, 2)
+    pool.plan({job: 4, other: 2})
+    pool.settle(job)
+    assert (on(pool, job), len(pool.job(job).slots)) == ({"b"}, 3)
+    pool.plan({job: 3, other: 2, fixed: 2})
+    assert len(on(pool, fixed)) == len(on(pool, other)) == 1
+    last = pool.submit(2, 2, one_host=True)
+    assert "on 1 of 3 hosts: 0 slots free there; its workers find each other on one host only." in pool.core.explain(
+        last, pool.now
+    )
+    with pytest.raises(BadRequest, match="one host only, and none has more than 3 slots; ask for at most 3"):
+        pool.submit(4, 4, one_host=True)
+    assert Harness(host("a", 5)).submit(4, 4, one_host=True)
+
+
+def test_a_job_that_can_run_on_one_host_only_waits_there_or_begins_with_what_is_free() -> None:
+    pool = Harness(host("a", 2), host("b", 3))
+    job = pool.submit(1, 5, host="a")
+    pool.plan({job: 4})
+    assert (on(pool, job), len(pool.job(job).slots)) == ({"a"}, 2)
+    assert "It runs on a only." in pool.core.explain(job, pool.now)
+    other = pool.submit(1, 1, host="a")
+    assert "It waits for slots on a, the only host for it: 0 slots free there." in pool.core.explain(other, pool.now)
+    with pytest.raises(BadRequest, match="the workers of this cell are all on a, which has 2 slots"):
+        pool.submit(3, 3, host="a")
+
+
 def test_a_host_that_ends_takes_no_job_of_a_fixed_size_that_says_it_takes_longer() -> None:
     pool = Harness(host("ends", 4, until=10_000.0), host("stays", 1))
     long = pool.submit(2, 2, max_time_s=20_000.0)
