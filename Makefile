@@ -7,6 +7,8 @@ TORCH ?= torch==2.13.0
 TENSORFLOW ?= tensorflow-cpu==2.21.* tf-keras==2.21.*
 export OMP_NUM_THREADS ?= 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Many images set it. Nothing here is compiled when it is installed: each process would compile TensorFlow anew, for 15 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo lab test test-fast test-pythons check bench docs pictures clean chromium
 
