@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
+from html import escape
 from typing import Any
 
 import msgspec
@@ -16,7 +18,10 @@ from jupyter_elastic.kernel.magic import ElasticMagics
 from jupyter_elastic.kernel.options import ranks_from
 
 TIMELINE_MIME = "application/vnd.jupyter-elastic.timeline+json"
+POOL_MIME = "application/vnd.jupyter-elastic.pool+json"
 """What our front end draws live."""
+KEPT_JOBS = 60
+"""Of so many jobs a notebook's file keeps the rows."""
 SESSION_WORDS = frozenset({"pull", "push", "session"})
 """Commands about sessions that need the notebook's names or cells."""
 
@@ -83,11 +88,23 @@ class LineMagics(Magics):
         return (self._cells.pull if word == "pull" else self._cells.push)(given.name, names, ranks)
 
     def _show_pool(self, arguments: list[str]) -> None:
-        """The live pool, with the picker open after `policy`; plain text where the page has no widgets."""
+        """The live pool, with the picker open after `policy`; below it what the saved file shows."""
+        from jupyter_elastic.cli import pool
         from jupyter_elastic.widgets.pool import PoolWidget
 
-        plain = main.text(arguments or ["status"], self._cells.client)
-        show(PoolWidget(picking=arguments == ["policy"], plain=plain))
+        client = self._cells.client
+        text, picture = main.text(arguments or ["status"], client), main.text(["pool"], client)
+        screen = pool.read(KEPT_JOBS)
+        widget = PoolWidget(picking=arguments == ["policy"])
+        show(widget)
+        made = time.strftime("%H:%M:%S, %d %b %Y", time.localtime(screen.at))
+        html = (
+            f'<figure class="jelastic-static jelastic-{widget.kept}" aria-label="the pool" style="margin:0">'
+            f"<figcaption>The pool as of {made}</figcaption>"
+            f'<pre style="font-family:monospace">{escape(picture)}</pre></figure>'
+        )
+        bundle = {"text/plain": f"{text}\nas of {made}", "text/html": html}
+        show({**bundle, POOL_MIME: {"screen": msgspec.to_builtins(screen)}}, raw=True)
 
     def _show_timeline(self, line: str) -> None:
         """The timeline as a picture, which the saved file keeps."""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import cast
 
 from rich.console import Console
 from rich.markup import escape
 
 from jupyter_elastic.cli import commands
 from jupyter_elastic.cli.commands import Command, Connect
+from jupyter_elastic.cli.notebook_console import NotebookConsole, plain
 from jupyter_elastic.client import Client, services
 from jupyter_elastic.types.errors import BadRequest, ElasticError
 from jupyter_elastic.types.texts import visible
@@ -56,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def notebook(line: str, connect: Connect) -> None:
     """Run `%elastic line`; BadRequest for what can't be understood."""
     if (given := parsed(line or "status")) is not None:
-        given.run(given, connect, Console(highlight=False))
+        console = Console(highlight=False)
+        given.run(given, connect, NotebookConsole(highlight=False) if console.is_jupyter else console)
 
 
 def parsed(line: str) -> argparse.Namespace | None:
@@ -71,10 +71,8 @@ def parsed(line: str) -> argparse.Namespace | None:
 
 def text(arguments: list[str], connect: Connect) -> str:
     """What `%elastic` with these arguments would print, without colours."""
-    console = Console(highlight=False, file=io.StringIO(), width=100, force_jupyter=False)
     given = _parsed(arguments)
-    given.run(given, connect, console)
-    return cast("io.StringIO", console.file).getvalue().rstrip()
+    return plain(lambda console: given.run(given, connect, console))
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import queue
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -27,6 +29,7 @@ from jupyter_elastic.widgets.pool_screen import PoolScreen
 from jupyter_elastic.widgets.timeline_screen import TimelineLook, TimelineScreen
 from jupyter_elastic.widgets.updater import updater
 
+T = TypeVar("T")
 FIRST_S = 20.0
 """How long the first picture of the pool is waited for."""
 
@@ -100,23 +103,17 @@ def _told(slot: SlotInfo, user: str) -> str:
 
 def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once: bool = False) -> None:
     connect()
-    pictures: queue.SimpleQueue[tuple[PoolScreen, float | None, TimelineScreen | None]] = queue.SimpleQueue()
     live = not (once or given.json or given.once)
     rows = max(5, console.height // (4 if live else 2)) if not once else 20
 
-    def take(follower: PoolFollower) -> None:
+    def take(follower: PoolFollower) -> tuple[PoolScreen, float | None, TimelineScreen | None]:
         ahead = follower.timeline_screen(TimelineLook()) if live else None
-        pictures.put((follower.screen(0, None if given.json else rows), follower.down_since, ahead))
+        return follower.screen(0, None if given.json else rows), follower.down_since, ahead
 
     def drawn(screen: PoolScreen, down_since: float | None, timeline: TimelineScreen | None) -> RenderableType:
         return terminal.picture(screen, down_since=down_since, rows=rows, width=console.width, timeline=timeline)
 
-    leave = updater().show_pool(take)
-    try:
-        try:
-            shown = pictures.get(timeout=FIRST_S)
-        except queue.Empty:
-            raise DaemonUnreachable("the pool did not answer in time; `jupyter elastic doctor` says why") from None
+    with _followed(take) as (shown, pictures):
         if given.json:
             print_json(shown[0])
         elif once or given.once:
@@ -125,6 +122,25 @@ def _top(given: argparse.Namespace, connect: Connect, console: Console, *, once:
             with Live(drawn(*shown), console=console, screen=console.is_terminal, auto_refresh=False) as page:
                 while True:
                     page.update(drawn(*pictures.get()), refresh=True)
+
+
+def read(jobs: int) -> PoolScreen:
+    """The pool as it is now, with so many of its jobs. DaemonUnreachable without a pool."""
+    with _followed(lambda follower: follower.screen(0, jobs)) as (screen, _):
+        return screen
+
+
+@contextlib.contextmanager
+def _followed(take: Callable[[PoolFollower], T]) -> Iterator[tuple[T, queue.SimpleQueue[T]]]:
+    """The first of what is taken of the pool, and the queue of those that follow. DaemonUnreachable without a pool."""
+    taken: queue.SimpleQueue[T] = queue.SimpleQueue()
+    leave = updater().show_pool(lambda follower: taken.put(take(follower)))
+    try:
+        try:
+            first = taken.get(timeout=FIRST_S)
+        except queue.Empty:
+            raise DaemonUnreachable("the pool did not answer in time; `jupyter elastic doctor` says why") from None
+        yield first, taken
     finally:
         leave()
 

@@ -14,12 +14,14 @@ import psutil
 from msgspec import Struct
 from rich.console import Console
 from rich.filesize import decimal as human
+from rich.markup import escape
 
 from jupyter_elastic.cli.commands import Command, Connect, print_json, table
 from jupyter_elastic.jobfiles import sessions
 from jupyter_elastic.jobfiles.sessions import Member, Session, SessionFolder
 from jupyter_elastic.types import JobInfo
 from jupyter_elastic.types.errors import BadRequest, ElasticError, NotFound
+from jupyter_elastic.types.texts import visible
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -110,7 +112,8 @@ def _sessions(given: argparse.Namespace, connect: Connect, console: Console) -> 
         if row.pinned:
             kept = f"keeps {', '.join(row.pinned)} for {row.pinned_s:.0f} s more at most: {row.pinned_why}"
         state = "a cell runs" if row.idle_s is None else f"idle for {row.idle_s:.0f} s, {kept}"
-        shown.add_row(row.name, row.count, row.engine, human(row.memory), f"lost: {row.ended}" if row.ended else state)
+        state = escape(visible(f"lost: {row.ended}" if row.ended else state))
+        shown.add_row(row.name, row.count, row.engine, human(row.memory), state)
     console.print(shown)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import time
 from concurrent.futures import TimeoutError as NoAnswer
-from typing import cast
 
 from rich.console import Console
 
 from jupyter_elastic.cli.commands import Command, Connect, print_json
+from jupyter_elastic.cli.notebook_console import plain
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable
 from jupyter_elastic.widgets import timeline_text
 from jupyter_elastic.widgets.timeline_screen import LEAST_S, MONTH_S, TimelineLook, TimelineScreen
@@ -47,9 +46,7 @@ def read(look: TimelineLook) -> TimelineScreen:
 
 def text(screen: TimelineScreen) -> str:
     """The picture without colours."""
-    console = Console(highlight=False, file=io.StringIO(), width=100, force_jupyter=False)
-    console.print(timeline_text.picture(screen, width=100))
-    return cast("io.StringIO", console.file).getvalue().rstrip()
+    return plain(lambda console: console.print(timeline_text.picture(screen, width=console.width)))
 
 
 def look_of(given: argparse.Namespace) -> TimelineLook:

@@ -5,6 +5,7 @@ Knows traits, the comm and the updater.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from jupyter_elastic.widgets.updater import updater
 
 
 class PoolWidget(CommandWidget):
-    """Shows the pool; `plain` is what the saved file shows too."""
+    """Shows the pool; tools without widgets are shown the form that stands below it."""
 
     _esm = bundle.script("pool")
     _css = bundle.style()
@@ -32,8 +33,11 @@ class PoolWidget(CommandWidget):
     picking = traitlets.Bool().tag(sync=True)
     """Whether the picker is open at first."""
 
+    kept = traitlets.Unicode().tag(sync=True)
+    """A class of the form that the file keeps, which this hides."""
+
     def __init__(self, **traits: Any) -> None:
-        super().__init__(**traits)
+        super().__init__(plain="", kept=secrets.token_hex(8), **traits)
         self._limit, self._policy = WINDOW, ""
         self._leave = updater().show_pool(self._renew)
 

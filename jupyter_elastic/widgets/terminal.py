@@ -103,7 +103,7 @@ def _box(slot: SlotBox, colours: dict[str, str]) -> tuple[str, str]:
 
 def _jobs(screen: PoolScreen, colours: dict[str, str], rows: int) -> RenderableType:
     if not screen.jobs:
-        return Text("nobody runs anything", style="dim")
+        return Text("no jobs", style="dim")
     table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
     for name in ("ID", "NAME", "OWNER", "SLOTS", "STATE"):
         table.add_column(

@@ -204,6 +204,9 @@ def test_a_view_says_once_when_its_job_starts(notebook: Any, page: Page, pool: P
     book.run_all()
     view = page.locator(VIEW)
     expect(view.locator(".je-state")).to_contain_text(re.compile(r"starts in about \d.* h"))
+    expect(view.locator(".je-state").get_by_role("status")).not_to_contain_text(
+        "starts in"
+    )  # it is not read each second
     expect(view).to_contain_text("Policy fifo says: needs 2 slots and too few are free.")
     expect(view).not_to_contain_text("time is unknown")
     book.picture("actions-waits")

@@ -57,6 +57,7 @@ def test_a_death_and_a_wait_are_shown(notebook: Any, page: Page, tmp_path: Path,
     story = view.get_by_role("list").filter(has_text="killed by SIGKILL")
     expect(story).to_contain_text("rank 1 was killed by SIGKILL")
     expect(story).to_contain_text("rank 1 was replaced after")
+    expect(view.locator(".je-curve").filter(has_text="samples/s").locator("canvas")).to_be_visible()
     book.picture("job-waits")
     book.wait_command("apputils:change-theme", theme="JupyterLab Dark")
     book.picture("job-waits-dark")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import ipykernel
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import FOLD, OLDER, both_kernels, cancel, older_kernel_too, tab_to
+from tests.browser.conftest import FOLD, HOUR_OFF, OLDER, both_kernels, cancel, older_kernel_too, tab_to
 from tests.support.lab import Lab
 from tests.support.pool import Pool
 
@@ -18,6 +19,7 @@ VIEW = ".jp-OutputArea .je-renderer .je-job"
 BAR_BETWEEN = """([low, high]) => { const bar = document.querySelector('.je-renderer [role=progressbar]');
   const value = Number(bar?.getAttribute('aria-valuenow') ?? NaN);
   return low <= value && value <= high; }"""
+ASLEEP = '"type":"sleep"'
 SELECT = """box => { const line = [...box.querySelectorAll('span')].at(-3);
   getSelection().selectAllChildren(line); return String(getSelection()); }"""
 STEPS = """%%distribute --gpus 2 --engine process --name steps {options}
@@ -48,12 +50,19 @@ def test_the_view_from_start_to_end(  # noqa: PLR0915 - one page for all
     )
     earlier = pool.submit(code, name="steps")
     pool.ended(earlier)
+    asleep: list[bool] = []
+    page.on(
+        "websocket", lambda socket: socket.on("framesent", lambda frame: ASLEEP in str(frame) and asleep.append(True))
+    )
     book = notebook(LOAD, steps(60, then=held))
     book.run_all()
     view = page.locator(VIEW)
     expect(view).to_have_count(1)
     expect(view.locator(".je-state")).to_contain_text("running on 2 CPU slots")
     page.wait_for_function(BAR_BETWEEN, arg=[30, 40])
+    expect(view.locator(".je-state").get_by_role("status")).to_have_text("running on 2 CPU slots")
+    while not asleep:  # the widget, of which there is nothing to be seen, has said that it needs no more
+        page.wait_for_timeout(100)
     (tmp_path / "20").touch()
     page.wait_for_function(BAR_BETWEEN, arg=[60, 75])
     view.get_by_role("tab", name="rank 0").focus()
@@ -63,6 +72,7 @@ def test_the_view_from_start_to_end(  # noqa: PLR0915 - one page for all
     plot = view.locator(".je-curve")  # one for both
     expect(plot).to_contain_text("val_loss")
     view.get_by_label("log scale").check()
+    view.get_by_role("slider", name="smoothing").fill("0.6")
     view.get_by_role("combobox", name="over").select_option("time")
     plot.locator(".u-over").hover()
     expect(plot.locator(".u-legend")).to_contain_text(re.compile(r"time[\d.]+ sloss0\.\d+val_loss[\d.]+"))
@@ -73,6 +83,9 @@ def test_the_view_from_start_to_end(  # noqa: PLR0915 - one page for all
     found = [row.split(",") for row in rows[1:]]
     assert {row[0] for row in found} == {'"loss"', '"val_loss"'}
     assert all(0 < float(row[4]) <= 2 for row in found)  # means of the two ranks, which are not always at one step
+    with page.expect_download() as picture:
+        view.get_by_role("button", name="Save the plot of loss, val_loss as PNG").click()
+    assert picture.value.path().read_bytes().startswith(b"\x89PNG")
     expect(view.get_by_role("list", name="in use now")).to_contain_text("2 workers")
     usage = view.locator(".je-usage")  # there once two measurements are
     usage.locator("summary").click()
@@ -191,6 +204,7 @@ def test_reload_restart_and_no_kernel_at_all(notebook: Any, page: Page, pool: Po
 
 
 def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
+    page.add_init_script(HOUR_OFF)
     book = notebook(LOAD, steps(3000, "--detach"))
     book.run_all()
     view = page.locator(VIEW)
@@ -198,7 +212,11 @@ def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Poo
     book.wait_idle()
     book.save()
     lab.end()
-    expect(view.get_by_role("alert")).to_contain_text("has not answered since")
+    since = r"has not answered since (\d\d):(\d\d):(\d\d)"
+    expect(view.get_by_role("alert")).to_contain_text(re.compile(since))
+    told = [int(part) for part in re.findall(since, view.get_by_role("alert").inner_text())[0]]
+    now = time.localtime()  # not what the browser takes for now
+    assert (3600 * (now.tm_hour - told[0]) + 60 * (now.tm_min - told[1]) + now.tm_sec - told[2]) % 86_400 < 600
     expect(view).to_have_class(re.compile("je-stale"))  # dimmed: it is not what is so now
     link = view.get_by_role("link", name="open the whole output")
     expect(link).to_have_css("text-decoration-line", "underline")

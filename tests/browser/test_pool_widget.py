@@ -18,10 +18,10 @@ from tests.support.pool import Pool
 LOAD = "%load_ext jupyter_elastic"
 WAITS = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
 NOBODY = "%%policy nobody --shadow\ndef plan(view):\n    return {}"
-POOL = ".jp-OutputArea .je-pool"
+POOL = ".jp-OutputArea .je-pool:visible"
 
 
-def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page, pool: Pool) -> None:
+def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page, pool: Pool, lab: Lab) -> None:
     pool.submit(WAITS, slots=2, name="holds both", max_time_s=300)
     waiting = pool.submit(WAITS, slots=1, name="waits", estimate_s=30)
     book = notebook(LOAD, NOBODY, "%elastic policy")
@@ -40,6 +40,26 @@ def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page
     expect(view.locator(".je-policy-line strong").first).to_have_text(other)
     expect(view).to_contain_text("tried in a notebook")
     pool.client.ask(wire.SwitchPolicy(name=before))
+    # Without its kernel it goes on by the server, and without that it is what was saved, with its time.
+    kept = page.locator(".je-kept-pool")
+    expect(kept).to_be_hidden()
+    book.wait_idle()
+    book.save()
+    for session in lab.api("api/sessions"):
+        lab.api(f"api/sessions/{session['id']}", "DELETE")
+    book.open()
+    expect(kept.locator(".je-slot.je-leased")).to_have_count(2)
+    pool.cancel(waiting)
+    expect(kept).to_contain_text("1 job")
+    expect(kept.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_text("Loading widget")).to_have_count(0)
+    page.route("**/elastic/api/**", lambda route: route.fulfill(status=404, content_type="text/html", body="nothing"))
+    book.open()
+    saved = re.compile(r"As of \d\d:\d\d:\d\d, \d\d \w+ \d{4}: saved with the notebook\. The server extension")
+    expect(kept.get_by_role("alert")).to_contain_text(saved)
+    expect(kept).to_contain_text("2 jobs")
+    expect(page.get_by_text("Loading widget")).to_be_hidden()
+    book.picture("pool-kept")
 
 
 OLD = '{"version": "0.0.9", "down_since": null, "user": "ann", "policy": "fifo", "seq": 1}'

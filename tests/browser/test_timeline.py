@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def test_bars_of_past_and_future_open_their_job_by_mouse_and_by_keyboard(
     page.keyboard.press("Home")
     expect(timeline.get_by_role("button", name="Now", exact=True)).to_have_attribute("aria-pressed", "true")
 
+    fairness = timeline.get_by_role("region", name="fairness").get_by_role("img")
+    expect(fairness).to_have_attribute("aria-label", re.compile(r"^\w+: [\d.]+ slots used, fair share 2\.0$"))
     finished = timeline.get_by_role("region", name="finished jobs")
     finished.get_by_label("name").fill("was qu")
     expect(finished.get_by_role("button", name=f"Open job {done} was quick")).to_be_visible()

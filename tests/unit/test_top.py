@@ -61,7 +61,7 @@ def test_a_long_queue_is_cut() -> None:
 
 
 def test_an_empty_pool_is_shown_too() -> None:
-    assert "nobody runs anything" in drawn(PoolModel())
+    assert "no jobs" in drawn(PoolModel())
 
 
 def test_maintenance_stands_first_and_its_reason_commands_no_terminal() -> None:

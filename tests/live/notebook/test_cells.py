@@ -291,6 +291,33 @@ def test_the_kept_view_of_a_detached_job_is_renewed_while_the_kernel_is_busy(
     notebook.run("job_display.KEPT_S = 60.0")
 
 
+def test_a_view_that_nobody_sees_is_not_sent_what_is_printed(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run(
+        f"go = {str(tmp_path / 'go')!r}\nimport os, time\n"
+        "from jupyter_elastic.widgets import job_display\njob_display.ASLEEP_S = 3600.0"
+    )
+    wait = "n = 0\nwhile not os.path.exists(go):\n    print('line', n := n + 1, flush=True)\n    time.sleep(0.1)"
+    notebook.run(HEAD + f"--detach\nimport os, time\n{wait}", widgets=True)
+    notebook.listen(lambda: len(notebook.widget.get("outputs", {}).get("0", [])) > 2)
+    notebook.click(type="sleep")
+    asleep = "import gc\nfrom jupyter_elastic.widgets.job import JobWidget\n"
+    asleep += "any(one.asleep for one in gc.get_objects() if type(one) is JobWidget)"
+    notebook.pool.until(lambda: notebook.run(asleep, widgets=True).result == "True", "the view has heard it")
+    (info,) = notebook.pool.active()
+
+    def printed() -> int:
+        return len(notebook.pool.output(info.job).splitlines())
+
+    at = printed()
+    notebook.pool.until(lambda: printed() > at + 20, "it prints on")
+    busy = "import time\nfor _ in range(10): time.sleep(0.1)"
+    notebook.finish(notebook.start(busy, widgets=True))  # takes in whatever was sent meanwhile
+    assert int(notebook.widget["outputs"]["0"][-1][1].split()[1]) < at + 20
+    notebook.click(type="wake")
+    notebook.listen(lambda: int(notebook.widget["outputs"]["0"][-1][1].split()[1]) > at + 20)
+    notebook.run("job_display.ASLEEP_S = 10.0")
+
+
 def test_a_job_is_sent_to_the_background(notebook: Notebook, tmp_path: Path) -> None:
     notebook.run(f"go = {str(tmp_path / 'go')!r}")
     request = notebook.start(

@@ -74,7 +74,9 @@ def test_a_notebooks_session_from_its_first_cell_to_its_end(notebook: Notebook) 
     assert "the session's own data" in cell.printed
     assert cell.result == "'the session'"
     assert "has 2 workers, not 1" in notebook.run("%%distribute --session work --gpus 1\n1").error
-    listed = str(notebook.run("%elastic sessions").views)
+    sessions = notebook.run("%elastic sessions")
+    assert "<table>" in sessions.html  # which breaks its lines where the page ends
+    listed = str(sessions.views)
     assert "work" in listed
     assert "2 slots kept for" in listed
     assert "with 2 workers" in str(vars(notebook.run("%elastic end work")))

@@ -57,8 +57,7 @@ export function day(at: number): string {
 }
 
 /** "ssh://lab2 · ends at 20:33:49 · out: its network is cut": what is to be said of a host; empty where nothing is. */
-export function aboutHost(host: { reach: string; until: number | null; out: string }): string {
-  const now = Date.now() / 1000;
+export function aboutHost(host: { reach: string; until: number | null; out: string }, now: number): string {
   const at = host.until ?? 0;
   const ends = `${at > now ? 'ends' : 'ended'} at ${clock(at)}${day(at) === day(now) ? '' : `, ${day(at)}`}`;
   return [host.reach, host.until !== null && ends, host.out && `out: ${host.out}`].filter(Boolean).join(' · ');

@@ -92,7 +92,11 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   const changes = ['change:screen', 'change:offset', 'change:down_since'];
   for (const change of changes) model.on(change, fromKernel);
   fromKernel();
+  // While it lives the form that the file keeps of it is not shown, wherever a front end has put that.
+  const covers = document.head.appendChild(document.createElement('style'));
+  covers.textContent = `.jelastic-static.jelastic-${String(model.get('kept'))} { display: none; }`;
   return () => {
+    covers.remove();
     feed?.close();
     for (const change of changes) model.off(change, fromKernel);
     comm.close();

@@ -164,6 +164,8 @@ export class Feed {
   private closed = false;
   private wait = 500;
   private since: number | null = null;
+  /** How far the browser's clock is ahead of the pool's, whose times all screens show, in seconds. */
+  private ahead = 0;
   private known = new Map<string, unknown>();
 
   constructor(
@@ -208,6 +210,8 @@ export class Feed {
         const { key, patch } = message as { key: string; patch: Patch };
         this.known.set(key, (message = patched(this.known.get(key), patch)));
       }
+      const at = message.pool?.at ?? message.job?.screen.now ?? message.timeline?.at;
+      if (at !== undefined) this.ahead = Date.now() / 1000 - at;
       if (message.pool) this.screens.pool?.(message.pool, message.offset, message.down_since);
       else if (message.status) this.screens.status?.(message.status, message.down_since);
       else if (message.job) this.screens.job?.(message.job);
@@ -220,7 +224,7 @@ export class Feed {
 
   private retry(unfit: string): void {
     if (this.closed) return;
-    this.since ??= Date.now() / 1000;
+    this.since ??= Date.now() / 1000 - this.ahead;
     this.screens.down?.(this.since, unfit);
     this.wait = unfit ? Math.max(this.wait, 3 * RETRY_MS) : this.wait;
     const again = () => {

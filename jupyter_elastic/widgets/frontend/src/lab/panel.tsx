@@ -1,6 +1,7 @@
-// The side panel: the pool, live as long as the page, with or without a kernel.
+// The side panel: the pool, live as long as the page, with or without a kernel; also what stands below a cell whose kernel is gone.
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
+import { clock, day } from '../format';
 import type { PoolScreen } from '../screens';
 import { Feed, Server, type Home } from '../server';
 import { askInLab } from './dialog';
@@ -12,22 +13,29 @@ const FIRST = 60;
 export class PoolPanel extends Widget {
   private feed: Feed | null = null;
   private server: Server;
-  private screen: PoolScreen | null = null;
+  private screen: PoolScreen | null;
+  /** Whether the screen is the file's, and not the server's. */
+  private kept: boolean;
+  private readonly wide: boolean;
   private offset = 0;
   private poolDown: number | null = null;
   private serverDown: number | null = null;
   private unfit = '';
   private picking = false;
 
-  /** `open`: what shows a job in a tab. */
+  /** `open`: what shows a job in a tab. `screen`: what a notebook's file keeps, which stands in its width until the server answers. */
   constructor(
     private home: Home,
-    private open: (job: number) => void
+    private open: (job: number) => void,
+    screen: PoolScreen | null = null
   ) {
     super();
+    this.screen = screen;
+    this.kept = this.wide = screen !== null;
     this.server = new Server(home);
-    this.addClass('je-panel');
+    this.toggleClass('je-panel', !this.wide);
     this.node.tabIndex = -1;
+    if (this.wide) this.draw();
   }
 
   /** Whoever opens it by a command goes on in it by keyboard. */
@@ -36,12 +44,22 @@ export class PoolPanel extends Widget {
   }
 
   protected onAfterShow(): void {
+    this.start();
+  }
+
+  protected onAfterHide(): void {
+    this.stop();
+  }
+
+  /** It is in sight. */
+  start(): void {
     this.feed ??= new Feed(
       this.home,
       { pool: [0, FIRST] },
       {
         pool: (screen, offset, down) => {
           this.screen = screen;
+          this.kept = false;
           this.offset = offset;
           this.poolDown = down;
           this.draw();
@@ -56,7 +74,8 @@ export class PoolPanel extends Widget {
     this.draw();
   }
 
-  protected onAfterHide(): void {
+  /** It is no longer in sight: nothing is sent for it. */
+  stop(): void {
     this.feed?.close();
     this.feed = null;
   }
@@ -84,8 +103,9 @@ export class PoolPanel extends Widget {
       <PoolView
         screen={screen}
         offset={this.offset}
-        down={this.serverDown ?? this.poolDown}
-        notice={this.unfit}
+        down={this.kept ? null : this.serverDown ?? this.poolDown}
+        notice={[this.kept && `As of ${clock(screen.at)}, ${day(screen.at)}: saved with the notebook.`, this.unfit].filter(Boolean).join(' ')}
+        wide={this.wide}
         ask={askInLab}
         actions={{
           cancel: job => this.server.cancel(job),

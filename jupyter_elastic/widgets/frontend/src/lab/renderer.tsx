@@ -5,6 +5,7 @@ import { render } from 'preact';
 import { clock, day } from '../format';
 import { Feed, findHome, Server, type Kept, type Look } from '../server';
 import { askInLab } from './dialog';
+import { renderer as pool } from './pool_renderer';
 import { renderer as timeline } from './timeline_renderer';
 import { ENDED, JobView, type JobActions, type JobPage } from '../view/JobView';
 import type { Outputs } from '../view/Ranks';
@@ -212,4 +213,4 @@ const extension: IRenderMime.IExtension = {
   dataType: 'json'
 };
 
-export default [extension, timeline];
+export default [extension, pool, timeline];

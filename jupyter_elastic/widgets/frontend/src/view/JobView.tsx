@@ -85,7 +85,7 @@ function Use({ use, slots }: { use: ResourceUsage; slots: number }) {
       ))}
       <li>
         <span>{plural(use.workers, 'worker')}</span>
-        <Meter part={use.cores / Math.max(slots, 1)} label="cores busy, of one for each slot" />
+        <Meter part={use.cores / Math.max(slots, 1)} label="CPU use" />
         <span>
           {use.cores.toFixed(1)} {use.cores.toFixed(1) === '1.0' ? 'core' : 'cores'} busy · {memory(use.memory)} resident
         </span>

@@ -3,8 +3,7 @@ import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import uPlot from 'uplot';
 import { download, figure, sinceBegin } from '../format';
 import type { JobScreen, Series } from '../screens';
-
-export type Axis = 'step' | 'epoch' | 'time';
+import { marks, places, smooth, type Axis, type Mark } from './metrics';
 
 export interface Shown {
   axis: Axis;
@@ -21,46 +20,12 @@ export interface Compared {
 
 const LABELS: Record<Axis, string> = { step: 'step', epoch: 'epoch', time: 'time since it was submitted' };
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400, 172800, 604800];
-const PART = '(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)';
-const BEFORE = new RegExp(`^${PART}[_/. -]+`, 'i');
-const BEHIND = new RegExp(`[_/. -]+${PART}$`, 'i');
-/** As many colours and dashes are told apart; more metrics of one kind go into a further plot. */
-export const TOGETHER = 4;
 /** How often a plot looks whether the theme is another. */
 const THEME_MS = 500;
 /** New points are drawn so often: a canvas costs more than all the rest of a view. What a person changes is drawn at once. */
 const REPAINT_MS = 1000;
 /** How the lines of earlier runs are dashed. */
 const DASHES = [[2, 3], [8, 3, 2, 3], [1, 5]];
-
-/** Metrics that are one quantity, of training and of validation, stand in one plot. */
-export function groups(metrics: Series[]): Series[][] {
-  const found = new Map<string, Series[][]>();
-  for (const series of metrics) {
-    const name = series.name.replace(BEFORE, '').replace(BEHIND, '');
-    const plots = found.get(name) ?? [[]];
-    if (plots[plots.length - 1].length === TOGETHER) plots.push([]);
-    plots[plots.length - 1].push(series);
-    found.set(name, plots);
-  }
-  return [...found.values()].flat();
-}
-
-/** Where each point stands on the axis; null where that is not known. */
-export function places(series: Series, axis: Axis): number[] | null {
-  if (axis === 'step') return series.points.map(point => point[0]);
-  const known = axis === 'time' ? series.times : series.epochs;
-  return known?.length === series.points.length ? known : null;
-}
-
-/** A mean in which each value before counts less (as in TensorBoard), true to the first ones too. */
-export function smooth(values: number[], weight: number): number[] {
-  let [sum, counts] = [0, 0];
-  return values.map(value => {
-    [sum, counts] = [weight * sum + (1 - weight) * value, weight * counts + (1 - weight)];
-    return sum / counts;
-  });
-}
 
 function columns(group: Series[], { axis, log, smoothing }: Shown): uPlot.AlignedData {
   const tables = group.map(series => {
@@ -74,32 +39,22 @@ function columns(group: Series[], { axis, log, smoothing }: Shown): uPlot.Aligne
   return tables.length > 1 ? uPlot.join(tables) : tables[0];
 }
 
-/** Where a time is on the axis, by the points of the longest metric; null before the first one and behind the last. */
-function placeOfTime(seconds: number, group: Series[], axis: Axis): number | null {
-  if (axis === 'time') return seconds;
-  const series = group.reduce((a, b) => (b.points.length > a.points.length ? b : a));
-  const index = series.times?.findIndex(time => time >= seconds) ?? -1;
-  return index < 1 ? null : places(series, axis)?.[index] ?? null;
-}
-
 export function colour(element: Element, name: string): string {
   return getComputedStyle(element).getPropertyValue(name).trim() || '#808080';
 }
 
 /** What happened to the job's size, as lines in a plot. */
-function marks(plot: uPlot, group: Series[], axis: Axis, screen: JobScreen): void {
+function drawMarks(plot: uPlot, found: Mark[]): void {
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = colour(plot.root, '--je-quiet');
   ctx.font = `${11 * devicePixelRatio}px sans-serif`;
-  screen.sizes.slice(1).forEach((point, index) => {
-    if (!point.slots) return;
-    const at = placeOfTime(point.at - screen.submitted_at, group, axis);
-    if (at === null) return;
+  ctx.textAlign = 'left';
+  for (const { at, from, text } of found) {
     const x = plot.valToPos(at, 'x', true);
-    if (x < bbox.left || x > bbox.left + bbox.width) return;
-    if (axis === 'time' && point.pause_s > 0) {
-      const begun = plot.valToPos(at - point.pause_s, 'x', true);
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    if (from !== null) {
+      const begun = plot.valToPos(from, 'x', true);
       ctx.globalAlpha = 0.25;
       ctx.fillRect(begun, bbox.top, x - begun, bbox.height);
       ctx.globalAlpha = 1;
@@ -109,10 +64,8 @@ function marks(plot: uPlot, group: Series[], axis: Axis, screen: JobScreen): voi
     ctx.moveTo(x, bbox.top);
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
-    const before = screen.sizes[index].slots;
-    ctx.textAlign = 'left';
-    ctx.fillText(before === point.slots ? '✕' : `${before} → ${point.slots}`, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-  });
+    ctx.fillText(text, x + 3 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+  }
   ctx.restore();
 }
 
@@ -186,7 +139,7 @@ export function Plot(props: { group: Series[]; shown: Shown; screen: JobScreen; 
         cursor: { y: false },
         legend: { markers: { stroke: (_, index) => `var(--je-plot-${(drawn[index - 1]?.colour ?? 0) + 1})`, dash: (_, index) => ((drawn[index - 1]?.run ?? -1) < 0 ? 'solid' : 'dotted') } },
         hooks: {
-          draw: [plot => marks(plot, latest.current.group, shown.axis, latest.current.screen)],
+          draw: [plot => drawMarks(plot, marks(latest.current.screen, latest.current.group, shown.axis))],
           setSelect: [() => (zoomed.current = true)]
         }
       },

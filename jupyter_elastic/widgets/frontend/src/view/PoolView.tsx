@@ -34,7 +34,7 @@ function Section(props: { title: string; aside?: string; children: ComponentChil
 
 type Colour = ReturnType<typeof palette>;
 
-function Map({ hosts, colour }: { hosts: HostBox[]; colour: Colour }) {
+function Map({ hosts, colour, now }: { hosts: HostBox[]; colour: Colour; now: number }) {
   return (
     <div class="je-map">
       {hosts.map(host => (
@@ -63,7 +63,7 @@ function Map({ hosts, colour }: { hosts: HostBox[]; colour: Colour }) {
               );
             })}
           </span>
-          {aboutHost(host) && <span class="je-host-about">{aboutHost(host)}</span>}
+          {aboutHost(host, now) && <span class="je-host-about">{aboutHost(host, now)}</span>}
         </div>
       ))}
     </div>
@@ -300,7 +300,7 @@ export function PoolView(props: {
       )}
       <Problem requests={requests} />
       <Section title="Pool" aside={`${free} of ${plural(capacity, kind)} free`}>
-        <Map hosts={screen.hosts} colour={colour} />
+        <Map hosts={screen.hosts} colour={colour} now={screen.at} />
       </Section>
       <Section title="Jobs" aside={screen.total_jobs ? plural(screen.total_jobs, 'job') : undefined}>
         <Jobs screen={screen} colour={colour} offset={props.offset} actions={actions} requests={requests} ask={props.ask} />
@@ -338,7 +338,7 @@ export function PoolView(props: {
         </Section>
       )}
       {screen.switches.length > 0 && (
-        <Section title="Switches">
+        <Section title="Policy changes">
           <ul class="je-notes">
             {screen.switches.slice(0, 6).map(row => (
               <li key={row.at}>

@@ -3,7 +3,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
 import { figure, plural } from '../format';
 import type { SizeSpeed, SpeedFit } from '../screens';
-import { colour, TOGETHER } from './Plot';
+import { TOGETHER } from './metrics';
+import { colour } from './Plot';
 
 function words(size: SizeSpeed): string {
   return plural(size.workers, 'worker') + (size.servers ? ` and ${plural(size.servers, 'server')}` : '');

@@ -174,7 +174,7 @@ export function TimelineChart(props: ChartProps) {
             <rect class="je-host" x={left} y={host.top} width={width - left} height={host.height} />
             <text class="je-label" x={0} y={host.top + Math.min(host.height / 2 + 4, 14)}>
               {short(host.gone ? `${host.name} (gone)` : host.name, left)}
-              <title>{[host.name, aboutHost(host)].filter(Boolean).join(' · ')}</title>
+              <title>{[host.name, aboutHost(host, now)].filter(Boolean).join(' · ')}</title>
             </text>
             {host.until !== null && host.until > begin && host.until < end && (
               <g>

@@ -2,21 +2,14 @@
 import { useState } from 'preact/hooks';
 import { clock, day, download } from '../format';
 import type { JobScreen, Run, Series } from '../screens';
-import { groups, places, Plot, TOGETHER, type Axis, type Compared, type Shown } from './Plot';
+import { csv, groups, places, TOGETHER, type Axis } from './metrics';
+import { Plot, type Compared, type Shown } from './Plot';
 import { Problem, useRequests } from './requests';
 
 /** How earlier runs of the same name are asked for. */
 export interface Earlier {
   runs(): Promise<Run[]>;
   metrics(job: number): Promise<Series[]>;
-}
-
-/** The points that are drawn, in lines of "metric,step,seconds,epoch,value". */
-export function csv(metrics: Series[]): string {
-  const rows = metrics.flatMap(({ name, points, times, epochs }) =>
-    points.map(([step, value], index) => [`"${name.replace(/"/g, '""')}"`, step, times?.[index] ?? '', epochs?.[index] ?? '', value].join())
-  );
-  return ['metric,step,seconds,epoch,value', ...rows, ''].join('\n');
 }
 
 /** Earlier runs of this name, to be drawn beside this one; they are asked for when somebody looks for them. */

@@ -1,0 +1,81 @@
+"""What `%elastic` prints in a notebook: tables of the page instead of lines of letters, so that nothing is cut off."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+_PLAIN_COLUMNS = 100
+SENTENCE = 40
+"""What is longer than so many letters is one."""
+_LINE = 10_000
+"""Columns of a console that breaks no line: the page does."""
+
+
+class NotebookConsole(Console):
+    """A console whose tables and sentences wrap in the width that the page has; the file keeps them as text too."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Show strings or a table; what is drawn of letters (a picture of the pool) is left to Rich."""
+        from IPython.display import display as show
+
+        if len(objects) == 1 and isinstance(objects[0], Table):
+            html = _table(objects[0])
+        elif all(isinstance(one, str) for one in objects):
+            html = f'<div style="white-space:pre-wrap">{_Writer().html(*objects, **how)}</div>'
+        else:
+            super().print(*objects, **how)
+            return
+        show({"text/plain": plain(lambda console: console.print(*objects, **how)), "text/html": html}, raw=True)
+
+
+def plain(write: Callable[[Console], object]) -> str:
+    """What `write` prints, as text without colours, also where the environment asks for them (a kernel's does)."""
+    console = Console(
+        highlight=False, file=io.StringIO(), width=_PLAIN_COLUMNS, force_jupyter=False, force_terminal=False
+    )
+    with console.capture() as text:
+        write(console)
+    return text.get().rstrip()
+
+
+def _table(table: Table) -> str:
+    """A table of the page; its cells are strings, as those of all our tables are."""
+    cell = _Writer().cell
+    sides = [f' style="text-align:{column.justify};vertical-align:top{_least(column)}"' for column in table.columns]
+    heads = [
+        f'<th scope="col"{side}>{cell(column.header)}</th>' for column, side in zip(table.columns, sides, strict=True)
+    ]
+    rows = [
+        [f"<td{side}>{cell(text)}</td>" for side, text in zip(sides, cells, strict=True)]
+        for cells in zip(*(column.cells for column in table.columns), strict=True)
+    ]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _least(column: Column) -> str:
+    """Room for sentences: else a narrow page would give them a column of single words."""
+    return ";min-width:16em" if any(len(str(cell)) > SENTENCE for cell in column.cells) else ""
+
+
+class _Writer:
+    """Makes HTML of strings with Rich's markup; everything else in them is text."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, file=io.StringIO(), width=_LINE, force_jupyter=False, record=True)
+
+    def cell(self, text: Any) -> str:
+        """One cell of a table; most have no markup, and there may be thousands."""
+        made = self._console.render_str(str(text))
+        return self.html(made) if made.spans else escape(made.plain)
+
+    def html(self, *objects: Any, **how: Any) -> str:
+        """As one or several lines."""
+        self._console.print(*objects, **how)
+        return self._console.export_html(inline_styles=True, code_format="{code}").rstrip()
