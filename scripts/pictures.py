@@ -1,9 +1,11 @@
-"""Makes the pictures of README from the real thing: JupyterLab in Chromium, and a pool of two CPU slots for two people.
+"""Makes the pictures of README and docs from the real thing: JupyterLab in Chromium, and pools of CPU slots.
 
-    .venv/bin/python scripts/pictures.py      (or: make pictures; about a minute)
+    .venv/bin/python scripts/pictures.py [notebook] [policies] [panels] [timeline]      (or: make pictures)
 
 `docs/notebook.webp`: a cell trains on one slot, grows to two when another job ends, and completes.
 `docs/policies-light.png`, `docs/policies-dark.png`: the panel, with what a switch of the policy would change.
+`docs/panel-of-three.webp`: the panel as each of three users sees it.
+`docs/timeline.webp`: eight slots, twelve jobs and a switch of the policy.
 
 Nothing is drawn by hand: the frames carry the times at which they were taken (unless that makes the film too long: then
 it says how much faster it is). The other jobs are real jobs, which wait for a file that this script writes, so that the
@@ -28,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from jupyter_elastic.protocol import wire  # noqa: E402
 from jupyter_elastic.types import ENDED  # noqa: E402
-from tests.browser.conftest import CHROMIUM, FLAGS, Notebook  # noqa: E402
+from tests.browser.conftest import CHROMIUM, FLAGS, Notebook, open_panel  # noqa: E402
 from tests.support.guests import environment, guest, invite, tcp_options  # noqa: E402
 from tests.support.lab import Lab, clean_environment  # noqa: E402
 from tests.support.pool import Pool  # noqa: E402
@@ -85,6 +87,17 @@ while not os.path.exists(path):
 """A job that ends when it is told to."""
 WISHES = (("resnet50", (1, 2), 3600.0), ("sweep", 1, 1500.0), ("ablation", 1, 240.0), ("evaluate", 1, 120.0))
 """Name, slots and the owner's estimate (s) of the jobs in the picture of the picker."""
+STEPS = """import time
+from jupyter_elastic import training
+for step in range(steps):
+    time.sleep(0.2)
+    training.report(step=step, samples=step + 1, total_samples=steps)
+"""
+BARS = (
+    ("train", 2, 30), ("train", 3, 150), ("train", 2, 200), ("train", 4, 60), ("train", 1, 300), ("train", 2, 60),
+    ("train", 6, 60), ("late", 1, 40), ("late", 2, 80), ("late", 1, 120), ("late", 2, 60), ("late", 1, 200),
+)  # fmt: skip
+"""Name, slots and steps of the jobs in the timeline; those called late are submitted after the switch."""
 CELLS = ".jp-Notebook .jp-CodeCell"
 VIEW = ".je-renderer .je-job"
 STATE = f"{VIEW} .je-state"
@@ -96,8 +109,23 @@ QUIET = """
 
 
 def main() -> int:
-    """Make all pictures."""
+    """Make the pictures that are named, or all."""
+    wanted = set(sys.argv[1:]) or {"notebook", "policies", "panels", "timeline"}
     DOCS.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        if wanted & {"notebook", "policies"}:
+            notebook_and_policies(browser, wanted)
+        if "panels" in wanted:
+            panels(browser)
+        if "timeline" in wanted:
+            timeline(browser)
+        browser.close()
+    return 0
+
+
+def notebook_and_policies(browser: Browser, wanted: set[str]) -> None:
+    """The pictures of a pool of two slots for two people."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ada, grace = guest(folder, "ada"), guest(folder, "grace")
@@ -108,16 +136,103 @@ def main() -> int:
                 for each in (ada, grace):
                     invite(each, pool)
                     each.start_agent()
-                with Lab(folder / "lab", clean_environment(**environment(ada))) as lab, sync_playwright() as playwright:
-                    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-                    rehearse(browser, lab)
-                    film(browser, lab, grace, folder / "evaluation-is-over")
-                    pickers(browser, lab, ada, grace, folder / "all-is-over")
-                    browser.close()
+                with Lab(folder / "lab", clean_environment(**environment(ada))) as lab:
+                    if "notebook" in wanted:
+                        rehearse(browser, lab)
+                        film(browser, lab, grace, folder / "evaluation-is-over")
+                    if "policies" in wanted:
+                        pickers(browser, lab, ada, grace, folder / "all-is-over")
             finally:
                 for each in (ada, grace):
                     each.stop()
-    return 0
+
+
+def panels(browser: Browser) -> None:
+    """The panel as grace, as linus and as ada, who administers the pool, one beside the other."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        grace, linus, _ada = users = [guest(folder, each) for each in ("grace", "linus", "ada")]
+        over = {"path": str(folder / "over")}
+        with Pool(folder / "pool", slots=4, options=(*tcp_options(folder), "--admin", "ada")) as pool:
+            pool.client.ask(wire.SwitchPolicy(name="fair"))
+            try:
+                for each in users:
+                    invite(each, pool)
+                for each in (grace, linus):
+                    each.start_agent()
+                for owner, label, slots, seconds in (
+                    (grace, "bert", (1, 2), 600.0),
+                    (linus, "resnet50", (1, 4), 900.0),
+                    *((grace, f"ablation {number}", 2, 120.0) for number in range(3)),
+                    (linus, "big", 4, 300.0),
+                ):
+                    job = owner.submit(OTHER, name=label, slots=slots, estimate_s=seconds, names=over)
+                    if isinstance(slots, tuple):
+                        owner.running(job)
+                seen = [panel_of(browser, folder / f"lab-{number}", user) for number, user in enumerate(users)]
+            finally:
+                for each in users:
+                    each.stop()
+    gap = 20
+    width, height = sum(one.width + gap for one in seen) - gap, min(one.height for one in seen)
+    beside = Image.new("RGB", (width, height), "white")
+    for number, one in enumerate(seen):
+        beside.paste(one, (number * (one.width + gap), 0))
+    path = DOCS / "panel-of-three.webp"
+    beside.save(path, quality=80, method=6)
+    print(f"{path.relative_to(ROOT)}: {size(path)}")
+
+
+def panel_of(browser: Browser, folder: Path, user: Pool) -> Image.Image:
+    """What somebody's panel shows of a pool in which jobs wait."""
+    with Lab(folder, clean_environment(**environment(user))) as lab:
+        page = browser.new_context(viewport={"width": 1000, "height": 900}).new_page()
+        panel = open_panel(page, lab)
+        page.add_style_tag(content=QUIET)
+        widen(page)
+        expect(panel).to_contain_text("#4 in the queue")
+        expect(panel.get_by_role("listitem", name="big of")).to_contain_text("starts in")
+        whole = panel.bounding_box()
+        history = panel.locator(".je-history + .je-range").bounding_box()
+        assert whole is not None
+        assert history is not None
+        taken = page.screenshot(clip={**whole, "height": history["y"] + history["height"] + 8 - whole["y"]})
+        page.context.close()
+    return Image.open(io.BytesIO(taken)).convert("RGB")
+
+
+def timeline(browser: Browser) -> None:
+    """The timeline of a pool of eight slots."""
+    with tempfile.TemporaryDirectory() as name, Pool(Path(name) / "pool", slots=8) as pool:
+        env = clean_environment(JUPYTER_ELASTIC_DIR=str(pool.folder), OMP_NUM_THREADS="1")
+        with Lab(Path(name) / "lab", env) as lab:
+            page = browser.new_context(viewport={"width": 1400, "height": 700}).new_page()
+            book = Notebook(page, lab, lab.notebook("timeline.ipynb", "1"))
+            book.open()
+            book.wait_idle()
+            jobs = [
+                pool.submit(STEPS, slots=slots, names={"steps": steps}, name=f"{label}-{slots}")
+                for label, slots, steps in BARS[:7]
+            ]
+            pool.ended(jobs[0])
+            pool.client.ask(wire.SwitchPolicy(name="srtf"))
+            for label, slots, steps in BARS[7:]:
+                pool.submit(STEPS, slots=slots, names={"steps": steps}, name=f"{label}-{slots}")
+            book.wait_command("jupyter-elastic:open-timeline")
+            page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
+            shown = page.locator("#jupyter-elastic-timeline")
+            expect(shown.locator(".je-window")).to_be_focused()
+            for _ in range(5):
+                page.keyboard.press("+")
+            expect(shown.locator(".je-switch").first).to_be_attached()
+            expect(shown.locator(".je-ahead").nth(5)).to_be_attached()
+            whole = shown.bounding_box()
+            assert whole is not None
+            taken = page.screenshot(clip={**whole, "height": min(whole["height"], 520)})
+            page.context.close()
+    path = DOCS / "timeline.webp"
+    Image.open(io.BytesIO(taken)).convert("RGB").save(path, quality=80, method=6)
+    print(f"{path.relative_to(ROOT)}: {size(path)}")
 
 
 def rehearse(browser: Browser, lab: Lab) -> None:

@@ -58,6 +58,7 @@ def test_the_picker_opens_in_the_notebook_and_switches(notebook: Any, page: Page
     saved = re.compile(r"As of \d\d:\d\d:\d\d, \d\d \w+ \d{4}: saved with the notebook\. The server extension")
     expect(kept.get_by_role("alert")).to_contain_text(saved)
     expect(kept).to_contain_text("2 jobs")
+    expect(kept.get_by_role("button")).to_have_count(0)  # nobody would hear it
     expect(page.get_by_text("Loading widget")).to_be_hidden()
     book.picture("pool-kept")
 

@@ -100,9 +100,8 @@ def checked_plan(policy: Policy, view: View, name: str) -> Plan:
 
 
 def _future(found: whatif.Forecast) -> str:
-    mean, last = _seconds(found.avg_jct_s), _seconds(found.makespan_s)
-    return f"{found.policy}: average completion time {mean}, all finish in {last}"
-
-
-def _seconds(value: float | None) -> str:
-    return "nobody can tell" if value is None else f"{value:,.0f} s"
+    mean, last = found.avg_jct_s, found.makespan_s
+    average = "unknown" if mean is None else f"{mean:,.0f} s"
+    return f"{found.policy}: average completion time {average}, " + (
+        "when all finish is unknown" if last is None else f"all finish in {last:,.0f} s"
+    )

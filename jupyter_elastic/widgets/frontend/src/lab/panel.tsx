@@ -2,7 +2,7 @@
 import { Widget } from '@lumino/widgets';
 import { render } from 'preact';
 import { clock, day } from '../format';
-import type { PoolScreen } from '../screens';
+import type { PoolScreen, ShadowRow } from '../screens';
 import { Feed, Server, type Home } from '../server';
 import { askInLab } from './dialog';
 import { PolicyPicker } from '../view/PolicyPicker';
@@ -99,6 +99,12 @@ export class PoolPanel extends Widget {
     };
     const screen = this.screen;
     const picker = this.server.picker(() => screen.policy);
+    const actions = {
+      cancel: (job: number) => this.server.cancel(job),
+      open: this.open,
+      unshadow: (row: ShadowRow) => picker.unshadow(row.policy),
+      openPicker: () => ((this.picking = !this.picking), this.draw())
+    };
     render(
       <PoolView
         screen={screen}
@@ -107,13 +113,7 @@ export class PoolPanel extends Widget {
         notice={[this.kept && `As of ${clock(screen.at)}, ${day(screen.at)}: saved with the notebook.`, this.unfit].filter(Boolean).join(' ')}
         wide={this.wide}
         ask={askInLab}
-        actions={{
-          cancel: job => this.server.cancel(job),
-          open: this.open,
-          unshadow: row => picker.unshadow(row.policy),
-          openPicker: () => ((this.picking = !this.picking), this.draw()),
-          window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] })
-        }}
+        actions={{ ...(this.kept ? {} : actions), window: (offset, limit) => this.feed?.show({ pool: [offset, Math.min(Math.max(limit, FIRST), 500)] }) }}
         picker={this.picking && <PolicyPicker screen={screen} actions={picker} close={close} />}
       />,
       this.node

@@ -10,12 +10,13 @@ import { Problem, useCancel, useRequests, type Cancelling, type Requests } from 
 const ROW_HEIGHT = 56;
 
 export interface PoolActions {
-  cancel(job: number): Promise<unknown>;
+  /** What is missing can't be done here. */
+  cancel?(job: number): Promise<unknown>;
   /** Show a job by itself, where there is room for that. */
   open?(job: number): void;
-  openPicker(): void;
+  openPicker?(): void;
   /** Ask this shadow no longer. */
-  unshadow(row: ShadowRow): Promise<unknown>;
+  unshadow?(row: ShadowRow): Promise<unknown>;
   /** Ask for another window of the job table. */
   window(offset: number, limit: number): void;
 }
@@ -141,8 +142,8 @@ function Jobs(props: { screen: PoolScreen; colour: Colour; offset: number; actio
               key={row.job}
               row={row}
               colour={props.colour}
-              mine={row.mine}
-              cancel={() => actions.cancel(row.job)}
+              mine={row.mine && actions.cancel !== undefined}
+              cancel={() => actions.cancel!(row.job)}
               open={actions.open && (() => actions.open!(row.job))}
               now={screen.at}
               requests={requests}
@@ -156,7 +157,7 @@ function Jobs(props: { screen: PoolScreen; colour: Colour; offset: number; actio
 }
 
 /** A policy that is asked and not obeyed: where it would do something else than the one that decides. */
-function Shadow({ row, end }: { row: ShadowRow; end: () => void }) {
+function Shadow({ row, end }: { row: ShadowRow; end?: () => void }) {
   const given = Object.entries(row.options).map(([name, value]) => `${name}=${String(value)}`);
   return (
     <li class="je-shadow" aria-label={`shadow ${row.policy}`}>
@@ -164,9 +165,11 @@ function Shadow({ row, end }: { row: ShadowRow; end: () => void }) {
         <span>
           <strong>{row.policy}</strong> {given.length > 0 && <span class="je-quiet">{given.join(', ')}</span>}
         </span>
-        <button class="je-icon" title={`Stop the shadow ${row.policy}`} aria-label={`Stop the shadow ${row.policy}`} onClick={end}>
-          ✕
-        </button>
+        {end && (
+          <button class="je-icon" title={`Stop the shadow ${row.policy}`} aria-label={`Stop the shadow ${row.policy}`} onClick={end}>
+            ✕
+          </button>
+        )}
       </div>
       {row.problem ? <p class="je-bad">{row.problem}</p> : <p>{difference(row)}</p>}
       <p class="je-quiet">
@@ -308,13 +311,17 @@ export function PoolView(props: {
       <Section title="Policy">
         <div class="je-policy-line">
           <strong>{screen.policy}</strong>
-          <button ref={opener} aria-expanded={picking} onClick={() => actions.openPicker()}>{props.picker ? 'Close' : 'Change…'}</button>
+          {actions.openPicker && (
+            <button ref={opener} aria-expanded={picking} onClick={() => actions.openPicker!()}>
+              {props.picker ? 'Close' : 'Change…'}
+            </button>
+          )}
         </div>
         {props.picker}
         {screen.shadows.length > 0 && (
           <ul aria-label="shadows">
             {screen.shadows.map(row => (
-              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={() => void requests.run('unshadow', () => actions.unshadow(row))} />
+              <Shadow key={`${row.policy}-${row.cell}`} row={row} end={actions.unshadow && (() => void requests.run('unshadow', () => actions.unshadow!(row)))} />
             ))}
           </ul>
         )}
