@@ -168,7 +168,7 @@ def panels(browser: Browser) -> None:
                 ):
                     job = owner.submit(OTHER, name=label, slots=slots, estimate_s=seconds, names=over)
                     if isinstance(slots, tuple):
-                        owner.running(job)
+                        wait_until_begun(owner, job)
                 seen = [panel_of(browser, folder / f"lab-{number}", user) for number, user in enumerate(users)]
             finally:
                 for each in users:
@@ -218,6 +218,7 @@ def timeline(browser: Browser) -> None:
             pool.client.ask(wire.SwitchPolicy(name="srtf"))
             for label, slots, steps in BARS[7:]:
                 pool.submit(STEPS, slots=slots, names={"steps": steps}, name=f"{label}-{slots}")
+            pool.ended(jobs[5])
             book.wait_command("jupyter-elastic:open-timeline")
             page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
             shown = page.locator("#jupyter-elastic-timeline")
@@ -246,7 +247,7 @@ def rehearse(browser: Browser, lab: Lab) -> None:
 def film(browser: Browser, lab: Lab, grace: Pool, over: Path) -> None:
     """The moving picture."""
     other = grace.submit(OTHER, name="evaluation", names={"path": str(over)})
-    grace.until(lambda: grace.info(other).phase == "running", "the other job runs")
+    wait_until_begun(grace, other)
     book = opened(browser, lab, "digits.ipynb", PREPARE, TRAIN)
     page = book.page
     book.wait_command("jupyter-elastic:open-pool")
@@ -282,6 +283,11 @@ def film(browser: Browser, lab: Lab, grace: Pool, over: Path) -> None:
     )
     ended(grace, other)
     page.context.close()
+
+
+def wait_until_begun(owner: Pool, job: int) -> None:
+    """Wait until somebody's job runs."""
+    owner.until(lambda: owner.info(job).phase == "running", f"job {job} runs", LIMIT_S)
 
 
 def ended(owner: Pool, job: int) -> None:

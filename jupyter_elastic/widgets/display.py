@@ -36,6 +36,7 @@ def html(screen: JobScreen, output: Output | None = None, *, error: str = "", fo
         folder=folder,
         wants=f"{screen.min_slots}:{screen.max_slots}" if ranged else screen.max_slots,
         state=_state(screen),
+        detail=_detail(screen),
         figures=figures(screen),
         error=error,
         band=_band(screen),
@@ -48,8 +49,8 @@ def html(screen: JobScreen, output: Output | None = None, *, error: str = "", fo
 def text(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
     """The job in a few lines."""
     lines = [f"job {screen.job} {screen.name}: {_state(screen)}"]
-    if screen.detail:
-        lines.append(f"  {screen.detail}")
+    if detail := _detail(screen):
+        lines.append(f"  {detail}")
     if screen.use and screen.use.waits:
         lines.append(f"  {screen.use.waits}")
     if phrases := figures(screen):
@@ -71,6 +72,12 @@ def _state(screen: JobScreen) -> str:
     if screen.phase in ENDED:
         return screen.state
     return f"{screen.state}, as of {time.strftime('%H:%M, %d %b %Y', time.localtime(screen.now))}"
+
+
+def _detail(screen: JobScreen) -> str:
+    """What is said of the state, but why the job has the size that it has: that stands with its changes."""
+    noted = screen.sizes[-1].reason if screen.sizes else ""
+    return "" if screen.detail == noted else screen.detail
 
 
 def figures(screen: JobScreen) -> list[str]:

@@ -18,12 +18,16 @@ from msgspec import Meta, Struct
 from jupyter_elastic.types import JobId, JobView, Plan, Size, View
 
 Ratio = Annotated[float, Meta(ge=0, le=1e6)]
-Aging = Annotated[float, Meta(ge=0.001, le=1e6, description="a second of waiting counts as so many seconds less to go")]
+Aging = Annotated[
+    float, Meta(ge=0.001, le=1e6, description="priority gained per second of waiting, in seconds of remaining time")
+]
 Stay = Annotated[Ratio, Meta(description="a shorter job preempts only when it is ahead by this many rescale costs")]
 LeastGain = Annotated[
     Ratio, Meta(description="stop growing where a slot adds less than this share of one slot's speed")
 ]
-StartSize = Annotated[Literal["min", "max"], Meta(description="which end of its range an elastic job is started on")]
+StartSize = Annotated[
+    Literal["min", "max"], Meta(description="start elastic jobs at their minimum or their maximum size")
+]
 SIZES = tuple(Size(workers) for workers in range(257))
 """The usual sizes, made once."""
 

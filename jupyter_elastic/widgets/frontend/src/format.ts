@@ -86,14 +86,16 @@ export function plural(count: number, word: string): string {
 
 const HUES = 12;
 
-/** Colours of owners, and of their jobs near them: those of up to twelve owners are 30 degrees apart. All are as light, so that white reads well on each. */
+/** Colours of owners, and of their jobs near them: those of up to six owners are 60 degrees apart, of up to twelve 30. All are as light, so that white reads well on each. */
 export function palette(owners: Iterable<string>): (owner: string, job?: number) => string {
   const hues = new Map<string, number>();
+  const taken = new Set<number>();
   for (const owner of [...new Set(owners)].sort()) {
     let hash = 0;
     for (const letter of owner) hash = (hash * 31 + letter.charCodeAt(0)) >>> 0;
-    let place = hash % HUES;
-    if (hues.size < HUES) while ([...hues.values()].includes(place)) place = (place + 5) % HUES;
+    const places = Array.from({ length: HUES }, (_, n) => (2 * (hash + 5 * n) + (n < HUES / 2 ? 0 : 1)) % HUES); // every second one first
+    const place = places.find(one => !taken.has(one)) ?? places[0];
+    taken.add(place);
     hues.set(owner, place);
   }
   return (owner, job = 1) => `--je-colour: oklch(0.55 0.13 ${(hues.get(owner) ?? 0) * (360 / HUES) + ((job % 3) - 1) * 9})`;
