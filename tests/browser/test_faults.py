@@ -80,19 +80,22 @@ def test_a_job_of_another_pool_is_not_taken_for_ours(page: Page, lab: Lab, pool:
     expect(view.get_by_role("button", name="Copy as script")).to_have_count(0)
 
 
-def test_a_flood_a_metric_without_number_and_many_ranks(notebook: Any, page: Page, pool: Pool) -> None:
+def test_a_flood_a_metric_without_number_and_many_ranks(notebook: Any, page: Page, pool: Pool, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
     cell = (
-        "%%distribute --gpus 1 --engine process --name flood\nimport time\nfrom jupyter_elastic import training\n"
+        "%%distribute --gpus 1 --engine process --name flood\nimport time\nfrom pathlib import Path\n"
+        "from jupyter_elastic import training\n"
         "begin = time.monotonic()\nfor n in range(8000):\n    print('line', n, flush=True)\n"
         "    if n % 100 == 0:\n        training.report(loss=float('nan'), other=1.0 / (n + 1), step=n)\n"
         "        training.report(infinite=float('-inf'), huge=(-1) ** n * 1e300, **{'<b>' * 66: float(n)})\n"
         "        training.report(**{f'm{i}': float(i) for i in range(500)})\n"
-        "    time.sleep(max(0.0, begin + n / 1000 - time.monotonic()))"
+        "    time.sleep(max(0.0, begin + n / 1000 - time.monotonic()))\n"
+        f"while not Path({str(seen)!r}).exists():\n    time.sleep(0.1)"
     )
     book = notebook(LOAD, cell)
     book.run_all()
     view = page.locator(VIEW)
-    expect(view.locator(".je-output")).to_contain_text("line 2")
+    expect(view.locator(".je-output")).to_contain_text("line ")
     (info,) = pool.client.jobs()
     for rank in range(1, 1000):
         folder = Path(info.spec.folder) / f"rank.{rank}"
@@ -110,6 +113,7 @@ def test_a_flood_a_metric_without_number_and_many_ranks(notebook: Any, page: Pag
     expect(view.locator(".je-curve")).to_have_count(24)
     view.get_by_role("tab", name="rank 0", exact=True).click()
     expect(view.locator(".je-output")).to_contain_text("line 7999")
+    seen.touch()
     expect(view.locator(".je-state")).to_contain_text("completed", timeout=90_000)
     book.picture("job-1000-ranks")
     assert pool.output(info.job).splitlines() == [f"line {n}" for n in range(8000)]
