@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tests.e2e.test_stranger import execute
 from tests.support import kubectl, slurm
-from tests.support.machines import HOME, SOURCE, Machines, address, command
+from tests.support.machines import HOME, SOURCE, Machines, address
 
 PAGE = (SOURCE / "docs" / "hosts.md").read_text()
 CELL = """{magic} --engine torch --with . --out places -o job
@@ -41,8 +41,8 @@ train(state)
 print(lab_tools.ANSWER, open("data/words.txt").read())
 places = [socket.gethostname(), os.getcwd(), float(model.weight.detach().sum())]
 """
-MAGIC, ON_DEMAND = "%%distribute --gpus 1:8", "%%distribute --gpus 2"
-CLUSTER = f"{address(1)}:6379"
+MAGIC = "%%distribute --gpus 1:8"
+CLUSTER = f"{address(0)}:6379"
 GIVEN_BACK_S = 60.0
 
 
@@ -55,8 +55,8 @@ class Way(NamedTuple):
     """Makes what the section begins with."""
     own: dict[str, str]
     """What is the reader's own, by what the page has in its place."""
-    hosts: tuple[int, ...]
-    """How many others a cell is on, after each command that adds hosts."""
+    cells: tuple[tuple[str, int], ...]
+    """How a cell begins, after each command that adds hosts, and on how many others it then is."""
     last: str = ""
     """A command of the page's sentences, with which it ends."""
     machines: bool = True
@@ -76,13 +76,19 @@ def by_ssh() -> None:
 
 
 def by_ray() -> None:
-    """A cluster of one node, its head, that gives away a CPU."""
-    machines = Bare(1)
-    command("mkdir", "-p", "/tmp/ray")
-    command("mount", "-t", "tmpfs", "none", "/tmp/ray")
-    os.environ["RAY_TMPDIR"] = "/tmp"  # each machine has an own one there
-    node = f"{sys.executable} {SOURCE}/tests/support/ray_node.py {address(1)} 1"
-    machines.run(1, f"mount -t tmpfs none /tmp/ray; exec {node}", JUPYTER_ELASTIC_DIR="/run/pool-1")
+    """A cluster whose head is this machine, as who asks for `ray start` finds it, and a node with a CPU.
+
+    Ray looks for its node on a machine by the processes, and all machines here see each other's; it takes a head first.
+    """
+    from tests.live.engine.ray_story import Cluster
+
+    Cluster(Bare(1), 1)
+    (HOME / "bin").mkdir()
+    (ray := HOME / "bin" / "ray").write_text(
+        f'#!/bin/sh\ntest "$*" = "start --address={CLUSTER} --num-cpus=0 --num-gpus=0"\n'
+    )
+    ray.chmod(0o755)
+    os.environ["PATH"] = f"{HOME / 'bin'}:{os.environ['PATH']}"
 
 
 def by_kubectl() -> None:
@@ -93,16 +99,21 @@ def by_kubectl() -> None:
 
 
 WAYS = {
-    "ssh": Way("", by_ssh, {}, (1,), "host remove lab2"),
+    "ssh": Way("", by_ssh, {}, ((MAGIC, 1),), "host remove lab2"),
     "slurm": Way(
         "Slurm",
         lambda: slurm.Cluster(2),
         {"--partition gpu": "--partition all", "--gres=gpu:4 --exclusive": "--exclusive"},
-        (2, 1),
+        ((MAGIC, 2), ("%%distribute --gpus 3", 1)),
     ),
-    "ray": Way("Ray", by_ray, {"10.0.0.1:6379": CLUSTER, '{"GPU": 4}': '{"CPU": 1}'}, (1, 1)),
-    "kubectl": Way("Kubernetes", by_kubectl, {}, (1,), machines=False),
-    "exec": Way("Without another machine", lambda: Bare(1), {}, (1, 2), machines=False),
+    "ray": Way(
+        "Ray",
+        by_ray,
+        {"10.0.0.1:6379": CLUSTER, '{"GPU": 4}': '{"CPU": 1}'},
+        ((MAGIC, 1), ("%%distribute --gpus 2", 1)),
+    ),
+    "kubectl": Way("Kubernetes", by_kubectl, {}, ((MAGIC, 1),), machines=False),
+    "exec": Way("Without another machine", lambda: Bare(1), {}, ((MAGIC, 1), (MAGIC, 2)), machines=False),
 }
 
 
@@ -160,7 +171,7 @@ def lab() -> Iterator[Path]:
 
 def follow(way: Way, folder: Path) -> None:
     """The section's commands, and a cell whenever hosts were added."""
-    waiting = list(way.hosts)
+    waiting = list(way.cells)
     for line in commands(way.heading):
         for text, own in way.own.items():
             line = line.replace(text, own)  # noqa: PLW2901
@@ -168,9 +179,8 @@ def follow(way: Way, folder: Path) -> None:
         if number := re.search(r"Granted job allocation (\d+)", text):
             way.own["4711"] = number[1]
         if line.startswith("jupyter elastic host add") and waiting:
-            demanded = "--max-hosts" in line
-            cell(folder, ON_DEMAND if demanded else MAGIC, waiting.pop(0), machines=way.machines)
-            if way.heading == "Ray" and not demanded:
+            cell(folder, *waiting.pop(0), machines=way.machines)
+            if way.heading == "Ray" and waiting:
                 inline("host remove cluster")
         if "doctor --hosts" in line:
             assert "all 2 are open" in text
@@ -186,8 +196,8 @@ def follow(way: Way, folder: Path) -> None:
 def main() -> None:
     [name] = sys.argv[1:]
     way = WAYS[name]
-    way.prepare()
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    way.prepare()
     os.environ |= {"JUPYTER_ELASTIC_SLOTS": "1", "JUPYTER_ELASTIC_DIR": str(HOME / "pool")}
     assert f"`{MAGIC}`" in PAGE
     with lab() as folder:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.platform import hosts_on_demand
+from tests.live.agent.ray_drain_story import drain, end, stepped, training
 from tests.live.agent.test_other_hosts import elastic, hosts
 from tests.live.engine.ray_story import Bare, timed, times
 from tests.support import ray_node
@@ -90,8 +91,26 @@ def story(pool: Pool) -> None:
     with timed("end of the job until Ray's autoscaler has ended the node (15 s idle, and 12 s of Ray's)"):
         pool.until(lambda: not ray_on(1), "it is given back", LATE)
     pool.until(lambda: len(hosts()) == 2, "it is no host any more")
+    drained(pool)
     said["removed"] = elastic("host", "remove", "cluster")
     pool.until(lambda: len(hosts()) == 1, "nothing more can come")
+
+
+def drained(pool: Pool) -> None:
+    """Ray drains a node that has come, under a job, which goes on without it; the other one comes in its place."""
+    job = training(pool, 2)
+    with timed("submit of an elastic job to a step with a second node"):
+        stepped(pool, 2)
+    [number] = [number for number in (1, 2) if ray_on(number)]
+    drain(number)
+    with timed("the node drained to a step without it"):
+        stepped(pool, 1)
+    there = f"cluster-{address(number)}-"
+    with timed("and until Ray has the node's group back"):
+        pool.until(lambda: not any(host["name"].startswith(there) for host in hosts()), "it is no host", LATE)
+    with timed("and to a step with the other node"):
+        stepped(pool, 2)
+    end(pool, job, {0, 1})
 
 
 def main() -> None:

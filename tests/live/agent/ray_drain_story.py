@@ -24,61 +24,79 @@ DEADLINE_S = 140
 said: dict[str, str] = {}
 
 
-def drain(cluster: Cluster, number: int, *options: str) -> None:
+def drain(number: int, *options: str) -> None:
     """`ray drain-node`, as its own documentation has it."""
-    [node] = [node["id"] for node in cluster.nodes() if node["address"] == address(number)]
+    [node] = [node["id"] for node in Cluster.nodes() if node["address"] == address(number)]
     command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={CLUSTER}", f"--node-id={node}",
                "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", *options]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def story(pool: Pool, cluster: Cluster) -> None:
-    """Grow over two nodes; one is drained without a deadline, the other with one; come to the end here."""
+def ended(number: int) -> bool:
+    """Whether no living node of the cluster is on that machine."""
+    return address(number) not in {node["address"] for node in Cluster.nodes()}
 
-    def stepped(size: int) -> None:
-        after = time.time()
 
-        def made() -> bool:
-            return any(step["size"] == size and step["at"] > after for step in steps(JOB_FOLDER)[-5:])
+def stepped(pool: Pool, size: int) -> None:
+    """Wait for a step of so many workers from now on."""
+    after = time.time()
 
-        pool.until(made, f"a step of {size} workers", LATE)
+    def made() -> bool:
+        return any(step["size"] == size and step["at"] > after for step in steps(JOB_FOLDER)[-5:])
 
+    pool.until(made, f"a step of {size} workers", LATE)
+
+
+def training(pool: Pool, most: int) -> int:
+    """A job that trains on one to so many hosts, and takes what is free."""
+    JOB_FOLDER.mkdir()
     pool.client.ask(SwitchPolicy(name="elastic_fifo", options={"cooldown": 0.0, "payback": 0.0}))
-    said["added"] = elastic("host", "add", "cluster", f"ray://{CLUSTER}")
-    run_in_folder(pool, HOME / "lab")
+    names = {"FOLDER": str(JOB_FOLDER)}
     source = cell(step="time.sleep(0.02)")
-    job = pool.submit(source, engine="torch", slots=(1, 3), names={"FOLDER": str(JOB_FOLDER)}, out=("steps", "weights"))
-    with timed("submit to a step of three hosts, cold"):
-        stepped(3)
-    began = time.monotonic()
-    drain(cluster, 2)
-    stepped(2)
-    times["drained without a deadline to a step without the node"] = round(time.monotonic() - began, 3)
-    pool.until(lambda: address(2) not in {node["address"] for node in cluster.nodes()}, "Ray has ended the node", LATE)
-    times["and to its end"] = round(time.monotonic() - began, 3)
-    said["list"] = elastic("host", "list")
-    stepped(2)
-    began = time.monotonic()
-    drain(cluster, 1, f"--deadline-remaining-seconds={DEADLINE_S}")
-    stepped(1)
-    times[f"drained with a deadline in {DEADLINE_S} s to a step without the node"] = round(time.monotonic() - began, 3)
-    assert [host["slots"] for host in hosts()[1:]] == [{"out": 1}] * 2
+    return pool.submit(source, engine="torch", slots=(1, most), names=names, out=("steps", "weights"))
+
+
+def end(pool: Pool, job: int, ranks: set[int]) -> None:
+    """Let it end: nobody has died, no step is missing."""
     (JOB_FOLDER / "stop").touch()
     assert pool.ended(job).outcome == "completed"
-    check_complete(pool, job, JOB_FOLDER, {0})
+    check_complete(pool, job, JOB_FOLDER, ranks)
     assert not [event for event in pool.events_of(job) if isinstance(event, WorkerDied)]
     pool.no_slot_is_leased_twice()
 
 
+def story(pool: Pool) -> None:
+    """Grow over two nodes; one is drained without a deadline, the other with one; come to the end here."""
+    said["added"] = elastic("host", "add", "cluster", f"ray://{CLUSTER}")
+    pool.until(lambda: [host["slots"] for host in hosts()] == [{"free": 1}] * 3, "the hosts are seen")
+    run_in_folder(pool, HOME / "lab", LATE)
+    job = training(pool, 3)
+    with timed("submit to a step of three hosts, cold"):
+        stepped(pool, 3)
+    began = time.monotonic()
+    drain(2)
+    stepped(pool, 2)
+    times["drained without a deadline to a step without the node"] = round(time.monotonic() - began, 3)
+    pool.until(lambda: ended(2), "Ray has ended the node", LATE)
+    times["and to its end"] = round(time.monotonic() - began, 3)
+    said["list"] = elastic("host", "list")
+    stepped(pool, 2)
+    began = time.monotonic()
+    drain(1, f"--deadline-remaining-seconds={DEADLINE_S}")
+    stepped(pool, 1)
+    times[f"drained with a deadline in {DEADLINE_S} s to a step without the node"] = round(time.monotonic() - began, 3)
+    assert [host["slots"] for host in hosts()[1:]] == [{"out": 1}] * 2
+    end(pool, job, {0})
+
+
 def main() -> None:
     machines = Bare(2)
-    cluster = Cluster(machines, 2)
-    JOB_FOLDER.mkdir()
+    Cluster(machines, 2)
     os.environ["JUPYTER_ELASTIC_DIR"] = str(FOLDER)  # Ray's own processes are not of this pool
     try:
         with Pool(FOLDER, slots=1) as pool:
-            story(pool, cluster)
+            story(pool)
     finally:
         sys.stdout.write(json.dumps({"times": times, "said": said}) + "\n")
 

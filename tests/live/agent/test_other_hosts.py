@@ -16,11 +16,11 @@ import pytest
 from jupyter_elastic.cli.hosts import examine
 from jupyter_elastic.cli.main import main
 from jupyter_elastic.protocol.wire import SwitchPolicy
-from jupyter_elastic.types import JobRunning
+from jupyter_elastic.types import ENDED, JobRunning
 from tests.live.engine.bench import TORCH, needs
 from tests.live.engine.test_torch_distributed import cell
 from tests.support import slurm
-from tests.support.pool import Pool
+from tests.support.pool import LIMIT_S, Pool
 
 pytest.importorskip("torch")
 EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
@@ -65,7 +65,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 
 
-def run_in_folder(pool: Pool, folder: Path) -> Callable[[], list[list[str]]]:
+def run_in_folder(pool: Pool, folder: Path, limit_s: float = LIMIT_S) -> Callable[[], list[list[str]]]:
     """Run a file on three hosts in a folder that travels there; what runs it again, and gives what each rank prints."""
     (folder / "data").mkdir(parents=True)
     (folder / "lab_tools.py").write_text("ANSWER = 42\n")
@@ -80,6 +80,7 @@ def run_in_folder(pool: Pool, folder: Path) -> Callable[[], list[list[str]]]:
     def run() -> list[list[str]]:
         words = ("--with", str(folder), "--engine", "process", "--gpus", "3", "--detach")
         job = int(elastic("run", str(folder / "main.py"), *words).split()[-1])
+        pool.wait(lambda: pool.info(job).phase in ENDED, "it has run on three hosts", limit_s)
         assert pool.ended(job).outcome == "completed", [pool.output(job, rank) for rank in range(3)]
         (folder / "left").unlink()
         return sorted(pool.output(job, rank).splitlines() for rank in range(3))
