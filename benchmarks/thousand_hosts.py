@@ -49,7 +49,7 @@ def daemon(rounds: int) -> list[dict[str, Any]]:
         others = tuple(
             hosts_file.HostAddress(name=f"h{number:04d}", reach="exec:", slots=SLOTS) for number in range(1, HOSTS)
         )
-        hosts_file.write(state, others)
+        hosts_file.change(state, put=others)
         one = Pool(state, "--slots", str(SLOTS))
         try:
             one.fill(RUNNING + QUEUED)
