@@ -33,6 +33,8 @@ from jupyter_elastic.types.errors import BadRequest, EngineError
 
 CLOCK_S = 5.0
 """A host's clock may be so far from ours before that is said."""
+SEEN_S = 15.0
+"""The daemon reads the file of hosts every few seconds."""
 AT_ONCE = 4
 """So many hosts are visited at the same time: sshd refuses more beginnings than ten."""
 
@@ -94,6 +96,7 @@ def change(given: argparse.Namespace, client: Client) -> str:
     hosts_file.change(state, drop=before.keys() - hosts.keys(), put=put)
     for name in changed:
         host_failures.forget(paths.runtime_dir(), name)
+    _until_seen(client, {host.name for host in put})
     return what
 
 
@@ -307,6 +310,13 @@ def _hand(host: HostAddress) -> RemoteHand:
 
 def _slots(client: Client) -> tuple[Any, ...]:
     return expect(client.ask(wire.ListHosts()), wire.Hosts).slots
+
+
+def _until_seen(client: Client, names: set[str]) -> None:
+    """Come back when the daemon counts on these hosts, so that a job that needs them can follow at once."""
+    limit = time.monotonic() + SEEN_S
+    while not names <= {slot.slot.rpartition(":")[0] for slot in _slots(client)} and time.monotonic() < limit:
+        time.sleep(0.1)
 
 
 def _clock(hello: Hello) -> str:
