@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -13,6 +14,7 @@ from rich.table import Column, Table
 _PLAIN_COLUMNS = 100
 SENTENCE = 40
 """What is longer than so many letters is one."""
+_COLOUR = re.compile(r"(?<!-)color: (#[0-9a-f]{6})(; text-decoration-color: \1)?")
 _LINE = 10_000
 """Columns of a console that breaks no line: the page does."""
 
@@ -78,4 +80,6 @@ class _Writer:
     def html(self, *objects: Any, **how: Any) -> str:
         """As one or several lines."""
         self._console.print(*objects, **how)
-        return self._console.export_html(inline_styles=True, code_format="{code}").rstrip()
+        html = self._console.export_html(inline_styles=True, code_format="{code}").rstrip()
+        # Rich's colours are a terminal's: mixed with that of the page's text they can be read in a dark theme too.
+        return _COLOUR.sub(r"color: color-mix(in srgb, \1 55%, currentColor)", html)

@@ -33,7 +33,8 @@ def test_a_table_is_one_of_the_page_and_wraps_there(shown: list[Any], monkeypatc
     assert bundle["text/html"].startswith('<table><thead><tr><th scope="col" style="text-align:right;')
     assert f'min-width:16em">{why.strip()}'.replace("'", "&#x27;") in bundle["text/html"]
     assert "<b>" not in bundle["text/html"]
-    assert ">&lt;b&gt;[red]name</span>" in bundle["text/html"]
+    mixed = 'style="color: color-mix(in srgb, #008000 55%, currentColor)"'
+    assert f"<span {mixed}>&lt;b&gt;[red]name</span>" in bundle["text/html"]
     assert "\x1b" not in bundle["text/plain"]
     assert max(map(len, bundle["text/plain"].splitlines())) <= 100
     assert "can't leave the device" in " ".join(bundle["text/plain"].split())
