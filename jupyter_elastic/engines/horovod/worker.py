@@ -360,6 +360,22 @@ def _keep_autograph_in(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
         loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
+        if not hasattr(loader.load_source, "__wrapped__"):
+            loader.load_source = _without_bytecode(loader.load_source)
+
+
+def _without_bytecode(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Modules that are imported once need none, and nobody would remove it."""
+
+    @functools.wraps(load)
+    def quiet(*given: Any, **named: Any) -> Any:
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        try:
+            return load(*given, **named)
+        finally:
+            sys.dont_write_bytecode = before
+
+    return quiet
 
 
 def _spare_autograph(module: types.ModuleType) -> None:
