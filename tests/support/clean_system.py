@@ -47,6 +47,8 @@ def why_not() -> str:
         return "only root can make a system of its own"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"there is no {', '.join(missing)} here"
+    if hidden := [name for name in EMPTY if SOURCE.is_relative_to(name)]:
+        return f"this checkout is below {hidden[0]}, which is empty there: clone it elsewhere"
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         if subprocess.run([*NAMESPACES, "true"], capture_output=True, check=False).returncode == 0:
             return ""
