@@ -316,6 +316,8 @@ def test_a_view_that_nobody_sees_is_not_sent_what_is_printed(notebook: Notebook,
     notebook.click(type="wake")
     notebook.listen(lambda: int(notebook.widget["outputs"]["0"][-1][1].split()[1]) > at + 20)
     notebook.run("job_display.ASLEEP_S = 10.0")
+    (tmp_path / "go").touch()
+    notebook.pool.ended(info.job)
 
 
 def test_a_job_is_sent_to_the_background(notebook: Notebook, tmp_path: Path) -> None:
