@@ -132,7 +132,8 @@ class Story:
         self.others.mend(2)
         self._note("again", self._both(steps) - begun)
         (folder / "stop").touch()
-        assert pool.ended(job).outcome == "completed"
+        ended = pool.ended(job)
+        assert ended.outcome == "completed", ended.reason
 
     def _note(self, figure: str, seconds: float) -> None:
         self.there.setdefault(figure, []).append(seconds)
