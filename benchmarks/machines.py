@@ -131,9 +131,8 @@ class Story:
         self._note("cut", self._alone(steps, begun + 0.5) - begun)
         self.others.mend(2)
         self._note("again", self._both(steps) - begun)
-        (folder / "stop").touch()
-        ended = pool.ended(job)
-        assert ended.outcome == "completed", ended.reason
+        pool.client.ask(wire.CancelJob(job=job, reason="all is measured"))  # Horovod's cell has no common end
+        pool.ended(job)
 
     def _note(self, figure: str, seconds: float) -> None:
         self.there.setdefault(figure, []).append(seconds)
