@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 _PLAIN_COLUMNS = 100
-SENTENCE = 40
+_SENTENCE = 40
 """What is longer than so many letters is one."""
-_COLOUR = re.compile(r"(?<!-)color: (#[0-9a-f]{6})(; text-decoration-color: \1)?")
 _LINE = 10_000
 """Columns of a console that breaks no line: the page does."""
+_COLOUR = re.compile(r"(?<!-)color: (#[0-9a-f]{6})(; text-decoration-color: \1)?")
+"""As Rich writes one into a style, for the text and again for a line below it."""
 
 
 class NotebookConsole(Console):
@@ -63,7 +64,7 @@ def _table(table: Table) -> str:
 
 def _least(column: Column) -> str:
     """Room for sentences: else a narrow page would give them a column of single words."""
-    return ";min-width:16em" if any(len(str(cell)) > SENTENCE for cell in column.cells) else ""
+    return ";min-width:16em" if any(len(str(cell)) > _SENTENCE for cell in column.cells) else ""
 
 
 class _Writer:
