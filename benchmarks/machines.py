@@ -34,6 +34,8 @@ ROUND_S = 60.0
 """How long a round may take at most, on a busy machine."""
 FIRST_S = 200.0
 """As above, all that is done once."""
+SETTLED_S = 0.5
+"""Before each job: the one before has ended then, and the plan that a drained host asks for is made."""
 # Figure -> how it is called, whether it has a local peer, and what it should be at most.
 FIGURES = {
     "first": ("warm submit to first step", True, "<= local + 0.1 s"),
@@ -99,6 +101,7 @@ class Story:
 
     def resized(self, pool: Pool, found: Found, *, first_only: bool = False) -> None:
         """Begin, grow, shrink, grow, lose a worker."""
+        time.sleep(SETTLED_S)
         self.jobs += 1
         resized(
             pool, CELLS[self.engine], HOME / f"job{self.jobs}", found, kill=not first_only, engine=self.engine,
