@@ -290,6 +290,15 @@ class RemoteHand:
             raise EngineError(f"host {self.name} can't listen at its address {self.address}: {answer.problem}")
         return answer.port, token
 
+    async def reserve(self, count: int) -> tuple[int, ...]:
+        """Ports for servers of the workers there; those of the call before are let go. EngineError."""
+        await self.open()
+        number = next(self._numbers)
+        answer = await self._ask(messages.Reserve(number, count), messages.Reserved, number)
+        if len(answer.ports) != count:
+            raise EngineError(f"host {self.name} has no {count} ports free: {answer.problem}")
+        return tuple(answer.ports)
+
     async def fetch_commit(self) -> None:
         """Bring the newest commit there to this host's disk. EngineError when the host is lost meanwhile."""
         async with self._fetching:
@@ -516,7 +525,12 @@ class RemoteHand:
             case messages.StoreValue(number, key, value):
                 if not isinstance(store := self._targets.get(number, ""), str):
                     store.put(key, value, by=self)
-            case messages.Forwarding(number) | messages.Listening(number) | messages.Dialled(number):
+            case (
+                messages.Forwarding(number)
+                | messages.Listening(number)
+                | messages.Dialled(number)
+                | messages.Reserved(number)
+            ):
                 self._answer(message, number)
             case messages.Commit():
                 self._answer(message, 0)

@@ -24,6 +24,11 @@ _TORCH_DISTRIBUTED = re.compile(
 )
 _ON_TORCH_DISTRIBUTED = (b"distributed", b"init_process_group", b"DistributedDataParallel", b"lightning", b"accelerate")
 """One of them is in all that the expression finds; captured names can be hundreds of megabytes."""
+_MEETS_HERE = re.compile(
+    rb"""MASTER_ADDR["']?\]?\s*=(?!=)|setdefault\(\s*["']MASTER_ADDR|localhost|127\.0\.0\.1|FileStore|HashStore"""
+    rb"""|file://|tcp://|\bspawn\(|notebook_launcher|\b(lightning|pytorch_lightning)\b"""
+)
+"""Lightning wants the same number of workers on each host; processes that a cell starts are on its own."""
 _TRANSFORMERS = re.compile(rb"\btransformers\b")
 
 
@@ -69,13 +74,15 @@ class Cell:
     """It picks its device by its local rank, or uses a framework that does."""
     tf_cluster: bool = False
     """It uses TensorFlow's own strategy over several workers."""
+    meets_here: bool = False
+    """It says by itself that its workers find each other on the machine that they run on, or a framework does."""
     tf_servers: bool = False
     """It uses TensorFlow's own strategy with parameter servers."""
 
     @property
     def one_host(self) -> bool:
-        """Its workers find each other on one host only: TensorFlow or torch forms their group, and not the engine."""
-        return self.tf_cluster or (self.torch_distributed and not self.elastic)
+        """Its workers find each other on one host only: TensorFlow or torch forms their group, by loopback or files."""
+        return self.meets_here and (self.tf_cluster or (self.torch_distributed and not self.elastic))
 
 
 def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
@@ -114,6 +121,7 @@ def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
         frameworks=tuple(found),
         pins=torch_distributed or any(_BY_LOCAL_RANK.search(text) for text in both),
         tf_cluster=tf_cluster,
+        meets_here=(tf_cluster or torch_distributed) and any(map(_MEETS_HERE.search, both)),
         tf_servers=b"ParameterServerStrategy" in names or "ParameterServerStrategy" in source,
     )
 

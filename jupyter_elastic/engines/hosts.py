@@ -15,10 +15,10 @@ from jupyter_elastic.driver import ways
 from jupyter_elastic.driver.hands import Hand
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting
 from jupyter_elastic.driver.usage_sampler import UseElsewhere
-from jupyter_elastic.engines.rendezvous import LOOPBACK
 from jupyter_elastic.platform import host_failures, paths, reachability
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.platform.machine_use import Gpu
+from jupyter_elastic.protocol.worker import LOOPBACK
 from jupyter_elastic.types import SlotId
 from jupyter_elastic.types.errors import EngineError
 

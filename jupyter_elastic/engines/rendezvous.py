@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 from msgspec import Struct
 
-from jupyter_elastic.types.errors import EngineError
-
-LOOPBACK = "127.0.0.1"
+from jupyter_elastic.protocol.worker import LOOPBACK
 
 
 class Rendezvous(Struct, frozen=True):
@@ -18,15 +14,3 @@ class Rendezvous(Struct, frozen=True):
     """On the member's own host: a port of the loopback interface, or the path of a UNIX socket."""
     address: str = LOOPBACK
     """By which the other members reach this one."""
-
-
-def interface(address: str) -> str:
-    """The interface that has the address; its name differs from host to host. EngineError when none has it."""
-    if address == LOOPBACK:
-        return "lo"
-    import psutil
-
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.family == socket.AF_INET and entry.address == address for entry in entries):
-            return name
-    raise EngineError(f"no interface of {socket.gethostname()} has the address {address}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -116,7 +116,7 @@ class WorkerProcesses:
         found = [member.process.known for member in self.members.values() if member.process is not None]
         return [known for known in found if known is not None]
 
-    def start(self, member: Member, hand: Hand, order: Callable[[], Start]) -> None:
+    def start(self, member: Member, hand: Hand, order: Callable[[], Awaitable[Start]]) -> None:
         """Start the member's process and see to it until it is gone. `order` is asked once all members are known."""
         self.members[member.name] = member
         self._spawn_task(self._run(member, hand, order))
@@ -163,9 +163,9 @@ class WorkerProcesses:
         if member.process is not None:
             member.process.send(number)
 
-    async def _run(self, member: Member, hand: Hand, order: Callable[[], Start]) -> None:
+    async def _run(self, member: Member, hand: Hand, order: Callable[[], Awaitable[Start]]) -> None:
         try:
-            process, ours = await hand.start(TO_WORKER.encode(order()))
+            process, ours = await hand.start(TO_WORKER.encode(await order()))
         except ElasticError as problem:
             self.members.pop(member.name, None)
             self._owner.start_failed(member, problem)

@@ -12,7 +12,6 @@ import logging
 import math
 import shutil
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Coroutine, Iterable
@@ -31,6 +30,7 @@ from jupyter_elastic.engines import cell_text, deaths
 from jupyter_elastic.engines.commit_flusher import CommitFlusher
 from jupyter_elastic.engines.failures import Failures, Weight, ended_early
 from jupyter_elastic.engines.hosts import Hosts, host_of
+from jupyter_elastic.engines.server_addresses import ServerAddresses, reserve
 from jupyter_elastic.engines.wait_watch import WaitWatch
 from jupyter_elastic.engines.worker_processes import Ladder, Member, WorkerProcesses
 from jupyter_elastic.forkserver.workers import WorkerLauncher, default_threads
@@ -40,6 +40,7 @@ from jupyter_elastic.jobfiles.failure import DIED, Failure
 from jupyter_elastic.jobfiles.payload import Payload, read_payload
 from jupyter_elastic.platform import processes
 from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol.worker import LOOPBACK
 from jupyter_elastic.types import (
     MAX_WORKERS,
     DeathReported,
@@ -89,6 +90,8 @@ class WorkersEngine:
     """Whether its workers find each other on different hosts; else all are on the driver's."""
     forms_groups: ClassVar[bool] = False
     """Whether its workers form groups."""
+    torchrun: ClassVar[bool] = True
+    """Whether its workers are started together, and may form a group by themselves as torchrun's do."""
     frameworks: ClassVar[tuple[str, ...]] = ()
     """What its workers import, whatever the cell names."""
     starts_anew: ClassVar[bool] = False
@@ -124,10 +127,10 @@ class WorkersEngine:
         self._flusher = CommitFlusher(self._commits)
         self._launcher: WorkerLauncher
         self.hosts: Hosts
-        self._port: socket.socket
-        """Holds `MASTER_PORT`, one for each attempt."""
-        self._servers: list[socket.socket] = []
-        """Hold a port for each worker, where TensorFlow's own strategy wants them."""
+        self._servers: asyncio.Task[ServerAddresses] | None = None
+        """Where the servers of a group that the cell forms listen, of the workers that were started last."""
+        self._served: tuple[SlotId, ...] = ()
+        """The slots of these workers."""
         self._cell = cell_text.Cell()
         self._kept_for: processes.ProcessId | None = None
         """The kernel, while which lives its workers' parents are kept."""
@@ -178,7 +181,6 @@ class WorkersEngine:
         self.watch = WaitWatch(
             patience_s(payload.env), labels, lambda member: self.send(member.name, messages.SendStack())
         )
-        self._port = environment.reserve()
         self.machine.resumable = payload.resumable or self.starts_anew
         self.machine.elastic = self.forms_groups and self._cell.elastic
         self._kept_for = payload.kernel
@@ -335,9 +337,7 @@ class WorkersEngine:
 
     def _begin_again(self) -> None:
         """Nothing of the workers before a restart is left: another port, no results."""
-        for held in (self._port, *self._servers):
-            held.close()
-        self._port, self._servers = environment.reserve(), []
+        self._forget_servers()
         shutil.rmtree(self.context.folder / "results", ignore_errors=True)
 
     def _fork(self, fork: membership.Fork) -> None:
@@ -365,7 +365,9 @@ class WorkersEngine:
         number = each.index(host) if host in each else len(each)
         return messages.HostPlace(workers=max(1, hosts.count(host)), number=number, hosts=max(len(each), number + 1))
 
-    def _order(self, member: Member, size: int) -> messages.Start:
+    async def _order(self, member: Member, size: int) -> messages.Start:
+        servers = await self._reserve_servers()
+        master, port = servers.servers[0]
         devices = {other.local_rank: self._devices.get(other.slot, "") for other in self._on_host(member.slot)}
         visible, device = environment.visible(member.local_rank, devices, pins=self._cell.pins)
         return messages.Start(
@@ -376,7 +378,9 @@ class WorkersEngine:
             local_rank=member.local_rank,
             visible=visible,
             device=device,
-            port=self._port.getsockname()[1],
+            master=master,
+            port=port,
+            address=servers.hosts.get(host_of(member.slot), LOOPBACK),
             engine=self.name,
             plugin=self.worker,
             folder=str(self.context.folder),
@@ -391,19 +395,32 @@ class WorkersEngine:
             hands_over=self._session is not None and self._session.grows,
             comes_late=member.late,
             rejoin=self._session.group if self._session is not None else "",
-            env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, size)},
+            env={**default_threads(self._environment, gpu=bool(visible)), **self._about_job(member, servers)},
         )
 
-    def _about_job(self, member: Member, size: int) -> dict[str, str]:
+    def _about_job(self, member: Member, servers: ServerAddresses) -> dict[str, str]:
         most = self.context.most_workers
-        return ({MAX_WORKERS: str(most)} if most else {}) | self._cluster(member, size)
+        return ({MAX_WORKERS: str(most)} if most else {}) | self._cluster(member, servers)
 
-    def _cluster(self, member: Member, size: int) -> dict[str, str]:
+    def _cluster(self, member: Member, servers: ServerAddresses) -> dict[str, str]:
         if not self._cell.tf_cluster:
             return {}
-        self._servers += [environment.reserve() for _ in range(size - len(self._servers))]
-        ports = [held.getsockname()[1] for held in self._servers[:size]]
-        return {"TF_CONFIG": environment.tf_config(member.rank, ports)}
+        return {"TF_CONFIG": environment.tf_config(member.rank, servers.servers)}
+
+    async def _reserve_servers(self) -> ServerAddresses:
+        """Where the servers are of the workers that are started now; where they were, of a group that regroups."""
+        slots = self.machine.wanted if self.torchrun else ()
+        if self._servers is None or not (self._cell.elastic or slots == self._served):
+            self._forget_servers()
+            self._served = slots
+            self._servers = asyncio.create_task(reserve(self.hosts, slots, each=self._cell.tf_cluster))
+        return await asyncio.shield(self._servers)
+
+    def _forget_servers(self) -> None:
+        """Let go of this host's ports."""
+        if self._servers is not None:
+            self._servers.add_done_callback(_close)
+            self._servers = None
 
     async def _release(self, slot: SlotId) -> None:
         await self.workers.all_cleared()
@@ -661,8 +678,7 @@ class WorkersEngine:
         if self._ticker is not None:
             self._ticker.cancel()
             self._launcher.close()
-            for held in (self._port, *self._servers):
-                held.close()
+            self._forget_servers()
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -820,6 +836,11 @@ class WorkersEngine:
             shutil.rmtree(folder / "results", ignore_errors=True)
         (folder / failure.NAME).unlink(missing_ok=True)
         return read_payload(folder)
+
+
+def _close(done: asyncio.Task[ServerAddresses]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        done.result().close()
 
 
 def is_parked(member: Member) -> bool:

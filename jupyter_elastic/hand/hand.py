@@ -44,6 +44,7 @@ from jupyter_elastic.protocol import hand as messages
 from jupyter_elastic.protocol.hand import FROM_HAND, MAGIC, PIECE, TO_HAND, FromHand, ToHand
 from jupyter_elastic.protocol.worker import TO_WORKER, Start
 from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
+from jupyter_elastic.worker import environment
 
 FIRST_S = 60.0
 """How long the driver's first message may be on its way."""
@@ -97,6 +98,8 @@ class Hand:
         self._last_connection = 0
         """Channel of the last one; the driver's channels are odd."""
         self._servers: dict[int, asyncio.Server | Store] = {}
+        self._ports: list[socket.socket] = []
+        """Hold ports for servers of the workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._folder = self._job = Path()
@@ -226,6 +229,8 @@ class Hand:
                 self._spawn(self._await_token(message))
             case messages.Dial():
                 self._spawn(self._dial(message))
+            case messages.Reserve(number, count):
+                self._say(self._reserve(number, count))
 
     def _begin(self, begin: messages.Begin) -> None:
         if self._launcher is not None:
@@ -397,6 +402,16 @@ class Hand:
             log.warning("refused a connection to the store: %s", problem)
             return False
         return True
+
+    def _reserve(self, number: int, count: int) -> messages.Reserved:
+        while self._ports:
+            self._ports.pop().close()
+        try:
+            for _ in range(count):
+                self._ports.append(environment.reserve())
+        except OSError as problem:
+            return messages.Reserved(number, problem=str(problem)[:4000])
+        return messages.Reserved(number, tuple(held.getsockname()[1] for held in self._ports))
 
     # --- whether hosts reach each other
 

@@ -9,6 +9,8 @@ import ipaddress
 import os
 import socket
 
+from jupyter_elastic.types.errors import EngineError
+
 DIAL_S = 2.0
 """How long a connection may take."""
 ANSWER_S = 5.0
@@ -57,3 +59,15 @@ def toward(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         asked.connect((address, 9))  # sends nothing: says by which interface it would
         return str(asked.getsockname()[0])
+
+
+def interface(address: str) -> str:
+    """The interface that has the address; its name differs from host to host. EngineError when none has it."""
+    if ipaddress.ip_address(address).is_loopback:
+        return "lo"
+    import psutil
+
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.family == socket.AF_INET and entry.address == address for entry in entries):
+            return name
+    raise EngineError(f"no interface of {socket.gethostname()} has the address {address}")

@@ -22,6 +22,8 @@ BEAT_S = 0.5
 FENCE_S = 3.5
 """A hand that has not heard its driver for so long is killed, with its workers."""
 USE_S = 2.0
+MAX_PORTS = 4096
+"""Held at once."""
 LOST_S = 5.0
 """A host that has not been heard for so long is lost. More than `FENCE_S` and a beat: others may have its work now."""
 
@@ -146,6 +148,13 @@ class Dial(_Message, frozen=True):
     address: Short
     port: Annotated[int, Meta(ge=1, le=65535)]
     token: Annotated[bytes, Meta(max_length=64)]
+
+
+class Reserve(_Message, frozen=True):
+    """Hold so many ports for servers of the workers here, and let go of those that were held before."""
+
+    number: Channel
+    count: Annotated[int, Meta(ge=1, le=MAX_PORTS)]
 
 
 # --- from a hand ------------------------------------------------------------------------------------------------------
@@ -286,6 +295,14 @@ class Listening(_Message, frozen=True):
     problem: Short = ""
 
 
+class Reserved(_Message, frozen=True):
+    """The ports that are held; none of them, and why."""
+
+    number: Channel
+    ports: Annotated[tuple[Annotated[int, Meta(ge=1, le=65535)], ...], Meta(max_length=MAX_PORTS)] = ()
+    problem: Short = ""
+
+
 class Dialled(_Message, frozen=True):
     """Why the token could not be brought there; empty: it was."""
 
@@ -305,6 +322,7 @@ ToHand: TypeAlias = (
     | Fetch
     | Listen
     | Dial
+    | Reserve
     | Data
     | End
     | Ping
@@ -325,6 +343,7 @@ FromHand: TypeAlias = (
     | Use
     | Listening
     | Dialled
+    | Reserved
     | Data
     | End
     | Ping

@@ -31,6 +31,9 @@ class _Message(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
 # --- to a worker ------------------------------------------------------------------------------------------------------
 
 
+LOOPBACK = "127.0.0.1"
+
+
 class HostPlace(Struct, frozen=True, kw_only=True):
     """A worker's host among those of its job, as torchrun counts them."""
 
@@ -57,8 +60,12 @@ class Start(_Message, frozen=True, kw_only=True):
     """`CUDA_VISIBLE_DEVICES`; empty without GPUs."""
     device: str
     """The worker's device as torch names it."""
+    master: str = LOOPBACK
+    """`MASTER_ADDR`."""
     port: int
     """`MASTER_PORT`."""
+    address: str = LOOPBACK
+    """By which the workers of other hosts reach this one."""
     engine: str
     plugin: str = ""
     """The engine's worker half, as `module:class`; empty: it has none."""

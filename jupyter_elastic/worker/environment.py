@@ -9,10 +9,7 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 
-from jupyter_elastic.protocol.worker import ONE_HOST, HostPlace
-
-HOST = "127.0.0.1"
-"""All workers of a job are on one machine and connect to each other there."""
+from jupyter_elastic.protocol.worker import LOOPBACK, ONE_HOST, HostPlace
 
 
 def torchrun(
@@ -21,6 +18,7 @@ def torchrun(
     size: int,
     local_rank: int,
     place: HostPlace = ONE_HOST,
+    master: str = LOOPBACK,
     port: int = 0,
     job: int = 0,
     restarts: int = 0,
@@ -44,7 +42,7 @@ def torchrun(
     }
     if port:
         found |= {
-            "MASTER_ADDR": HOST,
+            "MASTER_ADDR": master,
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": f"jupyter-elastic-{job}",
             "TORCHELASTIC_RESTART_COUNT": str(restarts),
@@ -54,9 +52,12 @@ def torchrun(
     return found
 
 
-def tf_config(rank: int, ports: Sequence[int]) -> str:
-    """`TF_CONFIG` of one of the workers that listen at these ports, for TensorFlow's `MultiWorkerMirroredStrategy`."""
-    cluster = {"worker": [f"{HOST}:{port}" for port in ports]}
+def tf_config(rank: int, servers: Sequence[tuple[str, int]]) -> str:
+    """`TF_CONFIG` of one of the workers that listen there, for TensorFlow's `MultiWorkerMirroredStrategy`.
+
+    `servers`: address and port by rank.
+    """
+    cluster = {"worker": [f"{address}:{port}" for address, port in servers]}
     return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
 
 

@@ -29,7 +29,7 @@ from typing import Any, NoReturn, cast
 
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
-from jupyter_elastic.platform import private_files, processes
+from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, guards, lightning
@@ -223,7 +223,11 @@ class Worker:
         if self._order.visible:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         _limit_threads()
-        self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
+        self._say_place(**self._rendezvous())
+        if self._order.address != messages.LOOPBACK:
+            name = reachability.interface(self._order.address)
+            for variable in {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} - payload.env.keys():
+                os.environ[variable] = name
         ours = [self._here(entry, payload) for entry in payload.sys_path]
         sys.path[:] = [*ours, *(entry for entry in sys.path if entry not in ours)]
         sys.argv = [*payload.argv] or [payload.filename]
@@ -272,7 +276,7 @@ class Worker:
             os.environ["CUDA_VISIBLE_DEVICES"] = self._order.visible
         self._devices.restore(self._order.slot, self._order.visible)
         os.environ.update({**self._order.env, **payload.env})
-        self._say_place(port=self._order.port, job=self._order.job, restarts=self._order.restarts)
+        self._say_place(**self._rendezvous())
         sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
         self._session.rank = self._rank
         training_session.current = self._session
@@ -326,7 +330,11 @@ class Worker:
             if name not in self._owned:
                 self._namespace[name] = value
 
-    def _say_place(self, **rendezvous: int) -> None:
+    def _rendezvous(self) -> dict[str, Any]:
+        order = self._order
+        return {"master": order.master, "port": order.port, "job": order.job, "restarts": order.restarts}
+
+    def _say_place(self, **rendezvous: Any) -> None:
         os.environ.update(
             environment.torchrun(
                 rank=self._rank,

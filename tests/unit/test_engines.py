@@ -98,9 +98,16 @@ def test_a_cell_that_names_no_engine(source: str, *, built: bool, engine: str, m
 @pytest.mark.parametrize(
     ("source", "hosts"),
     [
-        ("import torch.distributed as dist", (True, False)),
+        ("import torch.distributed as dist", (False, False)),
+        ("import torch.distributed as dist\nos.environ['MASTER_ADDR'] = address", (True, False)),
+        ("import torch.distributed as dist\nos.environ['MASTER_ADDR'] == address", (False, False)),
+        ("import torch.distributed as dist\n'file:///tmp/meet'", (True, False)),
+        ("import torch.multiprocessing as mp\nimport torch.distributed as dist\nmp.spawn(main)", (True, False)),
+        ("import lightning", (True, False)),
         ("from jupyter_elastic import training\nimport torch.distributed\ntraining.run", (False, False)),
-        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", (True, False)),
+        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", (False, False)),
+        ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n'localhost:1'", (True, False)),
+        ("serve('localhost')", (False, False)),
         ("import tensorflow as tf, keras", (False, False)),
         ("import tensorflow as tf\ntf.distribute.ParameterServerStrategy", (False, True)),
     ],

@@ -53,6 +53,7 @@ class Functions(WorkersEngine):
 
     name: ClassVar[str] = "functions"
     worker: ClassVar[str] = "jupyter_elastic.engines.functions.worker:FunctionsWorker"
+    torchrun: ClassVar[bool] = False
     resumable: ClassVar[bool] = False
     takes_cells: ClassVar[bool] = False
 

@@ -29,9 +29,10 @@ from jupyter_elastic.engines.horovod import keras
 from jupyter_elastic.engines.horovod.groups import HorovodGroups
 from jupyter_elastic.engines.horovod.promise import Promise, collectives
 from jupyter_elastic.engines.horovod.state import CommitHook
-from jupyter_elastic.engines.rendezvous import LOOPBACK, Rendezvous, interface
+from jupyter_elastic.engines.rendezvous import Rendezvous
 from jupyter_elastic.platform.imports import after_import
-from jupyter_elastic.protocol.worker import Go, Private, Unmet
+from jupyter_elastic.platform.reachability import interface
+from jupyter_elastic.protocol.worker import LOOPBACK, Go, Private, Unmet
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.worker.plugin import Host
 

@@ -22,6 +22,7 @@ from jupyter_elastic.driver.engine import AttemptContext, Finding, SendReport
 from jupyter_elastic.driver.membership import Action
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
+from jupyter_elastic.engines.server_addresses import ServerAddresses
 from jupyter_elastic.engines.tensorflow_ps.roles import COORDINATOR, Cluster, changed
 from jupyter_elastic.engines.tensorflow_ps.worker import NETWORK
 from jupyter_elastic.engines.wait_watch import END_STOPPED
@@ -31,6 +32,7 @@ from jupyter_elastic.jobfiles.payload import Payload
 from jupyter_elastic.platform import network_namespace
 from jupyter_elastic.platform.network_namespace import NetworkNamespace
 from jupyter_elastic.protocol import worker as messages
+from jupyter_elastic.protocol.worker import LOOPBACK
 from jupyter_elastic.types import ReleaseReported, Report, SlotId
 from jupyter_elastic.types.errors import ProtocolError
 from jupyter_elastic.worker import environment
@@ -52,6 +54,7 @@ class TensorflowPs(WorkersEngine):
 
     name: ClassVar[str] = "tensorflow_ps"
     spans_hosts: ClassVar[bool] = False
+    torchrun: ClassVar[bool] = False
     worker: ClassVar[str] = "jupyter_elastic.engines.tensorflow_ps.worker:ClusterWorker"
     frameworks: ClassVar[tuple[str, ...]] = ("tensorflow",)
     starts_anew: ClassVar[bool] = True
@@ -183,13 +186,13 @@ class TensorflowPs(WorkersEngine):
     def _rank_of(self, fork: membership.Fork) -> int:
         return self._cluster_now.slots.index(fork.slot)
 
-    def _order(self, member: Member, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process
-        return super()._order(member, 1)
+    async def _order(self, member: Member, size: int) -> messages.Start:  # noqa: ARG002 - the cell is run by one process
+        return await super()._order(member, 1)
 
-    def _cluster(self, member: Member, size: int) -> dict[str, str]:  # noqa: ARG002
+    def _cluster(self, member: Member, servers: ServerAddresses) -> dict[str, str]:  # noqa: ARG002
         network = {} if self._network is None else {NETWORK: self._network.paths}
         threads = {} if INTER_OP in self._environment else {INTER_OP: str(THREADS)}
-        return {"TF_CONFIG": self._cluster_now.tf_config(member.slot, environment.HOST), **threads, **network}
+        return {"TF_CONFIG": self._cluster_now.tf_config(member.slot, LOOPBACK), **threads, **network}
 
     async def _end_for_restart(self, members: list[Member], *, planned: bool) -> None:
         self._ready.clear()

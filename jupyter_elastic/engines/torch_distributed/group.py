@@ -16,9 +16,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from jupyter_elastic.engines.group_worker import GroupWorker, WorkerGroup
-from jupyter_elastic.engines.rendezvous import interface
 from jupyter_elastic.engines.torch_distributed.messages import StoreAddress
 from jupyter_elastic.engines.torch_distributed.store_client import GroupStore
+from jupyter_elastic.platform.reachability import interface
 from jupyter_elastic.protocol.worker import Go
 from jupyter_elastic.training.context import context
 from jupyter_elastic.training.group import Array, PeerLost

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from jupyter_elastic.engines.group_worker import GroupWorker
 from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.protocol.worker import LOOPBACK
 from jupyter_elastic.training.group import PeerLost
 from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.plugin import Host
@@ -52,8 +53,9 @@ class TorchWorker(GroupWorker):
         host.channel.on_broken = self.sever
 
     def install(self) -> None:
-        """Keep groups on this machine."""
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+        """Keep groups on this machine, unless the job is on several."""
+        if self.host.channel.start.address == LOOPBACK:
+            os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # else to ask for GPUs before a fork initialises CUDA
 
     def stay(self) -> None:

@@ -15,6 +15,7 @@ from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.types.errors import ElasticError
+from tests.live.engine import torch_cells
 from tests.live.engine.bench import TORCH, Bench, check_training
 from tests.live.engine.test_torch_distributed import cell
 from tests.support.machines import HOME, Machines
@@ -129,12 +130,25 @@ async def story(machines: Machines, folder: Path, engine: str, *, everything: bo
         assert causes[2:] == ["was lost with host h2: silent for 5 s"] * everything, causes
 
 
+async def group_of_the_cells_own(folder: Path) -> None:
+    """Rank 0, to whose store the others come, is on another machine than the driver."""
+    async with Bench(Torch, folder, torch_cells.DDP, out=("size", "weights"), hosts=HOSTS) as job:
+        await job.launch("h1:0", "a:0", "h2:0")
+        assert (await job.ended()).outcome == "completed", job.story()
+        found = job.results()
+        assert found[0]["size"] == 3
+        assert found[0] == found[1] == found[2]
+
+
 async def main() -> None:
     engine, *everything = sys.argv[1:]
     machines = Machines(2)
     said = await refusals(machines)
     try:
         await story(machines, HOME / "job", engine, everything=bool(everything))
+        if not everything:
+            machines.reachable(1, other=2)
+        await group_of_the_cells_own(HOME / "own")
     finally:
         sys.stdout.write(json.dumps({"times": times, "said": said}) + "\n")
 

@@ -23,6 +23,7 @@ from tests.support.pool import Pool
 pytest.importorskip("torch")
 EVERYTHING = os.environ.get("JUPYTER_ELASTIC_TEST_EVERYTHING")
 HOROVOD = pytest.param("horovod", marks=needs("torch"))
+HERE = f"{NAMED}\nserver = 'localhost'"
 TENSORFLOW = [pytest.param(kind, marks=needs("tensorflow")) for kind in ("tensorflow", "fit")]
 
 
@@ -42,19 +43,21 @@ def test_a_cell_grows_over_processes_that_are_hosts(tmp_path: Path, monkeypatch:
             notebook.close()
 
 
-def test_a_cell_that_forms_its_group_itself_keeps_to_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here TensorFlow would, and torch without `training.run`; a cluster of parameter servers stays on this host."""
+def test_a_cell_whose_workers_meet_on_their_machine_keeps_to_one_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At an address of the one machine that it names; a cluster of parameter servers stays on this host."""
     with Pool(tmp_path / "pool", slots=2) as pool:
         monkeypatch.setenv("JUPYTER_ELASTIC_DIR", str(pool.folder))
         notebook = Notebook(pool)
         try:
             notebook.load()
             elastic("host", "add", "b", "exec:", "--slots", "3")
-            refused = notebook.run(f"%%distribute --engine process --gpus 4\n{NAMED}")
+            refused = notebook.run(f"%%distribute --engine process --gpus 4\n{HERE}")
             assert (
                 "find each other on one host only, and none has more than 3 slots; ask for at most 3" in refused.error
             )
-            done = notebook.run(f"%%distribute --engine process --gpus 3 --out found\n{NAMED}")
+            done = notebook.run(f"%%distribute --engine process --gpus 3 --out found\n{HERE}")
             assert "completed in" in done.views[-1], (done.error, done.views)
             assert on(pool, 1) == {"b"}
             if EVERYTHING:

@@ -1,0 +1,72 @@
+"""Where servers of a cell that forms its group itself listen: rank 0's store of torch, of TensorFlow one each.
+
+The ports are held on the workers' own hosts, so that nobody else is given them before a worker listens.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from jupyter_elastic.engines.hosts import Hosts, host_of
+from jupyter_elastic.protocol.worker import LOOPBACK
+from jupyter_elastic.types import SlotId
+from jupyter_elastic.types.errors import EngineError
+from jupyter_elastic.worker import environment
+
+
+class ServerAddresses(Struct):
+    """Of the workers that are started together."""
+
+    hosts: dict[str, str]
+    """Each host's address; the loopback's while all workers are on one."""
+    servers: tuple[tuple[str, int], ...]
+    """Address and port by rank, of rank 0 at least."""
+    held: list[socket.socket]
+    """What holds the ports of this host."""
+
+    def close(self) -> None:
+        """Let go of this host's ports."""
+        while self.held:
+            self.held.pop().close()
+
+
+async def reserve(hosts: Hosts, slots: Sequence[SlotId], *, each: bool) -> ServerAddresses:
+    """Hold a port for rank 0's server, or (`each`) one for every rank's; `slots` are in the order of the ranks.
+
+    Without slots it is on this host. One where that fails is left out, and the workers with it, so that its address
+    does not matter any more.
+    """
+    if not slots:
+        held = environment.reserve()
+        return ServerAddresses({}, ((LOOPBACK, held.getsockname()[1]),), [held])
+    names = [host_of(slot) for slot in slots]
+    found = ServerAddresses({}, (), [])
+    together = len(set(names)) == 1
+    await hosts.open_all(slots)
+    ports: dict[str, list[int]] = {}
+    for name, count in Counter(names if each else names[:1]).items():
+        ports[name] = await _ports(hosts, slots[names.index(name)], count, found.held)
+    for name, slot in dict(zip(names, slots, strict=True)).items():
+        hand = hosts.remote(slot)
+        there = hosts.local_address() if hand is None else hand.address
+        found.hosts[name] = LOOPBACK if together else there or LOOPBACK
+    ranks = names if each else names[:1]
+    found.servers = tuple((found.hosts[name], ports[name].pop(0)) for name in ranks)
+    return found
+
+
+async def _ports(hosts: Hosts, slot: SlotId, count: int, held: list[socket.socket]) -> list[int]:
+    hand = hosts.remote(slot)
+    if hand is None:
+        ours = [environment.reserve() for _ in range(count)]
+        held += ours
+        return [one.getsockname()[1] for one in ours]
+    try:
+        return list(await hand.reserve(count))
+    except EngineError as problem:
+        hosts.unusable(host_of(slot), str(problem))
+        return [0] * count
