@@ -155,8 +155,8 @@ def _check_fits(state: State, spec: JobSpec) -> None:
         if there < least:
             raise BadRequest(
                 f"the workers of this cell find each other on one host only, and none has more than {count(there)}; "
-                f"ask for at most {there} (you asked for {least}), or leave out where it says that they meet (localhost, "
-                "a file, MASTER_ADDR): torchrun's variables say it on every host"
+                f"ask for at most {there} (you asked for {least}), or leave out where it says that they meet "
+                "(localhost, a file, MASTER_ADDR): torchrun's variables say it on every host"
             )
     if least <= state.total:
         return
