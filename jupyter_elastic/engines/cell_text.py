@@ -26,7 +26,7 @@ _ON_TORCH_DISTRIBUTED = (b"distributed", b"init_process_group", b"DistributedDat
 """One of them is in all that the expression finds; captured names can be hundreds of megabytes."""
 _MEETS_HERE = re.compile(
     rb"""MASTER_ADDR["']?\]?\s*=(?!=)|setdefault\(\s*["']MASTER_ADDR|localhost|127\.0\.0\.1|FileStore|HashStore"""
-    rb"""|file://|tcp://|\bspawn\(|notebook_launcher|\b(lightning|pytorch_lightning)\b"""
+    rb"""|file://|tcp://|\bspawn\(|\b(lightning|pytorch_lightning)\b"""
 )
 """Lightning wants the same number of workers on each host; processes that a cell starts are on its own."""
 _TRANSFORMERS = re.compile(rb"\btransformers\b")

@@ -32,7 +32,7 @@ from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_name
 from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
-from jupyter_elastic.training import accelerate, guards, lightning
+from jupyter_elastic.training import accelerate, apart, guards, lightning
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.worker import (
@@ -248,6 +248,7 @@ class Worker:
         if self._size > 1:
             lightning.guard()
             accelerate.guard()
+            apart.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
         self._namespace = restore_namespace(payload)

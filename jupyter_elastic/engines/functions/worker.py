@@ -29,6 +29,7 @@ from jupyter_elastic.jobfiles.functions import CallKind, NamedCall, Raised, Resu
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.worker import environment
 from jupyter_elastic.worker.plugin import Host
 
 KEPT = 64
@@ -57,8 +58,14 @@ class FunctionsWorker:
         self._functions: OrderedDict[int, Callable[..., Any]] = OrderedDict()
 
     def install(self) -> None:
-        """Take calls from now on."""
+        """Take calls from now on.
+
+        A call is a program of its own: of torchrun's variables a library would learn that it is to form a group with
+        whatever the other workers call at the time.
+        """
         global _current
+        for name in environment.torchrun(rank=0, size=1, local_rank=0, port=1):
+            os.environ.pop(name, None)
         _current = self
         files.calling = True
         self._channel.on_calls = self._take

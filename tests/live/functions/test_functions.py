@@ -312,3 +312,12 @@ def test_a_million_submits_take_bounded_memory(
     assert total == sum(range(count))
     grown = {name: seen[-1][name] - seen[0][name] for name in parts}
     assert max(grown.values()) < 50, (grown, seen)  # MiB; the driver keeps nine bytes for each call
+
+
+def test_a_call_is_no_worker_of_a_group(functions: Functions) -> None:
+    """A library that forms groups by torchrun's variables would join what other workers call at the time."""
+
+    def variables() -> list[str]:
+        return sorted({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & os.environ.keys())
+
+    assert [found.result() for found in [functions.submit(variables) for _ in range(4)]] == [[]] * 4
