@@ -51,9 +51,7 @@ async def test_a_plain_loop_on_several_workers_is_said_once(folder: Path) -> Non
 @pytest.mark.parametrize(("source", "slots"), [(LOOP, ["h:0"]), (torch_cells.DDP, ["h:0", "h:1"])], ids=["one", "ddp"])
 @needs("torch")
 @asynchronous
-async def test_nothing_is_said_of_one_worker_or_of_a_group(
-    folder: Path, source: str, slots: list[str]
-) -> None:
+async def test_nothing_is_said_of_one_worker_or_of_a_group(folder: Path, source: str, slots: list[str]) -> None:
     async with Bench(Torch, folder, source) as bench:
         await bench.launch(*slots)
         assert (await bench.ended()).outcome == "completed", bench.story()
