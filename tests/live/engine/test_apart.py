@@ -20,6 +20,19 @@ for step in range(3):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
 """
+TAPE = """
+import tensorflow as tf, {keras}
+optimizer = {keras}.optimizers.SGD(0.1)
+w = tf.Variable(1.0)
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = w * w
+    optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+    return loss
+print(round(float(step()), 2), round(float(step()), 2))
+"""
+LOOPS = {"torch": LOOP, "keras": TAPE.format(keras="keras"), "tf_keras": TAPE.format(keras="tf_keras")}
 NOTE = "note: each of the 2 workers trains a model of its own here."
 REFUSED = {
     "torch": ("import torch\ntorch.nn.DataParallel(torch.nn.Linear(4, 1))", "DistributedDataParallel"),
@@ -39,10 +52,12 @@ async def test_what_uses_the_devices_of_one_process_is_refused_with_several_work
         assert instead in ended.reason
 
 
-@needs("torch")
+@pytest.mark.parametrize(
+    "library", [pytest.param(name, marks=needs("torch" if name == "torch" else "tensorflow")) for name in LOOPS]
+)
 @asynchronous
-async def test_a_plain_loop_on_several_workers_is_said_once(folder: Path) -> None:
-    async with Bench(Process, folder, LOOP) as bench:
+async def test_a_plain_loop_on_several_workers_is_said_once(folder: Path, library: str) -> None:
+    async with Bench(Process, folder, LOOPS[library]) as bench:
         await bench.launch("h:0", "h:1")
         assert (await bench.ended()).outcome == "completed", bench.story()
         assert [bench.text(rank, "stderr").count(NOTE) for rank in (0, 1)] == [1, 0]
