@@ -15,6 +15,8 @@ class Speed(Record, frozen=True, kw_only=True, gc=False):
     workers: int
     servers: int = 0
     samples_per_s: float
+    brief: bool = False
+    """It was measured for a short time only: what else the machine did then may have decided it."""
 
 
 class Profile(Record, frozen=True, kw_only=True, gc=False):

@@ -120,8 +120,7 @@ def test_a_job_gives_a_slot_back_and_takes_it_again(executed: Executed, tool: st
     text = printed(notebook)
     sizes = re.search(r"sizes: ([0-9, ]+)", text)
     assert sizes, text
-    # On a busy machine the policy may have measured that the second slot brings nothing, and leaves it free.
-    assert sizes[1].startswith(("1, 2, 1, 2", "1, 2, 1, 0")), text
+    assert sizes[1].startswith("1, 2, 1, 2"), text
     assert accuracy(text) >= 95
     assert figures(notebook) == 1
     views = {name: finished(outputs, "completed in") for name, outputs in jobs(notebook).items()}

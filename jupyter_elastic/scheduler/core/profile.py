@@ -21,6 +21,8 @@ from jupyter_elastic.types import Profile, Progress, Speed
 
 RECENT = 9
 """Measurements kept for each size; their median is the speed, so that one slow step does not show."""
+BRIEF_S = 30.0
+"""A size that was measured for less than this, all times together, is measured briefly."""
 LOSSES = 32
 """Points of the loss curve that are kept; where there are more every second one goes: old ones lie far apart."""
 LOSS = ("loss", "train_loss")
@@ -35,6 +37,8 @@ class Learned(Struct):
 
     points: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     """The last speeds seen at each size (workers, servers), samples/s, oldest first."""
+    measured_s: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Seconds between the reports from which the speeds are, by size."""
     warm: bool = False
     """Whether this generation has reported before: a first report measures the pause, not the speed."""
     last_at: float = 0.0
@@ -68,8 +72,9 @@ class Learned(Struct):
 
     def add(self, at: float, progress: Progress, workers: int, servers: int) -> None:
         """A report came from a settled generation of this size."""
-        if self.warm and self.reported_at is not None and at > self.reported_at:
-            self.gaps = [*self.gaps[-2:], at - self.reported_at]
+        gap = at - self.reported_at if self.warm and self.reported_at is not None else 0.0
+        if gap > 0:
+            self.gaps = [*self.gaps[-2:], gap]
         self.reported_at = at
         self._add_loss(progress)
         if progress.noise_scale is not None:
@@ -83,6 +88,8 @@ class Learned(Struct):
             recent = self.points.setdefault((workers, servers), [])
             recent.append(rate)
             del recent[:-RECENT]
+            size = workers, servers
+            self.measured_s[size] = self.measured_s.get(size, 0.0) + max(gap, 0.0)
         self.warm = True
         if progress.samples is not None:
             self.last_at, self.last_samples = at, progress.samples
@@ -107,7 +114,12 @@ class Learned(Struct):
         if progress is None and not self.pauses and not self.starts:
             return _NOTHING
         speeds = tuple(
-            Speed(workers=workers, servers=servers, samples_per_s=median(recent))
+            Speed(
+                workers=workers,
+                servers=servers,
+                samples_per_s=median(recent),
+                brief=self.measured_s.get((workers, servers), 0.0) < BRIEF_S,
+            )
             for (workers, servers), recent in sorted(self.points.items())
         )
         return Profile(

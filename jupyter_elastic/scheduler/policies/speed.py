@@ -2,7 +2,9 @@
 
 Measured where it is measured, fitted where there is a fit, else a concave guess: n workers are n**0.9 times as fast as
 one, and a job that says nothing of its length is expected to need as long again as it has had (the mean residual life
-of heavy-tailed lengths, the reason why least-attained-service works).
+of heavy-tailed lengths, the reason why least-attained-service works). A size that was measured briefly, and that the
+job does not have, is not believed to be slower than the guess from a smaller one: else a busy moment of the machine
+would keep the job from it for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from jupyter_elastic.types import JobView
+from jupyter_elastic.types import JobView, Speed
 
 GUESS = 0.9
 UNKNOWN_S = 60.0
@@ -27,15 +29,27 @@ def rates(job: JobView) -> Callable[[int], float]:
         return fitted
     first = points[0].workers
 
+    def believed(point: Speed) -> bool:
+        return not point.brief or point.workers == job.size.workers
+
+    def known(point: Speed) -> float:
+        if believed(point):
+            return point.samples_per_s
+        smaller = (one for one in points if one.workers < point.workers and one.servers == servers and believed(one))
+        near = max(smaller, key=lambda one: one.workers, default=None)
+        if near is None:
+            return point.samples_per_s
+        return max(point.samples_per_s, near.samples_per_s * (float(point.workers) / near.workers) ** GUESS)
+
     def speed(workers: int) -> float:
         if workers <= 0:
             return 0.0
         at = workers - first  # where it is if every size is measured, as in a simulator
         if 0 <= at < len(points) and points[at].workers == workers and points[at].servers == servers:
-            return points[at].samples_per_s
+            return known(points[at])
         for point in points:
             if point.workers == workers and point.servers == servers:
-                return point.samples_per_s
+                return known(point)
         if fit is not None:
             return fitted(workers)
         near = min(points, key=lambda point: (abs(point.workers - workers), point.workers))

@@ -48,6 +48,16 @@ def test_speed_is_the_median_of_the_last_and_one_slow_step_does_not_show() -> No
     assert len(learned.points[2, 0]) < 20
 
 
+def test_a_size_is_measured_briefly_until_all_its_times_are_half_a_minute() -> None:
+    learned = Learned(warm=True)
+    for at in (0.0, 10.0, 20.0):
+        add(learned, at, samples_per_s=1.0)
+    learned.settled(rescaled=True, pause_s=1.0)
+    for at, brief in ((100.0, True), (109.0, True), (111.0, False)):
+        add(learned, at, samples_per_s=1.0)
+        assert [speed.brief for speed in learned.profile(Progress()).speeds] == [brief]
+
+
 def test_speed_from_two_counts_of_samples() -> None:
     learned = Learned()
     add(learned, 10.0, samples=100.0)

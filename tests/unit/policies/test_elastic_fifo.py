@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_elastic.scheduler.policies.elastic_fifo import ElasticFifo
-from jupyter_elastic.types import Size
+from jupyter_elastic.types import JobView, Profile, Size, Speed
 from tests.unit.policies.pool import NOW, ask, job, linear, profile, view
 
 
@@ -39,6 +39,20 @@ def test_growth_stops_where_a_slot_adds_too_little():
     flat = profile(1e6, {1: 1.0, 2: 1.9, 3: 1.95, 4: 1.96})
     assert plan(4, job(1, 1, 4, profile=flat)) == {1: 2}
     assert plan(4, job(1, 1, 4, profile=flat), theta=0.0) == {1: 4}
+
+
+def test_a_size_that_was_slow_for_a_moment_is_tried_again_and_left_when_it_is_slow():
+    def at(workers: int, *, brief: bool) -> JobView:
+        points = (
+            Speed(workers=1, samples_per_s=482.0, brief=brief),
+            Speed(workers=2, samples_per_s=424.0, brief=brief),
+        )
+        known = Profile(speeds=points, fit=(1e-4, 2e-3, 0.0), remaining=1e6, done=0.0, rescale_cost_s=0.2)
+        return job(1, 1, 2, on=workers, profile=known)
+
+    assert plan(2, at(1, brief=True)) == {1: 2}
+    assert plan(2, at(2, brief=True)) == {1: 2}  # nobody waits for the slot
+    assert plan(2, at(1, brief=False)) == {1: 1}
 
 
 def test_allowed_sizes_are_steps():
