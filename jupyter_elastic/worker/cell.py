@@ -86,6 +86,14 @@ def no_answer(prompt: object = "") -> NoReturn:
     )
 
 
+def no_debugger(*_: object, **__: object) -> NoReturn:
+    """`breakpoint` and `pdb.set_trace` in a worker."""
+    raise EOFError(
+        "a worker has nobody to debug with: print what you want to see, or run these lines in a cell of the notebook's "
+        "own, without %%distribute"
+    )
+
+
 def _keep_value(tree: ast.Module, source: str) -> None:
     """Let the value of the cell's last line be kept, unless a semicolon ends it."""
     last = tree.body[-1] if tree.body else None

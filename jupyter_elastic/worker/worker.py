@@ -30,6 +30,7 @@ from typing import Any, NoReturn, cast
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes, reachability
+from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
 from jupyter_elastic.training import accelerate, apart, guards, lightning
@@ -46,7 +47,7 @@ from jupyter_elastic.worker import (
     tracebacks,
 )
 from jupyter_elastic.worker.autoreload import Autoreload
-from jupyter_elastic.worker.cell import Cell, Loop, is_fine, no_answer
+from jupyter_elastic.worker.cell import Cell, Loop, is_fine, no_answer, no_debugger
 from jupyter_elastic.worker.channel import ORPHANED, DriverChannel, NoOrder, WorkerSession
 from jupyter_elastic.worker.device_parking import DeviceParking
 from jupyter_elastic.worker.display_recorder import recorder
@@ -269,6 +270,8 @@ class Worker:
         builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
         if not payload.argv:  # a script may be given input
             builtins.input = no_answer
+            sys.breakpointhook = no_debugger
+            after_import("pdb", _without_debugger)
 
     def _prepare_again(self, payload: Payload) -> None:
         """Before a later cell of a session: what is the job's changes, what cells have made stays."""
@@ -416,6 +419,10 @@ def _send_last_report() -> None:
     report = sys.modules.get("jupyter_elastic.training.report")
     if report is not None:
         report.reporter.flush()
+
+
+def _without_debugger(pdb: types.ModuleType) -> None:
+    pdb.set_trace = no_debugger  # type: ignore[attr-defined]
 
 
 def _picklable(value: Any) -> bool:

@@ -39,7 +39,7 @@ def rates(job: JobView) -> Callable[[int], float]:
         near = max(smaller, key=lambda one: one.workers, default=None)
         if near is None:
             return point.samples_per_s
-        return max(point.samples_per_s, near.samples_per_s * (float(point.workers) / near.workers) ** GUESS)
+        return max(point.samples_per_s, near.samples_per_s * math.pow(point.workers / near.workers, GUESS))
 
     def speed(workers: int) -> float:
         if workers <= 0:

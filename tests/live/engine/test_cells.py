@@ -72,6 +72,14 @@ async def test_logging_is_what_it_is_in_a_script(folder: Path, first: str) -> No
         assert bench.text(0, "stderr") == "WARNING:root:shown\n"
 
 
+@pytest.mark.parametrize("call", ["breakpoint()", "import pdb; pdb.set_trace()"])
+@asynchronous
+async def test_a_debugger_is_refused_with_the_way_out(folder: Path, call: str) -> None:
+    async with Bench(Process, folder, call) as bench:
+        assert (await through(bench, "h:0")).outcome == "failed"
+        assert "a worker has nobody to debug with: print what you want to see" in error(folder)["message"]
+
+
 @asynchronous
 async def test_annotations_are_what_the_cell_wrote(folder: Path) -> None:
     async with Bench(Process, folder, "def f(n: int): ...\nfound = f.__annotations__", out=("found",)) as bench:
