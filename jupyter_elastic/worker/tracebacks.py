@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.types.errors import ElasticError
 
-DEATH_TOLD_S = 0.1
+DEATH_TOLD_S = 1.0
 """How long a cell's SIGCHLD handler has to say which death broke a read: its pipe ends a moment before its parent is
 told."""
 _OURS = str(PACKAGE) + os.sep
