@@ -394,6 +394,11 @@ class Membership:
         return not self._workers and (self.ended or self.finishing or not self.commanded)
 
     @property
+    def forms(self) -> bool:
+        """Whether a group forms, which not all its members have joined."""
+        return any(worker.place == Place.JOINING for worker in self._workers.values())
+
+    @property
     def living(self) -> tuple[str, ...]:
         """Names of the workers whose processes live, oldest first."""
         return tuple(self._workers)

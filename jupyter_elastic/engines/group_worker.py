@@ -45,8 +45,11 @@ class GroupWorker:
         self.channel.on_broken, self.channel.on_interrupt = self.sever, self._interrupt
 
     def _interrupt(self) -> None:
-        """Leave the group with the others at the next commit, where the cell is in an elastic loop; else stop now."""
-        if self.in_loop:
+        """Leave the group with the others at the next commit, where the cell is in an elastic loop; else stop now.
+
+        But first join where the others wait for it: in Gloo nothing would free them.
+        """
+        if self.in_loop or self.channel.joins:
             self.channel.update_requested.set()
             self.channel.on_update()
         else:
@@ -102,6 +105,13 @@ class GroupWorker:
         with self.sockets.opening():
             yield
         self.channel.send(Joined(round=go.round))
+        self.joined()
+
+    def joined(self) -> None:
+        """The group has formed: an interrupt that came meanwhile stops the cell now, or at the loop's next commit."""
+        self.channel.joins = False
+        if self.channel.interrupted and not self.in_loop:
+            interrupt_cell()
 
     def entered(self, *, callbacks: bool = False) -> None:
         """The cell has come to its elastic loop."""
@@ -212,6 +222,9 @@ class WorkerGroup:
                 self.lost()
                 self.leave()
                 point = "init"
+            except BaseException:  # an interrupt: this group was never formed
+                self.leave()
+                raise
 
     def _take(self, place: Go | Private) -> None:
         self._place = place

@@ -71,6 +71,8 @@ TAKEN_S = 5.0
 CANCEL: Ladder = ((signal.SIGINT, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 0.0))
 INTERRUPT: Ladder = ((signal.SIGINT, 5.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.0))
 """For the workers of a session, which are to live on with their variables."""
+JOINS_S = 10.0
+"""So long may the members of a session's group take to form it, before an interrupt stops them there."""
 LEAVES_S = 1.0
 """So long the members of a session's group may take to leave it together, before it is broken."""
 FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
@@ -628,6 +630,9 @@ class WorkersEngine:
         for name in self.members:
             self.send(name, messages.Interrupt())
         await self.workers.all_gone(LEAVES_S)
+        until = time.monotonic() + JOINS_S
+        while self.machine.forms and time.monotonic() < until:  # whoever is stopped now leaves the others in it
+            await self.workers.all_gone(TICK_S)
         await self._end_workers(INTERRUPT)
 
     async def _end_workers(self, ladder: Ladder, *, after_s: float = 0.0) -> None:

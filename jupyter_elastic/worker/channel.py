@@ -85,6 +85,8 @@ class DriverChannel:
         """In its place, where none is gone but the cell ends; None: the same."""
         self.interrupted = False
         """No further group is for this cell."""
+        self.joins = False
+        """It was let into a group that has not formed yet: the others wait for it there."""
         self.on_interrupt: Callable[[], None] = interrupt_cell
         """It is interrupted: leave the group with the others, or else stop where it is."""
         self.on_left: Callable[[Left], None] = lambda _: None
@@ -174,6 +176,7 @@ class DriverChannel:
             case Go() | Private() | Removed():
                 if isinstance(message, Go):
                     self._round = message.round
+                    self.joins = True
                     self.group_broken.clear()
                 self.update_requested.clear()  # here: what comes after this message is about the next group
                 self._answers.put(message)

@@ -49,10 +49,12 @@ class TorchGroup(WorkerGroup):
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface(address.address)
         try:
             self._initialize(GroupStore(address, JOIN), go.rank, go.size)
-        except RuntimeError as problem:
+        except BaseException as problem:
             # A failed init leaves torch's counter of groups ahead of the other members', and the counter is in the
             # store's keys (pytorch #46561): the next join would wait for its whole time-out.
             c10d._world.group_count = 0
+            if not isinstance(problem, RuntimeError):  # an interrupt
+                raise
             self._failed_joins += not self._worker.channel.group_broken.is_set()
             if self._failed_joins >= JOINS:
                 raise

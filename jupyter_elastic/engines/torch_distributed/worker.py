@@ -76,6 +76,16 @@ class TorchWorker(GroupWorker):
 
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
+    def joined(self) -> None:
+        """As the base's; only `training.run` forms this group, and its loop comes before anything else."""
+        if self.in_loop:
+            super().joined()
+
+    def entered(self, *, callbacks: bool = False) -> None:
+        """The cell has come to its elastic loop, at whose next commit an interrupt counts."""
+        super().entered(callbacks=callbacks)
+        self.channel.joins = False
+
     def end_cell(self, *, failed: bool, close: bool) -> str:
         """Leave the group that `training` has formed; one that a cell has formed itself stays unless it is to close.
 

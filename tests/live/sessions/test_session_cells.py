@@ -415,6 +415,27 @@ def test_an_interrupt_stops_all_ranks_of_a_loop_after_the_same_step(session: Ses
         interrupt_a_training(session)
         (first, second) = session.says("print(state.epoch, [round(float(p.sum()), 9) for p in model.parameters()])")
         assert first == second
+    (first, second) = session.says("print(train(state, state.epoch + 3))")
+    assert first == second
+
+
+@pytest.mark.parametrize("engine", ["torch"])
+def test_an_interrupt_while_the_group_forms_loses_no_session(session: Session, engine: str) -> None:
+    """Rank 0 waits in Gloo then, where nothing but rank 1 would free it."""
+    slow = (
+        "import time, torch.distributed as dist\njoin = dist.init_process_group\n"
+        "def late(*args, **given):\n    print('joins', flush=True)\n    time.sleep(2 * rank)\n    join(*args, **given)\n"
+        "dist.init_process_group = late\nimport os\nprint(os.getpid())"
+    )
+    first = session.says(TRAINING + slow)
+    job = session.submit("train(state, 10**6)")
+    for rank in (0, 1):
+        session.pool.printed(job, "joins", rank)
+    session.pool.cancel(job)
+    assert session.pool.ended(job).outcome == "cancelled"
+    assert session.says("dist.init_process_group = join\nprint(os.getpid())") == first
+    (one, other) = session.says("print(train(state, state.epoch + 3))")
+    assert one == other
 
 
 @EVERYTHING
@@ -424,3 +445,5 @@ def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, e
     for _ in range(40):
         interrupt_a_training(session)
     assert session.says("print(os.getpid())") == first
+    (one, other) = session.says("print(train(state, state.epoch + 3))")
+    assert one == other
