@@ -424,13 +424,13 @@ def test_an_interrupt_while_the_group_forms_loses_no_session(session: Session, e
     """Rank 0 waits in Gloo then, where nothing but rank 1 would free it."""
     slow = (
         "import time, torch.distributed as dist\njoin = dist.init_process_group\n"
-        "def late(*args, **given):\n    print('joins', flush=True)\n    time.sleep(2 * rank)\n    join(*args, **given)\n"
+        "def late(*args, **given):\n    print('in', flush=True)\n    time.sleep(2 * rank)\n    join(*args, **given)\n"
         "dist.init_process_group = late\nimport os\nprint(os.getpid())"
     )
     first = session.says(TRAINING + slow)
     job = session.submit("train(state, 10**6)")
     for rank in (0, 1):
-        session.pool.printed(job, "joins", rank)
+        session.pool.printed(job, "in", rank)
     session.pool.cancel(job)
     assert session.pool.ended(job).outcome == "cancelled"
     assert session.says("dist.init_process_group = join\nprint(os.getpid())") == first
