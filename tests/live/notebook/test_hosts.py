@@ -73,6 +73,7 @@ def parameter_servers(pool: Pool, notebook: Notebook, folder: Path) -> None:
     refused = notebook.run(f"{how} --gpus 2\n{COUNTED}")
     assert f"the workers of this cell are all on {host_name()}, which has 2 slots" in refused.error
     request = notebook.start(f"{how} --gpus 1\n{COUNTED}")
+    pool.until(lambda: pool.events_of(2), "the cell is submitted")
     pool.until(lambda: pool.info(2).phase == "completed", "the cluster has trained", STEP_S)
     done = notebook.finish(request)
     assert "completed in" in done.views[-1], (done.error, done.views)
