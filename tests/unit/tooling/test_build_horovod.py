@@ -36,6 +36,60 @@ def test_wrapper_empties_the_xla_operations_only(tmp_path: Path) -> None:
     assert "-UTENSORFLOW_VERSION" not in other
 
 
+def test_wrapper_adds_the_headers_that_horovod_forgets_to_its_sources_only(tmp_path: Path) -> None:
+    ours = arguments_after_wrapping(tmp_path, "-std=c++14", "-c", "/x/horovod/common/message.cc")
+    assert [ours[place + 1] for place, word in enumerate(ours) if word == "-include"] == [
+        "cstdint", "stdexcept", "string"
+    ]  # fmt: skip
+    assert [word for word in ours if word.startswith("-std")][-1] == "-std=c++20"
+    assert "-include" not in arguments_after_wrapping(tmp_path, "-c", "/x/CMakeFiles/CMakeTmp/testCXX.cxx")
+
+
+def toolkit(folder: Path) -> Path:
+    for file in ("bin/nvcc", "include/cuda.h"):
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).touch(mode=0o755)
+    return folder
+
+
+def test_cuda_is_found_as_torch_finds_it_but_past_a_script_that_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, script = toolkit(tmp_path / "cuda"), tmp_path / "usr" / "bin" / "nvcc"
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    monkeypatch.setattr(build, "uses_gpus", lambda: True)
+    monkeypatch.setenv("PATH", str(script.parent))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("CUDA_PATH", str(home))
+    assert build.cuda_home() == home
+    monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "other")))
+    assert build.cuda_home() == tmp_path / "other"
+    monkeypatch.setattr(build, "uses_gpus", lambda: False)
+    assert build.cuda_home() is None
+
+
+def test_with_cuda_the_build_is_for_torchs_own_nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nccl = tmp_path / "nvidia" / "nccl"
+    (nccl / "lib").mkdir(parents=True)
+    (nccl / "lib" / "libnccl.so.2").write_text("the library")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-lineinfo")
+    monkeypatch.setenv("HOROVOD_BUILD_CUDA_CC_LIST", "70")
+    monkeypatch.setattr(build, "frameworks", lambda: {"torch": "9.9.9"})
+    monkeypatch.setattr(build, "installed", lambda name: "9.9.9" if name == "torch" else None)
+    assert build.uses_gpus()
+    monkeypatch.setattr(build, "cuda_home", lambda: tmp_path / "cuda")
+    monkeypatch.setattr(build, "_capabilities", lambda: "80,90")
+    env = build.environment()
+    assert env["CUDA_HOME"] == env["HOROVOD_CUDA_HOME"] == str(tmp_path / "cuda")
+    assert env["HOROVOD_NCCL_INCLUDE"] == str(nccl / "include")
+    assert Path(env["HOROVOD_NCCL_LIB"], "libnccl.so").read_text() == "the library"
+    assert env["NVCC_APPEND_FLAGS"] == "-lineinfo -std=c++17"
+    assert env["HOROVOD_BUILD_CUDA_CC_LIST"] == "70", "what the user has set counts"
+
+
 def test_wrapper_lets_gloo_ask_for_its_address(tmp_path: Path) -> None:
     source = tmp_path / "gloo" / "transport" / "tcp" / "device.cc"
     source.parent.mkdir(parents=True)

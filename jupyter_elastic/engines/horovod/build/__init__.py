@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -26,6 +27,11 @@ from jupyter_elastic.types.errors import ElasticError, EngineError
 HOROVOD = "0.28.1"
 WRAPPER = Path(__file__).with_name("hvd-cxx")
 HOSTNAME_HEADER = Path(__file__).with_name("gethostname.h")
+CPU_ONLY = (
+    "It adds up tensors on CPUs only: CUDA's compiler `nvcc` is in neither $CUDA_HOME, PATH nor /usr/local/cuda. For "
+    "tensors on GPUs install CUDA's toolkit, of torch's version of CUDA, and run `jupyter elastic build-horovod`; the "
+    "engine `torch` needs no build."
+)
 PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 
 
@@ -49,13 +55,23 @@ def frameworks() -> dict[str, str]:
 
 
 def cuda_home() -> Path | None:
-    """Where CUDA's compiler is, when torch or TensorFlow here can use a GPU at all."""
-    nvcc = shutil.which("nvcc")
-    home = os.environ.get("CUDA_HOME") or (str(Path(nvcc).resolve().parent.parent) if nvcc else None)
-    version = installed("torch") or ""
-    if home is None or version.endswith("+cpu") or not Path("/proc/driver/nvidia").exists():
+    """Where CUDA's compiler is, sought as torch seeks it; None where there is none, or nothing that would use it."""
+    if not uses_gpus():
         return None
-    return Path(home)
+    nvcc = shutil.which("nvcc")  # which may be a script that calls the toolkit's own
+    found = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), nvcc and Path(nvcc).resolve().parents[1])
+    homes = [Path(home) for home in (*found, "/usr/local/cuda") if home]
+    return next((home for home in homes if (home / "bin/nvcc").exists() and (home / "include/cuda.h").exists()), None)
+
+
+def uses_gpus() -> bool:
+    """Whether torch or TensorFlow could use GPUs: they may be on other machines than this one."""
+    return not (installed("torch") or "").endswith("+cpu") and (has_gpus() or _nccl_of_torch() is not None)
+
+
+def has_gpus() -> bool:
+    """Whether NVIDIA's driver is loaded."""
+    return Path("/proc/driver/nvidia").exists()
 
 
 def missing_pieces() -> list[str]:
@@ -76,7 +92,7 @@ def missing_pieces() -> list[str]:
 
 def cache_key() -> str:
     """Wheels with this key fit this interpreter, these frameworks and this processor."""
-    parts = [HOROVOD, platform.python_version(), platform.machine(), _cpu_flags(), str(cuda_home())]
+    parts = [HOROVOD, platform.python_version(), platform.machine(), _cpu_flags(), str(cuda_home()), _capabilities()]
     parts += [f"{name}-{version}" for name, version in sorted(frameworks().items())]
     parts += [WRAPPER.read_text(), HOSTNAME_HEADER.read_text()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -116,8 +132,53 @@ def environment() -> dict[str, str]:
     env["HOROVOD_WITH_TENSORFLOW" if "tensorflow" in found else "HOROVOD_WITHOUT_TENSORFLOW"] = "1"
     home = cuda_home()
     if home is not None:
-        env.update(HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_CUDA_HOME=str(home), HOROVOD_NCCL_LINK="SHARED")
+        env.update(_cuda_environment(home))
     return env
+
+
+def _cuda_environment(home: Path) -> dict[str, str]:
+    """With which Horovod's operations on GPUs are built, by NCCL; what the user has set counts."""
+    env = {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": str(home),
+        "CUDA_HOME": str(home),  # torch says by this where its own headers are
+        "HOROVOD_NCCL_LINK": "SHARED",
+        # Horovod's CMake asks for C++11, which the headers of CUDA 13 refuse.
+        "NVCC_APPEND_FLAGS": f"{os.environ.get('NVCC_APPEND_FLAGS', '')} -std=c++17".strip(),
+    }
+    if capabilities := _capabilities():
+        env["HOROVOD_BUILD_CUDA_CC_LIST"] = capabilities
+    nccl = _nccl_of_torch()
+    if nccl is not None:
+        # The wheel of NCCL has no `libnccl.so`, by which the linker looks for it.
+        links = cache_folder() / "lib"
+        links.mkdir(parents=True, exist_ok=True)
+        (links / "libnccl.so").unlink(missing_ok=True)
+        (links / "libnccl.so").symlink_to(nccl / "lib" / "libnccl.so.2")
+        env.update(HOROVOD_NCCL_INCLUDE=str(nccl / "include"), HOROVOD_NCCL_LIB=str(links))
+    return {name: os.environ.get(name, value) if name.startswith("HOROVOD_") else value for name, value in env.items()}
+
+
+def _nccl_of_torch() -> Path | None:
+    """The NCCL that torch was installed with: both must load the same one."""
+    package = importlib.util.find_spec("nvidia")
+    folders = [Path(folder, "nccl") for folder in package.submodule_search_locations or ()] if package else []
+    return next((folder for folder in folders if (folder / "lib" / "libnccl.so.2").exists()), None)
+
+
+def _capabilities() -> str:
+    """The compute capabilities of this machine's GPUs, as `80,90`; empty where NVML does not say."""
+    if not has_gpus():
+        return ""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        gpus = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        found = {major * 10 + minor for major, minor in map(pynvml.nvmlDeviceGetCudaComputeCapability, gpus)}
+    except Exception:  # no library, or a GPU that fell off the bus: for all that the compiler knows
+        return ""
+    return ",".join(map(str, sorted(found)))
 
 
 def build(log: Path) -> Iterator[int]:
@@ -226,6 +287,8 @@ def _run(force: bool, log: Path | None) -> None:
     else:
         say.line(f"Horovod {HOROVOD} for {what} is in the cache: {wheel}")
     install(wheel)
+    if uses_gpus() and cuda_home() is None:
+        say.line(CPU_ONLY)
     say.line("Horovod works with " + " and ".join(check()) + ".")
 
 
