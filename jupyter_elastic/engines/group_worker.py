@@ -197,6 +197,9 @@ class WorkerGroup:
         """A member is gone."""
         self._worker.lost_a_peer = True
 
+    def require_whole(self) -> None:
+        """Collectives raise `PeerLost` themselves."""
+
     def change_wanted(self) -> bool:
         """Never: the driver tells the session."""
         return False

@@ -42,7 +42,7 @@ class Device(Protocol):
 
 
 class Cuda:
-    """NVIDIA's and AMD's, as PyTorch names both. Written against its interface, never run on one."""
+    """NVIDIA's and AMD's, as PyTorch names both. Run on NVIDIA's."""
 
     def holds(self, storage: Any) -> bool:
         """Whether it is on a GPU."""

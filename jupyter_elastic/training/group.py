@@ -60,6 +60,13 @@ class Group(Protocol):
         """A member is gone, and this one is about to leave: no other may go on waiting for it."""
         ...
 
+    def require_whole(self) -> None:
+        """Raise `PeerLost` if a member is gone: collectives on GPUs go on beside the process, and have raised nothing.
+
+        What they gave by then may be worth nothing, so it is asked before a commit is kept.
+        """
+        ...
+
     def change_wanted(self) -> bool:
         """Whether this worker was told that the members are to change."""
         ...
@@ -134,6 +141,9 @@ class SingleProcess:
 
     def lost(self) -> None:
         """Nobody waits."""
+
+    def require_whole(self) -> None:
+        """Nobody can be lost."""
 
     def change_wanted(self) -> bool:
         """Never."""

@@ -179,6 +179,8 @@ def _new_mesh() -> DeviceMesh:
     process's place in it. In another group that may be another place: so no two groups' meshes have the same name.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and torch.cuda.device_count() == 1:
+        torch.cuda.init()  # else the mesh takes the GPU of the local rank, and this worker sees its own one only
     return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=(f"workers_{next(_meshes)}",))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from jupyter_elastic.training import commit_blob, logical, session
 from jupyter_elastic.training.context import StepWarmedUp, context
-from jupyter_elastic.training.group import Group, MembershipChanged
+from jupyter_elastic.training.group import Group, MembershipChanged, PeerLost
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
@@ -302,6 +302,7 @@ class State:
 
     def _save(self, *, durable: bool) -> None:
         pieces = self._pieces()
+        _require_whole_group()
         if session.current is None or not _owns_commits():
             self._saved = b"".join(pieces)
             return
@@ -601,6 +602,15 @@ def _made_anew(factory: Callable[[Any], dict[str, Any]], logical_workers: int | 
             "number of processes: leave logical_workers (`--logical`) out, or give the model whole."
         )
     return _sharded().Factory(factory)
+
+
+def _require_whole_group() -> None:
+    """Before a commit is kept: what it holds may come of a collective that a member's death has broken off."""
+    try:
+        if context.group is not None:
+            context.group.require_whole()
+    except PeerLost as lost:
+        context.interrupt(lost)
 
 
 def _owns_commits() -> bool:

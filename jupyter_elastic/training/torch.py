@@ -427,7 +427,19 @@ def collate_for(data: Any) -> Callable[[list[Any]], Any] | None:
     return torch.utils.data.default_collate if isinstance(data, torch.utils.data.Dataset) else None
 
 
-random_state, set_random_state, seed = torch.get_rng_state, torch.set_rng_state, torch.manual_seed
+seed = torch.manual_seed
 threads, set_threads = torch.get_num_threads, torch.set_num_threads
 accumulates = torch.is_grad_enabled
 """Whether a batch without an optimizer's step may have left gradients for the next one; an evaluation leaves none."""
+
+
+def random_state() -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Where the random numbers are, of the CPU's generator and of those of the GPUs in use."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+
+def set_random_state(state: tuple[torch.Tensor, list[torch.Tensor]]) -> None:
+    """Go on from there."""
+    cpu, gpus = state
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(gpus)

@@ -44,7 +44,7 @@ class Way(Protocol):
 
 
 class CudaCheckpoint:
-    """`cuda-checkpoint` suspends CUDA in this process. Written against its documentation (driver 550); never run."""
+    """`cuda-checkpoint` suspends CUDA in this process. Driver 550 or later; run with 580."""
 
     name: ClassVar[str] = "cuda-checkpoint"
     moves: ClassVar[bool] = False

@@ -71,12 +71,14 @@ def visible(local_rank: int, devices: Mapping[int, str], *, pins: bool) -> tuple
 
     A worker sees its own device only, so that `.cuda()` means it and TensorFlow, which takes hold of every GPU that it
     sees, takes no other's. A cell that picks its device by local rank sees those of the job in the order of local
-    ranks, as under torchrun. A process can use only one part of a divided GPU (MIG), so there it is always its own.
+    ranks, as under torchrun. A process can use only one part of a divided GPU (MIG), and CUDA takes no GPU that is
+    listed twice (several slots can be one GPU's), so there it is always its own.
     """
     own = devices.get(local_rank, "")
     if not own:
         return "", "cpu"
-    if not pins or any(device.startswith("MIG-") for device in devices.values()):
+    once = len(set(devices.values())) == len(devices)
+    if not (pins and once) or any(device.startswith("MIG-") for device in devices.values()):
         return own, "cuda:0"
     return ",".join(devices[number] for number in sorted(devices) if devices[number]), f"cuda:{local_rank}"
 

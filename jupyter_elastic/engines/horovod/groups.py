@@ -86,6 +86,9 @@ class HorovodGroup:
         if self._worker is not None:
             self._worker.lost_a_peer = True
 
+    def require_whole(self) -> None:
+        """Horovod's collectives have been waited for, on GPUs too, and raise when a member is gone."""
+
     def change_wanted(self) -> bool:
         """Whether another launcher's hosts have changed; our own driver tells the session."""
         return self._called.is_set()

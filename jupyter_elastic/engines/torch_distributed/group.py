@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,15 @@ JOIN = dt.timedelta(seconds=20)
 """How long members wait for each other to join: they come when they are ready to take a step."""
 LARGE = 1024 * 1024
 """Bytes from which a tensor is worth a message of its own."""
+NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # else its watchdog ends a process whose peer is gone
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",  # else it sleeps for a minute, for which the end of its group waits
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""What torch is told of NCCL: who is gone we learn from the driver, at once."""
+LEAVE_S = 1.0
+"""So long a group of NCCL lives after its abort: its watchdog, which the end of the group waits for while no Python can
+run, may need Python once more, to tell the store of the error."""
 JOINS = 3
 """After so many joins that failed although nobody had died, the cause is not another member."""
 
@@ -75,7 +85,7 @@ class TorchGroup(WorkerGroup):
                 "leave the call out."
             )
         self._store = store
-        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else its watchdog ends a process whose peer is gone
+        os.environ.update(NCCL)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=JOIN)
 
@@ -87,18 +97,37 @@ class TorchGroup(WorkerGroup):
         if self._worker.lost_a_peer:
             self._worker.sever()
         if dist.is_initialized():
-            world = c10d.GroupMember.WORLD
-            kept = [world, *_backends(world), self._store]
-            del world
-            dist.destroy_process_group()
-            threading.Thread(target=kept.clear, name="elastic-leave", daemon=True).start()
+            aborts = self._worker.lost_a_peer and bool(_by_nccl())
+            groups = list(c10d._world.pg_map)
+            kept = [*groups, *(backend for group in groups for backend in _backends(group)), self._store]
+            del groups
+            if aborts:
+                c10d._abort_process_group()  # `destroy_process_group` would wait for collectives that never end
+            else:
+                dist.destroy_process_group()
+            threading.Thread(
+                target=_drop, args=(kept, LEAVE_S if aborts else 0.0), name="elastic-leave", daemon=True
+            ).start()
         self._store = None
 
     def abort(self) -> None:
-        """Interrupt NCCL, which does not notice that a member's connections are closed; from any thread."""
-        if dist.is_initialized() and torch.cuda.is_available():
-            with contextlib.suppress(RuntimeError):
-                c10d._abort_process_group()
+        """Interrupt NCCL, which does not notice that a member's connections are closed; from any thread.
+
+        Torch still knows the groups afterwards: the cell may be about to begin a collective, which is to fail as one.
+        """
+        nccl = _by_nccl()
+        with contextlib.suppress(RuntimeError):
+            if nccl:
+                nccl[0]._group_start()  # else the aborts of several groups would wait for each other (pytorch #119797)
+            for backend in nccl:
+                backend.abort()
+            if nccl:
+                nccl[0]._group_end()
+
+    def require_whole(self) -> None:
+        """Raise `PeerLost` if a member is gone: a collective of NCCL that is broken off raises nothing."""
+        if self._worker.channel.group_broken.is_set():
+            raise PeerLost("a member of the group is gone")
 
     def rank(self) -> int:
         """This worker's number."""
@@ -189,6 +218,19 @@ def _add_up(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     context.added_up.update(bucket.parameters())
     future: torch.futures.Future[Any] = dist.all_reduce(gradients, async_op=True).get_future()
     return future.then(lambda done: done.value()[0])
+
+
+def _by_nccl() -> list[Any]:
+    """NCCL's halves of all groups, the newest first."""
+    if not (dist.is_available() and dist.is_nccl_available()):
+        return []
+    groups = list(c10d._world.pg_map)[::-1]
+    return [part for group in groups for part in _backends(group) if isinstance(part, dist.ProcessGroupNCCL)]
+
+
+def _drop(kept: list[Any], after_s: float) -> None:
+    time.sleep(after_s)
+    kept.clear()
 
 
 def _backends(group: Any) -> Iterator[Any]:

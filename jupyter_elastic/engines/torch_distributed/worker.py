@@ -153,14 +153,16 @@ class TorchWorker(GroupWorker):
     def peer_lost(self, error: BaseException) -> PeerLost | None:
         """The error to raise instead, if a member is gone.
 
-        Gloo raises plain `RuntimeError`, from a collective or out of `backward()`. What a user's code raises may be one
-        too, or look like Gloo's: the driver knows whether a member has died.
+        Gloo raises plain `RuntimeError`, from a collective or out of `backward()`, and NCCL nothing, so that a cell may
+        stumble over a loss that is no number. What a user's code raises may look like either: the driver knows whether
+        a member has died.
         """
         if isinstance(error, PeerLost):
             return error
-        if self._group is None or not isinstance(error, RuntimeError):
+        if self._group is None or not isinstance(error, Exception):
             return None
-        lost = self.channel.group_broken.wait(BROKEN_S if _is_by_group(error) else 0.0)
+        by_group = isinstance(error, RuntimeError) and _is_by_group(error)
+        lost = self.channel.group_broken.wait(BROKEN_S if by_group else 0.0)
         return PeerLost(str(error)) if lost else None
 
     def sever(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -308,6 +309,19 @@ def test_another_frameworks_state_is_sent_to_horovod() -> None:
     host: Any = SimpleNamespace(channel=SimpleNamespace(), session=SimpleNamespace(on_left=None))
     with pytest.raises(EngineError, match="--engine horovod"):
         TorchWorker(host).group("tensorflow")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nan"), ValueError("the loss is nan")])
+def test_whatever_a_cell_stumbles_over_once_a_member_is_gone_counts_as_that(error: Exception) -> None:
+    """NCCL raises nothing: what it gave may be no number."""
+    channel = SimpleNamespace(group_broken=threading.Event())
+    host: Any = SimpleNamespace(channel=channel, session=SimpleNamespace(on_left=None))
+    worker = TorchWorker(host)
+    worker.group("torch")
+    assert worker.peer_lost(error) is None
+    channel.group_broken.set()
+    assert "nan" in str(worker.peer_lost(error))
+    assert worker.peer_lost(KeyboardInterrupt()) is None
 
 
 def test_a_pytorch_that_is_too_old_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ def test_a_local_rank_is_the_smallest_free_one() -> None:
         (1, {1: "GPU-b", 0: "GPU-a"}, True, ("GPU-a,GPU-b", "cuda:1")),
         (0, {0: "GPU-a", 2: "GPU-c"}, True, ("GPU-a,GPU-c", "cuda:0")),  # 1 has gone since
         (1, {0: "MIG-a", 1: "MIG-b"}, True, ("MIG-b", "cuda:0")),
+        (1, {0: "GPU-a", 1: "GPU-a"}, True, ("GPU-a", "cuda:0")),
     ],
 )
 def test_devices_that_a_worker_sees(

@@ -6,7 +6,7 @@ import pytest
 from jupyter_elastic import training
 from jupyter_elastic.training import session
 from jupyter_elastic.training.context import context
-from jupyter_elastic.training.group import MembershipChanged
+from jupyter_elastic.training.group import MembershipChanged, PeerLost
 from jupyter_elastic.training.report import report, reporter
 from jupyter_elastic.training.state import State
 from jupyter_elastic.types.errors import BadRequest, EngineError
@@ -69,6 +69,23 @@ def test_a_commit_outlives_the_process(memory, group):
     again.history.append(3)
     again.sync()  # only a state that was never in a group takes up the old commit
     assert again.history == [1, 2, 3]
+
+
+def test_a_commit_after_a_member_was_lost_is_not_kept_though_no_collective_has_said_so(memory, group, monkeypatch):
+    state = State(n=1)
+    state.commit()
+
+    def broken() -> None:
+        raise PeerLost("a member is gone")
+
+    monkeypatch.setattr(group, "require_whole", broken)
+    state.n = 2
+    with pytest.raises(PeerLost):
+        state.commit()
+    with pytest.raises(PeerLost):
+        context.require_group()  # also where the cell has caught it
+    state.restore()
+    assert state.n == 1
 
 
 def test_workers_that_form_no_ring_keep_no_common_commit(memory, monkeypatch):
