@@ -68,6 +68,19 @@ def test_the_wheel_has_the_front_end_and_the_types_and_nothing_of_the_repository
     assert not [name for name in names if "/frontend/" in name]
 
 
+def test_what_git_knows_of_the_package_is_in_both(built: Path) -> None:
+    """A pattern of .gitignore once kept the folder from which Horovod is built out of them."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout of git's")
+    tracked = set(run("git", "-C", str(ROOT), "ls-files", "jupyter_elastic", cwd=ROOT).splitlines())
+    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        assert tracked <= {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name for name in tracked if "/widgets/frontend/" not in name} <= set(names)
+
+
 def pool_of(folder: Path) -> dict[str, str]:
     """The environment for a pool of its own."""
     return {"PYTHONPATH": "", "JUPYTER_ELASTIC_DIR": str(folder), "JUPYTER_ELASTIC_SLOTS": "2"}

@@ -26,7 +26,7 @@ from jupyter_elastic.types.errors import ElasticError, EngineError
 
 HOROVOD = "0.28.1"
 WRAPPER = Path(__file__).with_name("hvd-cxx")
-HOSTNAME_HEADER = Path(__file__).with_name("gethostname.h")
+HEADERS = [Path(__file__).with_name(name) for name in ("gethostname.h", "gpu_stream.h")]
 CPU_ONLY = (
     "It adds up tensors on CPUs only: CUDA's compiler `nvcc` is in neither $CUDA_HOME, PATH nor /usr/local/cuda. For "
     "tensors on GPUs install CUDA's toolkit, of torch's version of CUDA, and run `jupyter elastic build-horovod`; the "
@@ -94,7 +94,7 @@ def cache_key() -> str:
     """Wheels with this key fit this interpreter, these frameworks and this processor."""
     parts = [HOROVOD, platform.python_version(), platform.machine(), _cpu_flags(), str(cuda_home()), _capabilities()]
     parts += [f"{name}-{version}" for name, version in sorted(frameworks().items())]
-    parts += [WRAPPER.read_text(), HOSTNAME_HEADER.read_text()]
+    parts += [file.read_text() for file in (WRAPPER, *HEADERS)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -156,6 +156,9 @@ def _cuda_environment(home: Path) -> dict[str, str]:
         (links / "libnccl.so").unlink(missing_ok=True)
         (links / "libnccl.so").symlink_to(nccl / "lib" / "libnccl.so.2")
         env.update(HOROVOD_NCCL_INCLUDE=str(nccl / "include"), HOROVOD_NCCL_LIB=str(links))
+        # Torch has loaded it when Horovod's half for torch is imported, and TensorFlow has none.
+        beside = r"-Wl,-rpath,\$ORIGIN/../../nvidia/nccl/lib"
+        env["LDFLAGS"] = f"{os.environ.get('LDFLAGS', '')} {beside}".strip()
     return {name: os.environ.get(name, value) if name.startswith("HOROVOD_") else value for name, value in env.items()}
 
 
@@ -244,9 +247,7 @@ def check() -> list[str]:
 
 
 def _import(name: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", f"import horovod.{name}"], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", f"import horovod.{name}"], capture_output=True, text=True, check=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
