@@ -26,12 +26,21 @@ from jupyter_elastic.forkserver import drivers, parents, workers
 from jupyter_elastic.forkserver.drivers import DriverLauncher
 from jupyter_elastic.jobfiles import captures, session_limits
 from jupyter_elastic.jobfiles.attempt_folder import AttemptFolder, attempts
-from jupyter_elastic.platform import paths, private_files, processes
+from jupyter_elastic.platform import host_failures, paths, private_files, processes
 from jupyter_elastic.platform.endpoints import AgentRecord
 from jupyter_elastic.platform.lock import Lock
 from jupyter_elastic.platform.logs import Format
 from jupyter_elastic.platform.version import __version__
-from jupyter_elastic.protocol.wire import VERSION, Hello, Jobs, LeasesRenewed, ListJobs, RenewLeases
+from jupyter_elastic.protocol.wire import (
+    VERSION,
+    FailedHost,
+    Hello,
+    Jobs,
+    LeasesRenewed,
+    ListJobs,
+    RenewLeases,
+    ReportFailedHosts,
+)
 from jupyter_elastic.types import AnyEffect, AttemptOrder, Launch, Stop, WatchPinned
 from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
@@ -45,6 +54,8 @@ REMOVE_CAPTURES_S = 600.0
 """How often captures of ended jobs are removed."""
 HOSTS_S = 5.0
 """How often it is looked whether the queue needs hosts that come on demand."""
+NOTES_S = 0.5
+"""How often it is looked whether drivers have noted that a host can't be reached, or can again."""
 NEEDED_S = 5.0
 """How long the daemon may take to say whether a job of the user waits."""
 MOST_UNFINISHED = 500
@@ -112,6 +123,7 @@ class Agent:
                 self._tasks.create_task(self._handle_orders())
                 self._tasks.create_task(self._warm())
                 self._tasks.create_task(self._bring_hosts())
+                self._tasks.create_task(self._tell_failed_hosts())
                 await self._watch_daemon()
         except* _Leave as why:
             log.info("leaving: %s", why.exceptions[0], extra=self._about())
@@ -282,8 +294,8 @@ class Agent:
         while True:
             await asyncio.sleep(HOSTS_S)
             welcome = self.client.welcome
-            if welcome is None or welcome.pool != str(paths.state_dir()):
-                continue  # a pool that others share is one machine
+            if welcome is None or welcome.shared or welcome.pool != str(paths.state_dir()):
+                continue  # what a shared pool has its administrator says
             try:
                 await self._allocator.look()
                 said = ""
@@ -291,6 +303,25 @@ class Agent:
                 if str(problem) != said:
                     said = str(problem)
                     log.warning("hosts on demand: %s", said, extra=self._about())
+
+    async def _tell_failed_hosts(self) -> None:
+        """Let a shared pool know, for ever, which of its hosts this user can't reach: drivers note it in files.
+
+        It is said again to each connection: a daemon that has begun anew has forgotten it.
+        """
+        told: object = None
+        while True:
+            await asyncio.sleep(NOTES_S)
+            welcome = self.client.welcome
+            if welcome is None or not welcome.shared:
+                continue
+            now = id(welcome), host_failures.read(paths.runtime_dir())
+            if now == told or (told is None and not now[1]):
+                continue
+            hosts = {name: FailedHost(why=one.why, again_at=one.again_at) for name, one in now[1].items()}
+            with contextlib.suppress(ElasticError):  # it is said again
+                await self.client.ask(ReportFailedHosts(hosts=hosts))
+                told = now
 
     async def _remove_captures(self) -> None:
         """Remove captures of jobs that have long ended."""

@@ -27,6 +27,13 @@ _SLOTS = (
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     if given.action != "list" and not given.slots:
         raise BadRequest(f"name a host: jupyter elastic host {given.action} HOST")
+    if given.file:
+        if given.action not in {"add", "remove"}:
+            raise BadRequest(f"--file is for `host add` and `host remove`, not for `host {given.action}`")
+        from jupyter_elastic.cli import hosts  # as below
+
+        console.print(escape(visible(hosts.change_file(given), lines=True)))
+        return
     client = connect()
     if given.action in {"add", "remove", "list"}:
         from jupyter_elastic.cli import hosts  # lazily: the pool's own screens import this module
@@ -103,6 +110,12 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--python", default="", metavar="PATH", help="of `add`: the interpreter there, if not this path"
+    )
+    parser.add_argument(
+        "--file",
+        default="",
+        metavar="FILE",
+        help="of `add` and `remove`: the hosts of a shared pool, its administrator's",
     )
     auto = parser.add_argument_group("of `add slurm:auto` and `add NAME ray://…`: hosts that come when they are needed")
     auto.add_argument("--partition", default="", metavar="NAME")

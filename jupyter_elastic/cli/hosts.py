@@ -1,4 +1,7 @@
-"""`jupyter elastic host add`, `remove` and `list`, and `doctor --hosts`: the other hosts of a personal pool."""
+"""`jupyter elastic host add`, `remove` and `list`, and `doctor --hosts`: the other hosts of a pool.
+
+Those of a personal pool are its user's to change; those of a shared one stand in a file of its administrator's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,7 +29,7 @@ from jupyter_elastic.driver import reach, ways
 from jupyter_elastic.driver.engine import Finding
 from jupyter_elastic.driver.remote_hand import RemoteHand, Setting, installed
 from jupyter_elastic.kernel.options import labels_from
-from jupyter_elastic.platform import host_failures, hosts_file, hosts_on_demand, paths
+from jupyter_elastic.platform import host_failures, hosts_file, hosts_on_demand, paths, private_files, shared_hosts
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.protocol.hand import FRAMEWORKS, Hello
@@ -61,11 +65,13 @@ def change(given: argparse.Namespace, client: Client) -> str:
     """Add another host to the user's own pool, after a visit there, or take one out; what was done."""
     state = paths.state_dir()
     welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
-    if welcome.pool != str(state):
-        ray = "Ray runs everybody's work as one user, and " * (given.reach or "").startswith("ray:")
+    if welcome.shared or welcome.pool != str(state):
+        ray = "Ray runs everybody's work as one user. " * (given.reach or "").startswith("ray:")
         raise BadRequest(
-            f"{ray}a shared pool ({welcome.pool}) is one machine; hosts can be added to a pool of your own: set "
-            "JUPYTER_ELASTIC_DIR to a folder, and take JUPYTER_ELASTIC_ENDPOINT out of the environment"
+            f"{ray}The other hosts of a shared pool ({welcome.pool}) stand in {shared_hosts.path()}, which its "
+            f"administrator changes: sudo jupyter elastic host {given.action} ... --file {shared_hosts.path()}. For a "
+            "pool of your own set JUPYTER_ELASTIC_DIR to a folder, and take JUPYTER_ELASTIC_ENDPOINT out of the "
+            "environment"
         )
     hosts = {host.name: host for host in hosts_file.read(state)}
     before = dict(hosts)
@@ -97,6 +103,26 @@ def change(given: argparse.Namespace, client: Client) -> str:
     for name in changed:
         host_failures.forget(paths.runtime_dir(), name)
     _until_seen(client, {host.name for host in put})
+    return what
+
+
+def change_file(given: argparse.Namespace) -> str:
+    """Add a host to the file of a shared pool, after a visit there, or take one out; what was done."""
+    file = Path(given.file)
+    hosts = {host.name: host for host in hosts_file.read_file(file)}
+    if given.action == "remove":
+        if hosts.pop(given.slots, None) is None:
+            raise BadRequest(f"{file} names no host {given.slots}; it names {', '.join(hosts) or 'none'}")
+        what = f"{given.slots} is out of {file}"
+    else:
+        host = _described(given, given.slots, given.reach)
+        shared_hosts.check(host)
+        hosts[host.name], what = _taken(host, _finished(_visited(host)), given)
+    try:
+        private_files.write_private(file, msgspec.json.format(msgspec.json.encode(tuple(hosts.values()))), b"\n")
+        file.chmod(0o644)
+    except OSError as problem:
+        raise BadRequest(f"{file} can't be written ({problem.strerror}): run this as whoever owns it") from problem
     return what
 
 
@@ -174,7 +200,9 @@ def _change_nodes(given: argparse.Namespace, hosts: dict[str, HostAddress]) -> s
 
 def listed(client: Client) -> list[ListedHost]:
     """Every host of the pool."""
-    others = {host.name: host for host in hosts_file.read(paths.state_dir())}
+    welcome = expect(client.ask(wire.Hello(version=wire.VERSION)), wire.Welcome)
+    described = shared_hosts.read() if welcome.shared else hosts_file.read(paths.state_dir())
+    others = {host.name: host for host in described}
     failures = host_failures.read(paths.runtime_dir())
     slots: dict[str, list[Any]] = {name: [] for name in others}
     for slot in _slots(client):
@@ -184,6 +212,8 @@ def listed(client: Client) -> list[ListedHost]:
     for name, its in sorted(slots.items(), key=lambda item: (item[0] in {*others, *sources}, item[0])):
         other = others.get(name)
         notes = dict.fromkeys(note for slot in its for note in (slot.reason, slot.drained) if note)
+        if welcome.shared and name in failures and time.time() < failures[name].again_at:
+            notes[f"you can't reach it: {failures[name].why}"] = None
         found.append(
             ListedHost(
                 name=name,
@@ -228,7 +258,9 @@ def _finished(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 def examine() -> list[Finding]:
     """Visit every other host; a finding for each, and one for each way between two that is cut."""
-    return _finished(_examine(hosts_file.read(paths.state_dir())))
+    own = hosts_file.read(paths.state_dir())
+    names = {host.name for host in own}
+    return _finished(_examine([*own, *(host for host in shared_hosts.read() if host.name not in names)]))
 
 
 async def _examine(hosts: Iterable[HostAddress]) -> list[Finding]:

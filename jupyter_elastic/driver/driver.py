@@ -33,7 +33,7 @@ from jupyter_elastic.driver.usage_sampler import UsageSampler, UseElsewhere
 from jupyter_elastic.forkserver import workers
 from jupyter_elastic.forkserver.client import our_source
 from jupyter_elastic.jobfiles.attempt_folder import SOCKET_NAME, AttemptFolder
-from jupyter_elastic.platform import hosts_file, paths, plugins, private_files, processes
+from jupyter_elastic.platform import hosts_file, paths, plugins, private_files, processes, shared_hosts
 from jupyter_elastic.platform.enforced_end import KillTimer, make_fifo
 from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.driver import DriverStarted, LeaseRenewed
@@ -249,8 +249,8 @@ class Driver:
         )
 
     def _hosts(self) -> tuple[HostAddress, ...]:
-        """The other hosts of a personal pool; of a shared one there are none."""
-        hosts = hosts_file.read(paths.state_dir()) if self._lease is None else ()
+        """The other hosts of a personal pool are its user's; those of a shared one its administrator's."""
+        hosts = hosts_file.read(paths.state_dir()) if self._lease is None else shared_hosts.read()
         for host in hosts:
             reach.check(host)
         return hosts

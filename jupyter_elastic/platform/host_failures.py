@@ -60,14 +60,15 @@ def forget(runtime: Path, name: str) -> None:
 def version(state: Path, runtime: Path) -> tuple[int, ...]:
     """Changes when the pool's hosts do, or what is noted of them."""
     names = (hosts_file.NAME, hosts_on_demand.NAME, hosts_on_demand.STATUS)
-    return tuple(_changed(path) for path in (*(state / name for name in names), _folder(runtime)))
+    return tuple(changed(path) for path in (*(state / name for name in names), _folder(runtime)))
 
 
 def _folder(runtime: Path) -> Path:
     return runtime / "failed-hosts"
 
 
-def _changed(path: Path) -> int:
+def changed(path: Path) -> int:
+    """When a file or folder was changed last, in nanoseconds; 0 where there is none."""
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - twice a second
     except OSError:

@@ -52,7 +52,11 @@ def host_name() -> str:
 
 def read(state: Path) -> tuple[HostAddress, ...]:
     """The hosts of the pool with this state folder. BadRequest when the file can't be read."""
-    path = state / NAME
+    return read_file(state / NAME)
+
+
+def read_file(path: Path) -> tuple[HostAddress, ...]:
+    """The hosts that a file names; none where there is none. BadRequest when it can't be read."""
     try:
         hosts = msgspec.json.decode(path.read_bytes(), type=tuple[HostAddress, ...])
     except FileNotFoundError:

@@ -30,7 +30,7 @@ from jupyter_elastic.types import (
 )
 from jupyter_elastic.types.errors import BadRequest, ProtocolError
 
-VERSION = 8
+VERSION = 9
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes; a longer frame is refused unread."""
 
@@ -189,6 +189,20 @@ class RenewLeases(Ask, frozen=True, kw_only=True):
     attempts: tuple[tuple[JobId, int], ...] = ()
 
 
+class FailedHost(_Struct, frozen=True, kw_only=True):
+    """A host that an agent's user could not reach."""
+
+    why: Annotated[str, Meta(max_length=4000)]
+    again_at: float
+    """When it is tried again, in seconds since the epoch."""
+
+
+class ReportFailedHosts(Ask, frozen=True, kw_only=True):
+    """An agent's: all hosts of a shared pool that its user can't reach now. Answer: `Done`."""
+
+    hosts: Annotated[dict[Annotated[str, Meta(max_length=200)], FailedHost], Meta(max_length=10_000)] = {}
+
+
 class ReadUsage(Ask, frozen=True, kw_only=True):
     """Who used how much from the day of `since` on; administrators see everybody's, others theirs. Answer: `Used`."""
 
@@ -269,6 +283,7 @@ AnyAsk: TypeAlias = (
     | Unfollow
     | ReportArrived
     | RenewLeases
+    | ReportFailedHosts
     | ReadUsage
     | ReadAudit
     | ReadPast
@@ -315,6 +330,8 @@ class Welcome(Answer, frozen=True, kw_only=True):
     """Whether you may change what is others'."""
     log_format: Literal["text", "json"] = "text"
     """How the daemon logs, and agents that were not told otherwise."""
+    shared: bool = False
+    """Whether others use the pool too: its other hosts are its administrator's to name."""
 
 
 class Done(Answer, frozen=True, kw_only=True):
@@ -343,7 +360,7 @@ class Hosts(Answer, frozen=True, kw_only=True):
     drains: tuple[types.Drain, ...] = ()
     """What administrators keep from new work."""
     others: tuple[HostInfo, ...] = ()
-    """The hosts of a personal pool that are other machines."""
+    """Those that are other machines than the daemon's."""
 
 
 class Policies(Answer, frozen=True, kw_only=True):

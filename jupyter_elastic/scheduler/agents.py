@@ -40,6 +40,8 @@ class Agents:
         self._greeted: set[Peer] = set()
         """Agents that are to get all orders that are open."""
         self.leases = Leases(monotonic)
+        self.failed_hosts: dict[str, dict[str, wire.FailedHost]] = {}
+        """By user and host, as their agents said last."""
 
     def __len__(self) -> int:
         """How many are connected."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -21,10 +21,11 @@ import psutil
 from msgspec import Meta
 from msgspec.structs import replace
 
-from jupyter_elastic.platform import host_failures, hosts_file, hosts_on_demand, paths
+from jupyter_elastic.platform import host_failures, hosts_file, hosts_on_demand, paths, shared_hosts
 from jupyter_elastic.platform.host_failures import HostFailure
 from jupyter_elastic.platform.hosts_file import host_name
 from jupyter_elastic.platform.hosts_on_demand import HostSource, SourceStatus
+from jupyter_elastic.protocol.wire import FailedHost
 from jupyter_elastic.scheduler import plugins
 from jupyter_elastic.scheduler.auth import user_name
 from jupyter_elastic.types import GpuProcess, Host, Slot, SlotId
@@ -216,6 +217,25 @@ def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tu
     return (*here, *others)
 
 
+def shared_pool(
+    source: Source, held: frozenset[SlotId], failed: Mapping[str, Mapping[str, FailedHost]]
+) -> tuple[Host, ...]:
+    """This machine as the source says it, and the others that its administrator names for the shared pool.
+
+    `failed`: which of them which user can't reach. BadRequest as for `all_hosts`.
+    """
+    here = one_machine(source.hosts(held))
+    now = time.time()
+    others = []
+    for host in shared_hosts.read():
+        closed = {user: hosts[host.name] for user, hosts in failed.items() if host.name in hosts}
+        why = {user: one.why for user, one in closed.items() if now < one.again_at}
+        others.append(replace(_other(host, None), unreachable=why, local_users=True))
+    if twice := {host.name for host in here} & {host.name for host in others}:
+        raise BadRequest(f"{shared_hosts.path()} names this machine too, {', '.join(twice)}: rename it there")
+    return (*here, *others)
+
+
 def _other(host: hosts_file.HostAddress, failure: HostFailure | None) -> Host:
     out = ""
     if failure is not None and time.time() < failure.again_at:
@@ -247,7 +267,7 @@ def one_machine(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
         raise BadRequest(
             f"a source of slots names one machine, and these are {len(hosts)}: {names}. All workers would run where "
             "their user's agent is, whatever their slots say. Name one host; a personal pool gets others by "
-            "`jupyter elastic host add`; in a shared pool each machine has a daemon of its own"
+            f"`jupyter elastic host add`, a shared one by its administrator's {shared_hosts.path()}"
         )
     return hosts
 

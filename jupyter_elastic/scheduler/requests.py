@@ -151,6 +151,7 @@ def _hello(ask: wire.Hello, api: DaemonApi, context: Context) -> Answer:
         pid=os.getpid(),
         administers=api.rights.is_admin(context.peer.caller),
         log_format=api.settings.log_format,
+        shared=not api.settings.personal,
     )
 
 
@@ -395,6 +396,15 @@ def _renew_leases(ask: wire.RenewLeases, api: DaemonApi, context: Context) -> An
         warm=api.settings.warm,
         **(limited if api.settings.lease_s else {}),
     )
+
+
+@answer.register
+def _report_failed_hosts(ask: wire.ReportFailedHosts, api: DaemonApi, context: Context) -> Answer:
+    api.agents.check_agent(context.peer)
+    known = {host.name for host in api.store.core.state.hosts if host.reach}
+    failed = {name: replace(one, why=visible(one.why)[:300]) for name, one in ask.hosts.items() if name in known}
+    api.agents.failed_hosts[context.peer.user] = failed
+    return wire.Done()
 
 
 @answer.register

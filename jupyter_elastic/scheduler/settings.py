@@ -53,3 +53,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: Format = "text"
     hide_names: bool = False
     """Whether others' jobs are called by their number."""
+
+    @property
+    def personal(self) -> bool:
+        """Whether nobody but its user uses the pool, who names its other hosts."""
+        return not (self.shared or self.tcp or self.lease_s)

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import functools
 import logging
 
-from jupyter_elastic.platform import host_failures, paths
+from jupyter_elastic.platform import host_failures, paths, shared_hosts
 from jupyter_elastic.scheduler import foreign
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
-from jupyter_elastic.scheduler.hosts import all_hosts, without_own
+from jupyter_elastic.scheduler.hosts import all_hosts, shared_pool, without_own
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.refusals import Refusals
 from jupyter_elastic.scheduler.restore import LONG
@@ -135,7 +134,11 @@ class Timers:
     async def watch_hosts(self) -> None:
         """Look at the hosts again and again, for ever."""
         state = self._settings.state_dir
-        noted = functools.partial(host_failures.version, state, paths.runtime_dir_of(state))
+
+        def noted() -> tuple[object, ...]:
+            files = host_failures.version(state, paths.runtime_dir_of(state))
+            return files, host_failures.changed(shared_hosts.path()), dict(self._agents.failed_hosts)
+
         seen = noted()
         while True:
             due = self._clock.monotonic() + (CONFIRM_S if self._look_soon else SCAN_S)
@@ -155,8 +158,9 @@ class Timers:
 
     def _hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
         settings = self._settings
-        personal = not (settings.shared or settings.tcp or settings.lease_s)
-        return all_hosts(settings.source, held, settings.state_dir if personal else None)
+        if settings.shared:
+            return shared_pool(settings.source, held, self._agents.failed_hosts)
+        return all_hosts(settings.source, held, settings.state_dir if settings.personal else None)
 
     def _report(self, hosts: tuple[Host, ...]) -> None:
         hosts = without_own(hosts, self._slots_held())  # a job may have started while the source was looking

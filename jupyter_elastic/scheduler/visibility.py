@@ -21,6 +21,7 @@ from jupyter_elastic.types import (
     BooksRestored,
     DrainsChanged,
     Event,
+    Host,
     HostsChanged,
     JobEnded,
     JobId,
@@ -149,6 +150,8 @@ class Visibility:
             isinstance(data, JobRequeued) and data.cause == "preempted"
         ):
             public = replace(public, reason=data.reason)  # the policy's; of all others it is the user's or an error's
+        if isinstance(data, HostsChanged):
+            public = replace(public, hosts=tuple(_as_seen(host, name_of(user)) for host in data.hosts))
         return replace(event, data=public, cause="")  # the cause of a submit is its key
 
     def _public(self, record: Any, job: JobId | None, **known: Any) -> Any:
@@ -160,6 +163,16 @@ class Visibility:
         if self._hide_names and "name" in fields and job is not None:
             fields["name"] = f"job {job}"
         return kind(**_BLANK.get(kind, {}), **fields)
+
+
+def _as_seen(host: Host, user: str) -> Host:
+    """Who can't reach a host is nobody else's business: the reasons name files of theirs."""
+    others = host.unreachable.keys() - {user}
+    return (
+        replace(host, unreachable={user: host.unreachable[user]} if user in host.unreachable else {})
+        if others
+        else host
+    )
 
 
 def _expected_s(job: JobView) -> float | None:

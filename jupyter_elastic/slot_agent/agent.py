@@ -111,7 +111,9 @@ class SlotAgent:
     async def _look(self) -> bool:
         """See who has leased what, and end what runs on a slot without its lease; whether all of that is gone."""
         number = self._begun = self._begun + 1
-        slots = expect(await self._client.ask(wire.ListHosts()), wire.Hosts).slots
+        pool = expect(await self._client.ask(wire.ListHosts()), wire.Hosts)
+        elsewhere = {host.name for host in pool.others}
+        slots = [slot for slot in pool.slots if slot.slot.rpartition(":")[0] not in elsewhere]
         devices = {_group(slot): device for slot in slots if (device := _device(slot)) is not None}
         async with self._moving:
             self._leases = {slot.slot: lease for slot in slots if (lease := _lease(slot)) is not None}
@@ -201,7 +203,7 @@ def _bound(path: Path) -> socket.socket:
 
 
 def _group(slot: SlotInfo) -> str:
-    """The name of a slot's group: a pool is one machine, and its name may hold what no folder's may."""
+    """The name of a slot's group: all are of this machine, and its name may hold what no folder's may."""
     return f"slot-{slot.slot.rpartition(':')[2]}"
 
 

@@ -89,6 +89,10 @@ class Host(Record, frozen=True, kw_only=True):
     """The way there, such as `ssh://lab2`; empty: it is the daemon's own machine."""
     until: float | None = None
     """When it goes, as an allocation that ends, in seconds since the epoch; None: nobody knows."""
+    unreachable: dict[Name, Text] = {}
+    """Users who can't get there now, and why: their jobs get no slots on it."""
+    local_users: bool = False
+    """Only users of the daemon's machine get there, and not who has come by a key."""
 
     def slot_id(self, index: int) -> SlotId:
         """The pool-wide name of slot `index`."""

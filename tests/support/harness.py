@@ -51,8 +51,8 @@ class Harness:
         check(self.core.state)
         return [event.data for event in events]
 
-    def submit(self, least: int = 1, most: int = 4, *, by: str = "ann", **changes: Any) -> int:
-        self.step(Submit, by=by, spec=job_spec(least, most, **changes))
+    def submit(self, least: int = 1, most: int = 4, *, by: str = "ann", uid: int | None = None, **changes: Any) -> int:
+        self.step(Submit, by=by, uid=uid, spec=job_spec(least, most, **changes))
         return self.core.state.next_job - 1
 
     def plan(self, sizes: dict[int, int | Size], **what: Any) -> list[AnyEventData]:

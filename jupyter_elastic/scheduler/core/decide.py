@@ -484,11 +484,14 @@ def _hosts_reported(state: State, report: HostsReported) -> EventList:
         return []
     outs = {host.slot_id(slot.index): slot.out for host in hosts for slot in host.slots}
     usable = {slot for slot, out in outs.items() if not out}
+    named = {host.name: host for host in hosts}
     events: EventList = [HostsChanged(hosts=hosts)]
     for job in state.active_jobs():
-        lost = [slot for slot in job.slots if slot not in usable]
+        on = {host: state.why_not(job.owner, named[host]) for host in state.hosts_of(job.slots) if host in named}
+        closed = {slot: why for slot in job.slots if (why := on.get(state.slots[slot].host))}
+        lost = [slot for slot in job.slots if slot not in usable or slot in closed]
         if lost:
-            why = "; ".join(dict.fromkeys(outs[slot] for slot in lost if outs.get(slot)))
+            why = "; ".join(dict.fromkeys(why for slot in lost if (why := outs.get(slot) or closed.get(slot))))
             text = f"host lost: {', '.join(lost)}" + (f" ({why[:2000]})" if why else "")
             events.append(drains.without(state, job, lost, text))
     return events

@@ -6,7 +6,7 @@ journal is true by definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from sys import intern
 from typing import Any
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jupyter_elastic.scheduler.core.lengths import length, noted
 from jupyter_elastic.scheduler.core.profile import Learned, remaining
-from jupyter_elastic.scheduler.core.state import NOBODY_DIED, NOTHING_LEARNED, Job, SlotState, State
+from jupyter_elastic.scheduler.core.state import BY_KEY, NOBODY_DIED, NOTHING_LEARNED, Job, SlotState, State
 from jupyter_elastic.scheduler.core.transitions import after
 from jupyter_elastic.scheduler.core.used import HALF_LIFE_S, Used
 from jupyter_elastic.types import (
@@ -27,6 +27,7 @@ from jupyter_elastic.types import (
     DrainsChanged,
     Event,
     HoldEnded,
+    Host,
     HostsChanged,
     JobEnded,
     JobProgressed,
@@ -332,6 +333,10 @@ def _forgotten(state: State, data: JobsForgotten) -> None:
 
 def _hosts_changed(state: State, data: HostsChanged) -> None:
     state.hosts = data.hosts
+    closed = {user for host in data.hosts for user in host.unreachable}
+    if any(host.local_users for host in data.hosts):
+        closed.add(BY_KEY)
+    state.reached = {user: sum(map(_usable, _reached_by(user, data.hosts))) for user in closed}
     state.apart = any(slot.for_servers for host in data.hosts for slot in host.slots)
     present: dict[SlotId, SlotState] = {}
     for host in data.hosts:
@@ -347,6 +352,15 @@ def _hosts_changed(state: State, data: HostsChanged) -> None:
             present[slot_id] = entry
     state.slots = present
     _mark_drained(state)
+
+
+def _reached_by(user: str, hosts: Iterable[Host]) -> list[Host]:
+    """The hosts that a user can reach, or all who come by a key."""
+    return [host for host in hosts if not (host.local_users if user == BY_KEY else user in host.unreachable)]
+
+
+def _usable(host: Host) -> int:
+    return sum(not (slot.out or slot.for_servers) for slot in host.slots)
 
 
 def _drains_changed(state: State, data: DrainsChanged) -> None:

@@ -130,6 +130,10 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
         lines.append(f"It waits for slots on {host}, {where}: {there} free there.")
     if (only := suitable.hosts(state, job)) is not None and not state.bound_to(job.spec):
         lines.append(_suitable(state, job, only))
+    if whole:
+        closed = ((host.name, state.why_not(job.owner, host)) for host in state.hosts)
+        away = [f"{job.owner} can't reach {name} now: {why.rstrip('.')}." for name, why in closed if why][:5]
+        lines += [*away, "`jupyter elastic doctor --hosts` tries it; the pool does so again by itself."] if away else []
     if state.apart and job.spec.min_servers:
         idle = sum(1 for _ in state.free(for_servers=True))
         lines.append(f"{count(idle)} of {state.server_capacity} for servers free.")

@@ -6,6 +6,7 @@ Everything here follows from the events alone, so two states folded from the sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -31,6 +32,8 @@ from jupyter_elastic.types import (
 
 FALLBACK = "fifo"
 """The policy that a pool begins with, and falls back to."""
+BY_KEY = ""
+"""Stands for all users who have come by a key."""
 
 
 class SlotState(Struct):
@@ -240,6 +243,8 @@ class State(Struct, kw_only=True):
     """What each policy asked to be reminded of."""
     reasons: dict[JobId, str] = field(default_factory=dict)
     """What the policy last said of an unfinished job."""
+    reached: dict[str, int] = field(default_factory=dict)
+    """By user who can't reach all hosts, and under `BY_KEY` of all who come by a key, what `reachable` says."""
     rejections: int = 0
     """Plans of the present policy that were refused in a row."""
 
@@ -289,10 +294,23 @@ class State(Struct, kw_only=True):
     def ignored(self, job: Job) -> bool:
         """Whether plans have no say about the job.
 
-        It is stopping, or waits for its owner's agent to come back, or for an earlier cell of its session.
+        It is stopping, or waits for its owner's agent to come back, for an earlier cell of its session, or for hosts
+        that its owner can't reach.
         """
-        waits = job.phase == "queued" and (self.absent(job.owner) or self.before(job) is not None)
+        waits = job.phase == "queued" and (
+            self.absent(job.owner) or self.before(job) is not None or self.reachable(job.owner) < self.needs(job.spec)
+        )
         return waits or job.phase == "stopping"
+
+    def why_not(self, owner: str, host: Host) -> str:
+        """Why this user can't reach the host now; empty: nothing speaks against it."""
+        if host.local_users and owner not in self.ids:
+            return f"{owner} comes by a key, and only users of the pool's machine get there"
+        return host.unreachable.get(owner, "")
+
+    def reachable(self, owner: str) -> float:
+        """Slots of hosts that this user can reach, those that are out aside; infinite for who can reach all."""
+        return self.reached.get(owner, inf if owner in self.ids else self.reached.get(BY_KEY, inf))
 
     def before(self, job: Job) -> JobId | None:
         """The unfinished job of the same session that comes first; None when this one does."""

@@ -3,8 +3,8 @@
 Labels say what a host is, such as `gpu=NVIDIA A100-SXM4-80GB` (from NVML) or `rack=3` (its user's). A job asks
 for some (`--on gpu=A100`), and unless it asks for `gpu=any` all its hosts have the same kind of GPU: a group goes
 at the pace of the slowest. A host that goes at a known time takes no job that would lose what it has done then: one of
-a fixed size that says it takes longer. A job whose workers find each other on one host only keeps to one. Knows the
-state; must not know policies.
+a fixed size that says it takes longer. A job whose workers find each other on one host only keeps to one. A host that
+its owner can't reach gives it nothing. Knows the state; must not know policies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Suitable:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._all = not any(host.labels or host.until is not None for host in state.hosts)
+        self._by_owner = any(host.unreachable or host.local_users for host in state.hosts)
+        self._all = not (self._by_owner or any(host.labels or host.until is not None for host in state.hosts))
         self._known: dict[object, frozenset[str] | None] = {}
 
     def of(self, job: Job) -> frozenset[str] | None:
@@ -33,7 +34,10 @@ class Suitable:
         if self._all and not (spec.on or spec.host or spec.one_host):
             return None
         on = self._state.slots[job.slots[0]].host if job.slots else ""
-        key = (tuple(spec.on.items()), spec.host, spec.one_host, job.phase == "queued", on, _length_s(spec))
+        key = (
+            tuple(spec.on.items()), spec.host, spec.one_host, job.phase == "queued", on, _length_s(spec),
+            job.owner if self._by_owner else "",
+        )  # fmt: skip
         if key not in self._known:
             self._known[key] = hosts(self._state, job)
         return self._known[key]
@@ -44,7 +48,11 @@ def hosts(state: State, job: Job) -> frozenset[str] | None:
     spec = job.spec
     if bound := state.bound_to(spec):
         return frozenset({bound})
-    found = [host for host in state.hosts if matches(host.labels, spec) and _long_enough(state, job, host)]
+    found = [
+        host
+        for host in state.hosts
+        if matches(host.labels, spec) and _long_enough(state, job, host) and not state.why_not(job.owner, host)
+    ]
     kinds = {host.labels.get(GPU, "") for host in found}
     if len(kinds) > 1 and spec.on.get(GPU) != ANY:
         kind = _chosen(state, job, {host.name: host.labels.get(GPU, "") for host in found})

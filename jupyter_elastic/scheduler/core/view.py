@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
+from math import inf
 from typing import Literal
 
 from msgspec import convert
@@ -87,15 +88,24 @@ class Views:
         if state.in_sessions:  # a session runs one cell at a time
             behind = {job for job in state.in_sessions if state.before(state.jobs[job]) is not None}
             jobs = [job for job in jobs if job.phase != "queued" or job.job not in behind]
+        most = self.most
+        if state.reached:
+            kept_away = {
+                job.job
+                for job in state.jobs.values()
+                if job.phase == "queued" and state.reachable(job.owner) < state.needs(job.spec)
+            }
+            jobs = [job for job in jobs if job.job not in kept_away]
+            most = _reaching(state, most)
         kept, servers = reserved(state), state.server_capacity
         self.held_back = {}
-        if self.most or servers is not None:
+        if most or servers is not None:
             # Those with slots reserved count as if they held them.
             jobs = [_seated(state, job) if job.job in kept.jobs else job for job in jobs]
         if servers is not None:
             jobs, self.held_back = server_slots.within(jobs, servers)
-        if self.most:
-            jobs, over = within(jobs, self.most)
+        if most:
+            jobs, over = within(jobs, most)
             self.held_back |= over
         if kept.jobs:
             jobs = [job for job in jobs if job.job not in kept.jobs]
@@ -136,6 +146,16 @@ class Views:
                     run_s=job.run_s + passed,
                     profile=profile,
                 )
+
+
+def _reaching(state: State, most: Most) -> Most:
+    """These limits, and those of users who can't reach all hosts: a plan would give them what they can't have."""
+    users = dict(most.users)
+    for owner in {job.owner for job in state.jobs.values()}:
+        if (reachable := state.reachable(owner)) < inf:
+            limit = users.get(owner, most.default)
+            users[owner] = int(reachable if limit is None else min(limit, reachable))
+    return replace(most, users=users)
 
 
 def job_view(job: Job) -> JobView:

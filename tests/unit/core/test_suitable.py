@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jupyter_elastic.scheduler.core import suitable
-from jupyter_elastic.types import DrainsChanged, Host, HostsReported, RescaleRequested, StopRequested, Tick
+from jupyter_elastic.types import (
+    DrainsChanged,
+    Host,
+    HostsReported,
+    ReleaseReported,
+    RescaleRequested,
+    StopRequested,
+    Tick,
+)
 from jupyter_elastic.types.errors import BadRequest
 from tests.support.harness import Harness, host
 
@@ -147,3 +157,37 @@ def test_jobs_leave_a_host_before_it_ends_and_nothing_new_comes() -> None:
     assert "its time is nearly over" in pool.core.slots()[0].drained
     pool.step(HostsReported, by="daemon", hosts=(host("ends", 2, until=9000.0), host("stays", 1)))
     assert not pool.core.state.drains  # it got more time
+
+
+def test_who_can_not_reach_a_host_gets_nothing_there_and_keeps_nobody_waiting() -> None:
+    def hosts(**lab2: Any) -> tuple[Host, ...]:
+        return host("lab1", 1), host("lab2", 2, reach="ssh://lab2", local_users=True, **lab2)
+
+    pool = Harness(*hosts())
+    anns, bobs = pool.submit(1, 3, uid=1), pool.submit(2, 2, by="bob", uid=2)
+    pool.plan({anns: 3})
+    pool.settle(anns)
+    assert on(pool, anns) == {"lab1", "lab2"}
+    (_, shrinks) = pool.step(HostsReported, hosts=hosts(unreachable={"ann": "Permission denied (publickey)"}))
+    assert isinstance(shrinks, RescaleRequested)
+    assert shrinks.slots == ("lab1:0",)
+    assert "Permission denied (publickey)" in shrinks.reason
+    pool.step(ReleaseReported, by="ann", job=anns, attempt=1, slots=("lab2:0", "lab2:1"))
+    shown = {job.job: job for job in pool.core.view(pool.now).jobs}
+    assert (shown[anns].max_slots, shown[bobs].max_slots) == (1, 2), "a plan gives nobody what he can't have"
+    assert pool.plan({anns: 1, bobs: 2})[-1].slots == ("lab2:0", "lab2:1")
+    waits = pool.submit(2, 2, uid=1)
+    assert waits not in [job.job for job in pool.core.view(pool.now).jobs], "no plan waits for slots that it can't have"
+    assert "ann can't reach lab2 now: Permission denied (publickey)." in pool.core.explain(waits, pool.now)
+    assert "Permission" not in pool.core.explain(waits, pool.now, whole=False)
+    pool.step(HostsReported, hosts=hosts())
+    assert waits in [job.job for job in pool.core.view(pool.now).jobs]
+
+
+def test_who_comes_by_a_key_gets_nothing_on_hosts_that_are_for_users_of_the_pools_machine() -> None:
+    pool = Harness(host("lab1", 1), host("lab2", 2, reach="ssh://lab2", local_users=True))
+    hers, large = pool.submit(1, 3), pool.submit(2, 2)
+    pool.plan({hers: 3})
+    assert pool.job(hers).slots == ("lab1:0",)
+    assert large not in [job.job for job in pool.core.view(pool.now).jobs]
+    assert "comes by a key" in pool.core.explain(large, pool.now)

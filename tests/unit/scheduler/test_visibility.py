@@ -16,7 +16,7 @@ from msgspec import Struct, UnsetType
 
 from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.visibility import Visibility
-from jupyter_elastic.types import AnyEventData, Event, JobInfo, JobSubmitted, JobView, View
+from jupyter_elastic.types import AnyEventData, Event, Host, HostsChanged, JobInfo, JobSubmitted, JobView, View
 from tests.unit.policies.pool import job as job_view
 from tests.unit.policies.pool import linear, view
 
@@ -180,3 +180,18 @@ def test_a_view_shows_how_long_others_jobs_will_take_and_not_how_they_train() ->
     assert (other.profile.speeds, other.profile.remaining, other.deadline_at, seen.memo) == ((), None, None, None)
     assert other.estimate_s == 200.0 + theirs.attained_s
     assert whole(Visibility(RIGHTS).view("ada", view(4, theirs))).jobs == (theirs,)
+
+
+def test_why_somebody_can_not_reach_a_host_is_his_and_the_administrators() -> None:
+    closed = Host(name="lab2", kind="cpu", slots=(), unreachable={"ann": "no key /home/ann", "bob": "no route"})
+    event = Event(seq=1, at=1.0, by="pool", cause="", data=HostsChanged(hosts=(closed,)))
+    visibility = Visibility(RIGHTS)
+
+    def seen(user: str) -> dict[str, str]:
+        found = visibility.event(user, event, None)
+        assert found is not None
+        return found.data.hosts[0].unreachable
+
+    assert seen("ada") == closed.unreachable
+    assert seen("bob") == {"bob": "no route"}
+    assert seen("eve") == {}

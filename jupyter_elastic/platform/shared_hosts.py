@@ -1,0 +1,49 @@
+"""The other hosts of a shared pool: a file of the machine's administrator, which daemon and drivers read alike.
+
+The daemon takes names and slots from it, each user's drivers the way there, which they go as their user. What one user
+can't reach is kept from that user's jobs alone.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from jupyter_elastic.platform import hosts_file
+from jupyter_elastic.platform.endpoints import CONFIG, CONFIG_VARIABLE
+from jupyter_elastic.platform.hosts_file import HostAddress
+from jupyter_elastic.types.errors import BadRequest
+
+
+def path() -> Path:
+    """The file, beside the machine's configuration; it need not be there."""
+    return Path(os.environ.get(CONFIG_VARIABLE) or CONFIG).with_name(hosts_file.NAME)
+
+
+def read() -> tuple[HostAddress, ...]:
+    """The hosts that it names. BadRequest when it can't be read, is not safe, or would make all users one."""
+    file = path()
+    hosts = hosts_file.read_file(file)
+    if hosts:
+        _check_safe(file)
+    for host in hosts:
+        check(host)
+    return hosts
+
+
+def check(host: HostAddress) -> None:
+    """BadRequest where all users would come to the host as one."""
+    if host.reach != "exec:" and (not host.reach.startswith("ssh://") or "@" in host.reach):
+        raise BadRequest(
+            f"{path()}: host {host.name} is reached by {host.reach}, and a shared pool needs ssh://HOST[:PORT], where "
+            "everybody comes as themselves: leave a user out"
+        )
+
+
+def _check_safe(file: Path) -> None:
+    """Refuse a file that says what is started, and that others may write."""
+    for one in (file, file.parent):
+        found = one.stat()
+        if found.st_uid not in {0, os.getuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BadRequest(f"{one} can be changed by others, and it says what is started: chown root, chmod go-w")
