@@ -110,6 +110,8 @@ class Driver:
         self.launch = launch
         self.runtime = runtime
         self.orders = Orders(launch)
+        self._elsewhere = set(launch.elsewhere)
+        """Hosts of its slots that are other machines than the daemon's."""
         self.reports = Reports(launch)
         self._records = Records(folder, launch, self._pids)
         self._agents = Agents(self.snapshot, self.accept)
@@ -253,7 +255,8 @@ class Driver:
         hosts = hosts_file.read(paths.state_dir()) if self._lease is None else shared_hosts.read()
         for host in hosts:
             reach.check(host)
-        return hosts
+        unknown = self._elsewhere.difference(host.name for host in hosts)
+        return (*hosts, *(HostAddress(name=name, reach=reach.UNKNOWN) for name in sorted(unknown)))
 
     def _pids(self) -> list[processes.ProcessId]:
         try:
@@ -279,6 +282,7 @@ class Driver:
             log.warning("an order for another attempt: %s", order)
         elif self.orders.accept(order):
             if not isinstance(order, Stop):
+                self._elsewhere.update(order.elsewhere)
                 self.reports.leased_again(order.slots)
             self._ordered.set()
 

@@ -15,6 +15,8 @@ from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.hand import Hello
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
+UNKNOWN = "unknown:"
+"""Stands for the way to a host on which the daemon has leased a slot, and which no file of hosts here names."""
 _MODULE = ("-P", "-m", "jupyter_elastic.hand")
 _WARM = "--warm"
 """Lets the hand come from a warm parent, which Slurm and Ray would not know for a part of what they started."""
@@ -65,6 +67,8 @@ def command(host: HostAddress, python: str, control: Path) -> list[str]:
 
     `control` is a private folder, with a short path, for the connections that ssh keeps.
     """
+    if host.reach == UNKNOWN:
+        raise EngineError(f"host {host.name}: the file of hosts that its user's drivers read does not name it")
     argv = [host.python or python or sys.executable, *_MODULE]
     if host.reach == "exec:":
         return argv

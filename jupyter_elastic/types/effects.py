@@ -23,6 +23,8 @@ class Membership(Effect, frozen=True, kw_only=True):
     servers: Count = 0
     devices: dict[SlotId, str] = {}
     """GPU UUID by slot; empty on CPU hosts."""
+    elsewhere: tuple[str, ...] = ()
+    """Hosts of these slots that are other machines than the daemon's: who knows no way there starts nothing."""
 
 
 class Launch(Membership, frozen=True, kw_only=True):

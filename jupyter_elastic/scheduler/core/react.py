@@ -82,6 +82,7 @@ def _launch(state: State, job: Job, generation: int, slots: tuple[SlotId, ...], 
         slots=slots,
         servers=servers,
         devices=_devices(state, slots),
+        elsewhere=_elsewhere(state, slots),
         lease_s=job.lease_s,
     )
 
@@ -95,6 +96,7 @@ def _rescale(state: State, job: Job) -> Rescale:
         slots=job.slots,
         servers=job.servers,
         devices=_devices(state, job.slots),
+        elsewhere=_elsewhere(state, job.slots),
         draining=job.draining,
     )
 
@@ -117,6 +119,11 @@ def _watch(job: Job) -> WatchPinned:
 
 def _end_session(job: Job, reason: str) -> Stop:
     return Stop(job=job.job, attempt=job.attempt, owner=job.owner, how="cancel", reason=reason)
+
+
+def _elsewhere(state: State, slots: tuple[SlotId, ...]) -> tuple[str, ...]:
+    on = {entry.host for slot in slots if (entry := state.slots.get(slot)) is not None}
+    return tuple(host.name for host in state.hosts if host.reach and host.name in on)
 
 
 def _devices(state: State, slots: tuple[SlotId, ...]) -> dict[SlotId, str]:

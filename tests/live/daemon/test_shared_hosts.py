@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobInfo
-from tests.live.daemon.conftest import Pool
+from tests.live.daemon.conftest import WAIT_S, Pool
 from tests.live.daemon.shared_hosts_story import USERS
 from tests.support import machines
 from tests.support.other_user import OtherUser, needs_root, other_user
@@ -103,6 +104,19 @@ def test_each_users_workers_are_his_and_who_can_not_get_to_a_host_is_kept_from_i
     assert {slot.rpartition(":")[0] for slot in started[-1].slots} & {"lab2", "lab3"} == {"lab2"}
     _, said, _ = lab.elastic("logs", "3", "--rank", "1")
     assert f"rank 1 of 2 is user {lab.uid}" in said
+
+
+def test_whose_drivers_know_no_way_to_a_host_starts_nothing_here_on_its_slots(
+    lab: OtherUser, open_folder: Path
+) -> None:
+    (open_folder / "elsewhere").mkdir()
+    lab.environment[CONFIG_VARIABLE] = str(open_folder / "elsewhere" / "config.toml")
+    code, _, errors = lab.elastic(*run(open_folder, 2))
+    assert code == 0, errors
+    limit = time.monotonic() + WAIT_S
+    while "does not name it" not in (told := lab.elastic("explain", "1")[1]) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert "the file of hosts that its user's drivers read does not name it" in told
 
 
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())

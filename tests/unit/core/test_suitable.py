@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_elastic.scheduler.core import suitable
+from jupyter_elastic.scheduler.core.react import outstanding
 from jupyter_elastic.types import (
     DrainsChanged,
     Host,
@@ -168,6 +169,7 @@ def test_who_can_not_reach_a_host_gets_nothing_there_and_keeps_nobody_waiting() 
     pool.plan({anns: 3})
     pool.settle(anns)
     assert on(pool, anns) == {"lab1", "lab2"}
+    assert outstanding(pool.core.state, "ann")[0].elsewhere == ("lab2",)
     (_, shrinks) = pool.step(HostsReported, hosts=hosts(unreachable={"ann": "Permission denied (publickey)"}))
     assert isinstance(shrinks, RescaleRequested)
     assert shrinks.slots == ("lab1:0",)
