@@ -55,22 +55,21 @@ def _theirs(stack: traceback.StackSummary, cell: str, labels: Mapping[str, str])
     return frames[first:]
 
 
-def with_deaths_of_children(problem: BaseException) -> BaseException:
-    """What ended the cell: what its SIGCHLD handler raises, if it does, else `problem`.
+def hear_of_children(problem: BaseException) -> None:
+    """Let the cell's SIGCHLD handler raise what it has to say of what ended the cell; after this it says nothing.
 
     torch's DataLoader raises in that handler that a child of its was killed, at whatever line runs then: as often as
-    not just after the read that this death broke. After this no such handler runs, so that it breaks no report.
+    not just after the read that this death broke, at the very call of this.
     """
-    if not callable(signal.getsignal(signal.SIGCHLD)):
-        return problem
-    try:
+    if callable(signal.getsignal(signal.SIGCHLD)):
         if isinstance(problem, OSError | EOFError):
             time.sleep(DEATH_TOLD_S)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except BaseException as told:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        return told
-    return problem
+        hear_no_more()
+
+
+def hear_no_more() -> None:
+    """No such handler runs from now on, so that it breaks no report."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def is_echo(problem: BaseException) -> bool:

@@ -167,7 +167,13 @@ class Worker:
             if self._parking is None:
                 _leave(INTERRUPTED)
         except BaseException as problem:
-            self._failed(tracebacks.with_deaths_of_children(problem))
+            ended_by = problem
+            try:
+                tracebacks.hear_of_children(problem)
+            except BaseException as told:
+                tracebacks.hear_no_more()
+                ended_by = told
+            self._failed(ended_by)
         else:
             self._output.follow(self._rank)
             self._channel.send(messages.Done())
