@@ -107,14 +107,18 @@ class Machines:
         self.know_hosts(range(1, count + 1))
 
     def _users(self) -> None:
-        """`sshd` wants a user for its separated part, and root a home that is this script's."""
+        """`sshd` wants a user for its separated part, and root a home that is this script's.
+
+        All of /etc is a copy: where somebody makes an account meanwhile, outside, a file that is mounted over another
+        one of that name is mounted no more.
+        """
+        command("cp", "-a", "/etc", "/run/etc")
         lines = Path("/etc/passwd").read_text().splitlines()
         mine = [line for line in lines if line.split(":")[0] not in {"root", "sshd"}]
-        users = Path("/run/passwd")
-        users.write_text(
+        Path("/run/etc/passwd").write_text(
             "\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *mine, "sshd:x:65533:65534::/run/sshd:/bin/false"]) + "\n"
         )
-        command("mount", "--bind", users, "/etc/passwd")
+        command("mount", "--bind", "/run/etc", "/etc")
 
     def _ssh_client(self) -> None:
         """The client reads the home of `/etc/passwd`, not `HOME`."""

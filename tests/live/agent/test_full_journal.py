@@ -36,6 +36,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(small: Pa
     with Pool(small / "pool") as pool:
         job = pool.submit(PLAIN, names={"FOLDER": str(tmp_path)})
         pool.running(job, elastic=False)
+        pool.printed(job, "begun")  # its output is on this disk too
         spec = pool.info(job).spec
         fill = small / "fill"
         with fill.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -68,7 +69,8 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(small: Pa
             if info.job != job:
                 pool.cancel(info.job)
         (tmp_path / "go").touch()
-        assert pool.ended(job).outcome == "completed"
+        end = pool.ended(job)
+        assert end.outcome == "completed", end.reason
         pool.no_slot_is_leased_twice()
 
 

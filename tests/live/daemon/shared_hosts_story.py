@@ -48,7 +48,7 @@ class Lab(Machines):
 
     def _users(self) -> None:
         super()._users()
-        with Path("/run/passwd").open("a") as file:
+        with Path("/etc/passwd").open("a") as file:
             file.writelines(f"{name}:x:{uid}:{uid}::/run/{name}:/bin/bash\n" for name, uid in USERS.items())
         for name, uid in USERS.items():
             keys = Path("/run", name, ".ssh")
@@ -109,7 +109,12 @@ def daemon() -> Iterator[Client]:
         try:
             until(endpoints.living_daemon, "the daemon is up")
             client = Client(f"ipc://{LAB}/s")
-            yield client
+            try:
+                yield client
+            except AssertionError:
+                for event in client.events(0, follow=False):
+                    print(round(event.at, 1), str(event.data)[:400], file=sys.stderr)  # noqa: T201
+                raise
             client.close()
         finally:
             process.kill()
