@@ -212,9 +212,7 @@ def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tu
         for wanted in hosts_on_demand.read(state):
             brought = [host for host in described if host.source == wanted.name]
             others += _to_come(wanted, brought, noted.get(wanted.name, SourceStatus()))
-    if twice := {host.name for host in here} & {host.name for host in others}:
-        raise BadRequest(f"{hosts_file.NAME} of the pool names this machine too, {', '.join(twice)}: rename it there")
-    return (*here, *others)
+    return _together(here, others, f"{hosts_file.NAME} of the pool")
 
 
 def shared_pool(
@@ -231,8 +229,12 @@ def shared_pool(
         closed = {user: hosts[host.name] for user, hosts in failed.items() if host.name in hosts}
         why = {user: one.why for user, one in closed.items() if now < one.again_at}
         others.append(replace(_other(host, None), unreachable=why, local_users=True))
+    return _together(here, others, str(shared_hosts.path()))
+
+
+def _together(here: Sequence[Host], others: Sequence[Host], named_by: str) -> tuple[Host, ...]:
     if twice := {host.name for host in here} & {host.name for host in others}:
-        raise BadRequest(f"{shared_hosts.path()} names this machine too, {', '.join(twice)}: rename it there")
+        raise BadRequest(f"{named_by} names this machine too, {', '.join(twice)}: rename it there")
     return (*here, *others)
 
 

@@ -167,12 +167,7 @@ class Visibility:
 
 def _as_seen(host: Host, user: str) -> Host:
     """Who can't reach a host is nobody else's business: the reasons name files of theirs."""
-    others = host.unreachable.keys() - {user}
-    return (
-        replace(host, unreachable={user: host.unreachable[user]} if user in host.unreachable else {})
-        if others
-        else host
-    )
+    return replace(host, unreachable={one: why for one, why in host.unreachable.items() if one == user})
 
 
 def _expected_s(job: JobView) -> float | None:

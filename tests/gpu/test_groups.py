@@ -16,7 +16,7 @@ from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.platform.hosts_file import HostAddress
-from tests.live.engine.bench import NOTE, Bench, asynchronous, check_training, needs
+from tests.live.engine.bench import NOTE, TORCH, Bench, asynchronous, check_training, needs
 
 BOTH = [pytest.param(Torch, id="torch"), pytest.param(Horovod, id="horovod", marks=needs("torch"))]
 APART = """
@@ -160,34 +160,11 @@ async def test_trains_as_one_process_through_growth_deaths_and_shrinking(
         assert result["weights"] == pytest.approx(alone(result["steps"]), rel=1e-9, abs=1e-9)
 
 
-HOROVODS_OWN = (
-    NOTE
-    + APART
-    + """
-import torch, horovod.torch as hvd
-hvd.init()
-torch.manual_seed(0)
-model = torch.nn.Linear(32, 4).to(device)
-opt = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=.01), named_parameters=model.named_parameters())
-g = torch.Generator().manual_seed(1)
-@hvd.elastic.run
-def train(state):
-    while not state.stop:
-        x = torch.randn(64, 32, generator=g).to(device)
-        loss = ((model(x) - x[:, :4])**2).mean()
-        opt.zero_grad(); loss.backward(); opt.step()
-        stop = hvd.allreduce(torch.tensor([float(stopped())], device=device), name="stop", op=hvd.Sum)
-        state.step += 1
-        note(rank=hvd.rank(), size=hvd.size(), step=state.step)
-        time.sleep(.02)
-        if stop.item() > 0: state.stop = True
-        if state.step % 5 == 0: state.commit()
-    return state.step
-model(torch.randn(64, 32).to(device)).pow(2).mean().backward(); opt.step(); opt.zero_grad()
-state = hvd.elastic.TorchState(model=model, optimizer=opt, step=0, stop=False)
-steps = train(state)
-weights = float(sum(p.double().sum() for p in model.parameters()))
-"""
+HOROVODS_OWN = APART + (
+    TORCH.replace("Linear(32, 4)", "Linear(32, 4).to(device)")
+    .replace("generator=g)", "generator=g).to(device)")
+    .replace("[float(stopped())])", "[float(stopped())], device=device)")
+    .replace("torch.randn(64, 32))", "torch.randn(64, 32).to(device))")
 )
 
 

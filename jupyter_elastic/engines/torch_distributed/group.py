@@ -115,14 +115,13 @@ class TorchGroup(WorkerGroup):
 
         Torch still knows the groups afterwards: the cell may be about to begin a collective, which is to fail as one.
         """
-        nccl = _by_nccl()
+        if not (nccl := _by_nccl()):
+            return
         with contextlib.suppress(RuntimeError):
-            if nccl:
-                nccl[0]._group_start()  # else the aborts of several groups would wait for each other (pytorch #119797)
+            nccl[0]._group_start()  # else the aborts of several groups would wait for each other (pytorch #119797)
             for backend in nccl:
                 backend.abort()
-            if nccl:
-                nccl[0]._group_end()
+            nccl[0]._group_end()
 
     def require_whole(self) -> None:
         """Raise `PeerLost` if a member is gone: a collective of NCCL that is broken off raises nothing."""

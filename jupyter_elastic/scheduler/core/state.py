@@ -297,10 +297,12 @@ class State(Struct, kw_only=True):
         It is stopping, or waits for its owner's agent to come back, for an earlier cell of its session, or for hosts
         that its owner can't reach.
         """
-        waits = job.phase == "queued" and (
-            self.absent(job.owner) or self.before(job) is not None or self.reachable(job.owner) < self.needs(job.spec)
-        )
-        return waits or job.phase == "stopping"
+        waits = job.phase == "queued" and (self.absent(job.owner) or self.before(job) is not None)
+        return waits or self.kept_away(job) or job.phase == "stopping"
+
+    def kept_away(self, job: Job) -> bool:
+        """Whether it is queued, and its owner can't reach as many slots as it needs."""
+        return job.phase == "queued" and self.reachable(job.owner) < self.needs(job.spec)
 
     def why_not(self, owner: str, host: Host) -> str:
         """Why this user can't reach the host now; empty: nothing speaks against it."""

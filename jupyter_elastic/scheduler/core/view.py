@@ -90,12 +90,7 @@ class Views:
             jobs = [job for job in jobs if job.phase != "queued" or job.job not in behind]
         most = self.most
         if state.reached:
-            kept_away = {
-                job.job
-                for job in state.jobs.values()
-                if job.phase == "queued" and state.reachable(job.owner) < state.needs(job.spec)
-            }
-            jobs = [job for job in jobs if job.job not in kept_away]
+            jobs = [job for job in jobs if not state.kept_away(state.jobs[job.job])]
             most = _reaching(state, most)
         kept, servers = reserved(state), state.server_capacity
         self.held_back = {}
