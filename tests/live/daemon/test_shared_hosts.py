@@ -69,8 +69,12 @@ def ended(pool: Pool, job: int) -> JobInfo:
     return found
 
 
-def on(job: JobInfo) -> set[str]:
-    return {slot.rpartition(":")[0] for slot in job.slots}
+def until_explained(user: OtherUser, words: str) -> None:
+    """Wait until this is why the first job waits: before, it may be stopping still."""
+    limit = time.monotonic() + WAIT_S
+    while words not in (told := user.elastic("explain", "1")[1]):
+        assert time.monotonic() < limit, told
+        time.sleep(0.1)
 
 
 def test_each_users_workers_are_his_and_who_can_not_get_to_a_host_is_kept_from_it_alone(
@@ -86,8 +90,7 @@ def test_each_users_workers_are_his_and_who_can_not_get_to_a_host_is_kept_from_i
             break
     (closed,) = [host for host in event.data.hosts if host.unreachable]
     assert (closed.name, list(closed.unreachable)) == ("lab3", [f"#{lab.uid}"])
-    _, told, _ = lab.elastic("explain", "1")
-    assert f"#{lab.uid} can't reach lab3 now" in told
+    until_explained(lab, f"#{lab.uid} can't reach lab3 now")
     _, listed, _ = lab.elastic("host", "list")
     assert "you can't reach it" in listed
     ours = subprocess.run(
@@ -113,10 +116,7 @@ def test_whose_drivers_know_no_way_to_a_host_starts_nothing_here_on_its_slots(
     lab.environment[CONFIG_VARIABLE] = str(open_folder / "elsewhere" / "config.toml")
     code, _, errors = lab.elastic(*run(open_folder, 2))
     assert code == 0, errors
-    limit = time.monotonic() + WAIT_S
-    while "does not name it" not in (told := lab.elastic("explain", "1")[1]) and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert "the file of hosts that its user's drivers read does not name it" in told
+    until_explained(lab, "the file of hosts that its user's drivers read does not name it")
 
 
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())
