@@ -33,15 +33,17 @@ from jupyter_elastic.platform.logs import Format
 from jupyter_elastic.platform.version import __version__
 from jupyter_elastic.protocol.wire import (
     VERSION,
+    AnyAsk,
     FailedHost,
     Hello,
     Jobs,
     LeasesRenewed,
     ListJobs,
     RenewLeases,
+    ReportArrived,
     ReportFailedHosts,
 )
-from jupyter_elastic.types import AnyEffect, AttemptOrder, Launch, Stop, WatchPinned
+from jupyter_elastic.types import AnyEffect, AttemptOrder, ExitReported, Launch, Stop, WatchPinned
 from jupyter_elastic.types.errors import ElasticError, NotAllowed, ProtocolError
 
 DAEMON_GONE_S = 600.0
@@ -104,6 +106,8 @@ class Agent:
         self._drivers = DriverLauncher()
         self._allocator = Allocator(client.ask)
         self._refusal = ""
+        self._hosts_told: object = None
+        """Which hosts have failed, as the daemon was told last."""
         self._term_s = 0.0
         """Of the leases that the daemon gives now."""
 
@@ -123,7 +127,7 @@ class Agent:
                 self._tasks.create_task(self._handle_orders())
                 self._tasks.create_task(self._warm())
                 self._tasks.create_task(self._bring_hosts())
-                self._tasks.create_task(self._tell_failed_hosts())
+                self._tasks.create_task(self._keep_telling_failed_hosts())
                 await self._watch_daemon()
         except* _Leave as why:
             log.info("leaving: %s", why.exceptions[0], extra=self._about())
@@ -177,7 +181,7 @@ class Agent:
                 task.cancel()
 
     def _begin(self, job: int, number: int, folder: AttemptFolder | None, order: AttemptOrder | None = None) -> None:
-        attempt = Attempt(job, number, self.owner, self.client.ask, self._drivers.start)
+        attempt = Attempt(job, number, self.owner, self._ask, self._drivers.start)
         if order is not None:
             attempt.order(order)
         self._attempts[job, number] = attempt
@@ -304,24 +308,32 @@ class Agent:
                     said = str(problem)
                     log.warning("hosts on demand: %s", said, extra=self._about())
 
+    async def _ask(self, ask: AnyAsk) -> Any:
+        """Ask for an attempt. Which host cost it is told before its end: else the next one could begin there too."""
+        if isinstance(ask, ReportArrived) and isinstance(ask.report, ExitReported) and ask.report.outcome == "lost":
+            await self._tell_failed_hosts()
+        return await self.client.ask(ask)
+
+    async def _keep_telling_failed_hosts(self) -> None:
+        while True:
+            await asyncio.sleep(NOTES_S)
+            await self._tell_failed_hosts()
+
     async def _tell_failed_hosts(self) -> None:
-        """Let a shared pool know, for ever, which of its hosts this user can't reach: drivers note it in files.
+        """Let a shared pool know which of its hosts this user can't reach: drivers note it in files.
 
         It is said again to each connection: a daemon that has begun anew has forgotten it.
         """
-        told: object = None
-        while True:
-            await asyncio.sleep(NOTES_S)
-            welcome = self.client.welcome
-            if welcome is None or not welcome.shared:
-                continue
-            now = id(welcome), host_failures.read(paths.runtime_dir())
-            if now == told or (told is None and not now[1]):
-                continue
-            hosts = {name: FailedHost(why=one.why, again_at=one.again_at) for name, one in now[1].items()}
-            with contextlib.suppress(ElasticError):  # it is said again
-                await self.client.ask(ReportFailedHosts(hosts=hosts))
-                told = now
+        welcome = self.client.welcome
+        if welcome is None or not welcome.shared:
+            return
+        now = id(welcome), host_failures.read(paths.runtime_dir())
+        if now == self._hosts_told or (self._hosts_told is None and not now[1]):
+            return
+        hosts = {name: FailedHost(why=one.why, again_at=one.again_at) for name, one in now[1].items()}
+        with contextlib.suppress(ElasticError):  # it is said again
+            await self.client.ask(ReportFailedHosts(hosts=hosts))
+            self._hosts_told = now
 
     async def _remove_captures(self) -> None:
         """Remove captures of jobs that have long ended."""

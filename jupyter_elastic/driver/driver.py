@@ -48,7 +48,7 @@ from jupyter_elastic.types import (
     Rescale,
     Stop,
 )
-from jupyter_elastic.types.errors import ElasticError, EngineError
+from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError
 
 LOG_VARIABLE = "JUPYTER_ELASTIC_LOG"
 """Level of `driver.log`: DEBUG tells every word between driver and workers."""
@@ -112,6 +112,8 @@ class Driver:
         self.orders = Orders(launch)
         self._elsewhere = set(launch.elsewhere)
         """Hosts of its slots that are other machines than the daemon's."""
+        self._ways: dict[str, HostAddress] = {}
+        """How hosts are reached, by name, as it was read last."""
         self.reports = Reports(launch)
         self._records = Records(folder, launch, self._pids)
         self._agents = Agents(self.snapshot, self.accept)
@@ -251,12 +253,27 @@ class Driver:
         )
 
     def _hosts(self) -> tuple[HostAddress, ...]:
-        """The other hosts of a personal pool are its user's; those of a shared one its administrator's."""
-        hosts = hosts_file.read(paths.state_dir()) if self._lease is None else shared_hosts.read()
+        """Of a personal pool those of its user, of a shared one those of its administrator.
+
+        To those of the job's hosts that can't be read now, and were not before, there is no way: the job loses them
+        alone.
+        """
+        file = shared_hosts.path() if self._lease is not None else paths.state_dir() / hosts_file.NAME
+        no_way = dict.fromkeys(self._elsewhere, f"{file}, which its user's drivers read, does not name it")
+        hosts: tuple[HostAddress, ...] = ()
+        try:
+            hosts = hosts_file.read(paths.state_dir()) if self._lease is None else shared_hosts.read()
+        except BadRequest as problem:
+            no_way |= dict.fromkeys(self._elsewhere, str(problem))
         for host in hosts:
-            reach.check(host)
-        unknown = self._elsewhere.difference(host.name for host in hosts)
-        return (*hosts, *(HostAddress(name=name, reach=reach.UNKNOWN) for name in sorted(unknown)))
+            try:
+                reach.check(host)
+            except BadRequest as problem:
+                no_way[host.name] = str(problem)
+            else:
+                self._ways[host.name] = host
+        unknown = [reach.no_way(name, why) for name, why in no_way.items() if name not in self._ways]
+        return (*self._ways.values(), *unknown)
 
     def _pids(self) -> list[processes.ProcessId]:
         try:

@@ -43,7 +43,7 @@ class AttemptContext(Struct, frozen=True, kw_only=True):
     hosts: tuple[HostAddress, ...] = ()
     """How other hosts are reached; every slot of another name is on this one."""
     find_hosts: Callable[[], tuple[HostAddress, ...]] = tuple
-    """`hosts` as they are now: some may have been added since. BadRequest when that can't be read."""
+    """`hosts` as they are now: some may have been added since."""
 
 
 class Finding(Struct, frozen=True):

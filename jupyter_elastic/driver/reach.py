@@ -15,8 +15,8 @@ from jupyter_elastic.platform.hosts_file import HostAddress
 from jupyter_elastic.protocol.hand import Hello
 from jupyter_elastic.types.errors import BadRequest, EngineError
 
-UNKNOWN = "unknown:"
-"""Stands for the way to a host on which the daemon has leased a slot, and which no file of hosts here names."""
+_NO_WAY = "unknown:"
+"""Before why a host can't be reached, in place of the way there."""
 _MODULE = ("-P", "-m", "jupyter_elastic.hand")
 _WARM = "--warm"
 """Lets the hand come from a warm parent, which Slurm and Ray would not know for a part of what they started."""
@@ -62,13 +62,18 @@ def check(host: HostAddress, *, clusters: bool = False) -> None:
         _network(host)
 
 
+def no_way(name: str, why: str) -> HostAddress:
+    """A host on which the daemon has leased a slot, and to which no way is known."""
+    return HostAddress(name=name, reach=f"{_NO_WAY}{why}")
+
+
 def command(host: HostAddress, python: str, control: Path) -> list[str]:
     """The command that leads to a hand on the host; its interpreter is that of the workers.
 
     `control` is a private folder, with a short path, for the connections that ssh keeps.
     """
-    if host.reach == UNKNOWN:
-        raise EngineError(f"host {host.name}: the file of hosts that its user's drivers read does not name it")
+    if host.reach.startswith(_NO_WAY):
+        raise EngineError(f"no way to host {host.name} is known: {host.reach.removeprefix(_NO_WAY)}")
     argv = [host.python or python or sys.executable, *_MODULE]
     if host.reach == "exec:":
         return argv

@@ -52,7 +52,7 @@ from jupyter_elastic.types import (
     RunningReported,
     SlotId,
 )
-from jupyter_elastic.types.errors import BadRequest, ElasticError, EngineError, ProtocolError
+from jupyter_elastic.types.errors import ElasticError, EngineError, ProtocolError
 from jupyter_elastic.worker import environment
 
 Outcome = Literal["completed", "failed", "cancelled", "preempted", "lost"]
@@ -235,7 +235,7 @@ class WorkersEngine:
         self._devices.update(devices)
         self._vacant = {slot: death for slot, death in self._vacant.items() if slot in slots}
         if not self._stopping:
-            self._meet_hosts()
+            self.hosts.add(self.context.find_hosts())
             if lost := (*self.hosts.lost(slots), *self._apart(slots)):
                 self._do(self.machine.lost(lost))
             self._do(self.machine.want(generation, slots))
@@ -814,13 +814,6 @@ class WorkersEngine:
 
     def _free_waiting(self) -> None:
         """Let nobody wait for a member that is interrupted."""
-
-    def _meet_hosts(self) -> None:
-        """Know the hosts that were added since the attempt began, before a worker starts there."""
-        try:
-            self.hosts.add(self.context.find_hosts())
-        except BadRequest as problem:
-            log.warning("hosts that were added meanwhile are not known: %s", problem)
 
     def _make_hosts(self, payload: Payload) -> Hosts:
         setting = Setting(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -215,21 +215,28 @@ def all_hosts(source: Source, held: frozenset[SlotId], state: Path | None) -> tu
     return _together(here, others, f"{hosts_file.NAME} of the pool")
 
 
-def shared_pool(
-    source: Source, held: frozenset[SlotId], failed: Mapping[str, Mapping[str, FailedHost]]
-) -> tuple[Host, ...]:
+def shared_pool(source: Source, held: frozenset[SlotId]) -> tuple[Host, ...]:
     """This machine as the source says it, and the others that its administrator names for the shared pool.
 
-    `failed`: which of them which user can't reach. BadRequest as for `all_hosts`.
+    BadRequest as for `all_hosts`.
     """
     here = one_machine(source.hosts(held))
-    now = time.time()
-    others = []
-    for host in shared_hosts.read():
-        closed = {user: hosts[host.name] for user, hosts in failed.items() if host.name in hosts}
-        why = {user: one.why for user, one in closed.items() if now < one.again_at}
-        others.append(replace(_other(host, None), unreachable=why, local_users=True))
+    others = [replace(_other(host, None), local_users=True) for host in shared_hosts.read()]
     return _together(here, others, str(shared_hosts.path()))
+
+
+def kept_from(hosts: Iterable[Host], failed: Mapping[str, Mapping[str, FailedHost]]) -> tuple[Host, ...]:
+    """The hosts, those of a shared pool's administrator closed to users that can't reach them, until they may try.
+
+    `failed`: by user and host.
+    """
+    now = time.time()
+
+    def unreachable(host: Host) -> dict[str, str]:
+        found = {user: ones[host.name] for user, ones in failed.items() if host.name in ones}
+        return {user: one.why for user, one in found.items() if now < one.again_at}
+
+    return tuple(replace(host, unreachable=unreachable(host)) if host.local_users else host for host in hosts)
 
 
 def _together(here: Sequence[Host], others: Sequence[Host], named_by: str) -> tuple[Host, ...]:

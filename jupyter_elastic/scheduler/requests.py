@@ -26,6 +26,7 @@ from jupyter_elastic.scheduler.auth import Rights
 from jupyter_elastic.scheduler.core.decide import found
 from jupyter_elastic.scheduler.core.explain import count, policy_reason
 from jupyter_elastic.scheduler.core.state import State
+from jupyter_elastic.scheduler.hosts import kept_from
 from jupyter_elastic.scheduler.limits import Limits, ask_admins
 from jupyter_elastic.scheduler.past import PastBook
 from jupyter_elastic.scheduler.settings import Settings
@@ -40,6 +41,7 @@ from jupyter_elastic.types import (
     Cancel,
     DrainSlots,
     Event,
+    HostsReported,
     JobSpec,
     ProgressReported,
     RegisterKey,
@@ -404,6 +406,9 @@ def _report_failed_hosts(ask: wire.ReportFailedHosts, api: DaemonApi, context: C
     known = {host.name for host in api.store.core.state.hosts if host.reach}
     failed = {name: replace(one, why=visible(one.why)[:300]) for name, one in ask.hosts.items() if name in known}
     api.agents.failed_hosts[context.peer.user] = failed
+    # At once: an attempt that such a host cost is over in a moment, and the next one must not begin there.
+    hosts = kept_from(api.store.core.state.hosts, api.agents.failed_hosts)
+    api.store.observe(HostsReported(**api.store.stamp(), hosts=hosts))
     return wire.Done()
 
 

@@ -14,7 +14,7 @@ from jupyter_elastic.scheduler import foreign
 from jupyter_elastic.scheduler.agents import Agents
 from jupyter_elastic.scheduler.clock import Clock
 from jupyter_elastic.scheduler.core.keys import expired
-from jupyter_elastic.scheduler.hosts import all_hosts, shared_pool, without_own
+from jupyter_elastic.scheduler.hosts import all_hosts, kept_from, shared_pool, without_own
 from jupyter_elastic.scheduler.metrics import SHORT_S, Histogram
 from jupyter_elastic.scheduler.refusals import Refusals
 from jupyter_elastic.scheduler.restore import LONG
@@ -137,7 +137,7 @@ class Timers:
 
         def noted() -> tuple[object, ...]:
             files = host_failures.version(state, paths.runtime_dir_of(state))
-            return files, host_failures.changed(shared_hosts.path()), dict(self._agents.failed_hosts)
+            return files, host_failures.changed(shared_hosts.path())
 
         seen = noted()
         while True:
@@ -159,7 +159,7 @@ class Timers:
     def _hosts(self, held: frozenset[SlotId]) -> tuple[Host, ...]:
         settings = self._settings
         if settings.shared:
-            return shared_pool(settings.source, held, self._agents.failed_hosts)
+            return shared_pool(settings.source, held)
         return all_hosts(settings.source, held, settings.state_dir if settings.personal else None)
 
     def _report(self, hosts: tuple[Host, ...]) -> None:
@@ -168,6 +168,7 @@ class Timers:
         hosts, self._suspicious = foreign.judge(hosts, self._holders(), before)
         self._look_soon = bool(self._suspicious - before)
         self._log_foreign(hosts)
+        hosts = kept_from(hosts, self._agents.failed_hosts)
         self._store.observe(HostsReported(**self._store.stamp(), hosts=hosts))
 
     def _log_foreign(self, hosts: tuple[Host, ...]) -> None:

@@ -116,7 +116,22 @@ def test_whose_drivers_know_no_way_to_a_host_starts_nothing_here_on_its_slots(
     lab.environment[CONFIG_VARIABLE] = str(open_folder / "elsewhere" / "config.toml")
     code, _, errors = lab.elastic(*run(open_folder, 2))
     assert code == 0, errors
-    until_explained(lab, "the file of hosts that its user's drivers read does not name it")
+    until_explained(lab, "elsewhere/hosts.json, which its user's drivers read, does not name it")
+
+
+def test_a_slip_in_the_file_of_hosts_costs_jobs_the_other_hosts_and_no_more(
+    lab: OtherUser, pool: Pool, open_folder: Path
+) -> None:
+    file = open_folder / "hosts.json"
+    file.write_text(file.read_text().replace("]", ",]"))
+    for slots in (2, 1):
+        code, _, errors = lab.elastic(*run(open_folder, slots))
+        assert code == 0, errors
+    until_explained(lab, f"{file}: JSON is malformed")
+    assert ended(pool, 2).phase == "completed"
+    begun = [event.data for event in pool.client().events(0, follow=False) if type(event.data).__name__ == "JobStarted"]
+    tried = [(event.job, slot) for event in begun for slot in event.slots if slot.startswith("lab")]
+    assert len(tried) == len(set(tried)), "no job begins twice on a host that has failed it"
 
 
 @pytest.mark.skipif(bool(machines.why_not()), reason=machines.why_not())

@@ -12,7 +12,7 @@ import pytest
 from jupyter_elastic.platform import shared_hosts
 from jupyter_elastic.platform.endpoints import CONFIG_VARIABLE
 from jupyter_elastic.protocol.wire import FailedHost
-from jupyter_elastic.scheduler.hosts import Cpu, shared_pool
+from jupyter_elastic.scheduler.hosts import Cpu, kept_from, shared_pool
 from jupyter_elastic.types.errors import BadRequest
 
 
@@ -34,9 +34,9 @@ LAB2 = {"name": "lab2", "reach": "ssh://lab2:2222", "slots": 2, "devices": ["GPU
 
 def test_they_are_hosts_of_the_pool_for_users_of_its_machine(file: Path) -> None:
     assert shared_hosts.read() == ()
-    assert len(shared_pool(Cpu(2), frozenset(), {})) == 1
+    assert len(shared_pool(Cpu(2), frozenset())) == 1
     write(file, LAB2)
-    here, lab2 = shared_pool(Cpu(2), frozenset(), {})
+    here, lab2 = shared_pool(Cpu(2), frozenset())
     assert (here.local_users, here.reach) == (False, "")
     assert (lab2.name, lab2.kind, lab2.local_users, lab2.reach) == ("lab2", "gpu", True, "ssh://lab2:2222")
     assert [slot.device for slot in lab2.slots if not slot.for_servers] == ["GPU-a", "GPU-b"]
@@ -49,7 +49,7 @@ def test_a_host_is_kept_from_whom_it_failed_until_it_is_tried_again(file: Path) 
         "ann": {"lab2": FailedHost(why="no key", again_at=now + 60), "gone": FailedHost(why="", again_at=now + 60)},
         "bob": {"lab2": FailedHost(why="no route", again_at=now - 1)},
     }
-    _, lab2 = shared_pool(Cpu(2), frozenset(), failed)
+    _, lab2 = kept_from(shared_pool(Cpu(2), frozenset()), failed)
     assert lab2.unreachable == {"ann": "no key"}
 
 
@@ -73,4 +73,4 @@ def test_a_file_that_others_may_write_is_refused(file: Path, which: str) -> None
 def test_a_host_by_the_name_of_the_pools_machine_is_refused(file: Path) -> None:
     write(file, LAB2 | {"name": Cpu(1).hosts(frozenset())[0].name})
     with pytest.raises(BadRequest, match="names this machine too"):
-        shared_pool(Cpu(1), frozenset(), {})
+        shared_pool(Cpu(1), frozenset())
