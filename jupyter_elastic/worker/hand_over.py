@@ -21,6 +21,7 @@ from typing import Any
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.payload import ANCHOR, OWN
 from jupyter_elastic.platform.private_files import write_private
+from jupyter_elastic.training import membership, samplers
 from jupyter_elastic.training.run import run
 from jupyter_elastic.training.share import names as shared
 
@@ -71,6 +72,7 @@ def read(folder: Path) -> dict[str, Any]:
     namespace: dict[str, Any] = content[ANCHOR].__globals__
     namespace.update(content["names"])
     shared.update(dict.fromkeys(content["shared"]))
+    samplers.handed_over(*content["place"])
     os.chdir(content["folder"])
     sys.path[:] = [*(entry for entry in content["path"] if entry not in sys.path), *sys.path]
     return namespace
@@ -83,6 +85,7 @@ def _dump(handed: dict[str, Any], namespace: dict[str, Any]) -> bytes:
         ANCHOR: anchor,
         "names": handed,
         "shared": list(shared),
+        "place": membership.in_job(),
         "folder": str(Path.cwd()),
         "path": list(sys.path),
     }

@@ -33,7 +33,7 @@ from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
-from jupyter_elastic.training import accelerate, apart, guards, lightning
+from jupyter_elastic.training import accelerate, apart, guards, lightning, samplers
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.worker import (
@@ -252,6 +252,7 @@ class Worker:
             if self._parking is not None:
                 cast("plugin.StayingPlugin", self._plugin).stay()
         guards.install()
+        samplers.install()
         if self._size > 1:
             lightning.guard()
             accelerate.guard()
@@ -336,6 +337,7 @@ class Worker:
         self._rank, self._size = rank, size
         self._session.rank = rank
         self._say_place()
+        samplers.follow(rank, size)
         for name, value in (("rank", rank), ("world_size", size)):
             if name not in self._owned:
                 self._namespace[name] = value

@@ -70,6 +70,11 @@ weights = float(sum(p.double().sum() for p in model.parameters()))
 """
 )
 
+MADE_ONCE = SAMPLER.replace("    make_loader()\n", "", 1).replace(
+    "step=state.step)", "step=state.step, part=[sampler.rank, sampler.num_replicas, len(loader)])"
+)
+"""As Horovod's own example: nobody makes the sampler anew, and the loop breaks nothing off."""
+
 MET = SAMPLER.replace(
     "state = hvd.elastic", 'agreed = hvd.broadcast_object(rank, name="agreed")\nstate = hvd.elastic'
 ).replace("    make_loader()\n", '    make_loader()\n    agreed = hvd.broadcast_object(hvd.rank(), name="agreed")\n', 1)

@@ -74,6 +74,22 @@ async def test_random_changes(folder: Path, cell: str, env: dict[str, str], seed
 
 @torch
 @asynchronous
+async def test_a_sampler_that_nobody_makes_anew_splits_for_the_group_that_there_is(folder: Path) -> None:
+    async with Bench(Horovod, folder, cells.MADE_ONCE, out=OUT) as bench:
+        slots = ("h:0", "h:1", "h:2")
+        await bench.launch("h:0")
+        for count in (1, 3, 2, 3):
+            await bench.rescale(*slots[:count])
+            await bench.step_at(count, time.time())
+        bench.kill(0)
+        await bench.until(lambda: len({step["pid"] for step in bench.steps() if step["size"] == 3}) > 3)
+        await end(bench)
+        for step in bench.steps():
+            assert step["part"] == [step["rank"], step["size"], 12 // step["size"]]
+
+
+@torch
+@asynchronous
 async def test_what_a_newcomer_prints_goes_to_the_rank_that_it_joins_as(folder: Path) -> None:
     async with Bench(Horovod, folder, cells.SAMPLER, out=OUT) as bench:
         await bench.launch("h:0")
