@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -17,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from jupyter_elastic.client.blocking import Client
 from jupyter_elastic.client.job_model import JobModel, SizePoint
 from jupyter_elastic.client.requests import expect
-from jupyter_elastic.jobfiles import failure
+from jupyter_elastic.jobfiles import failure, usage
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobId, JobInfo, Phase, Progress
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled, JobFailed, NotAllowed, NotFound
@@ -241,8 +242,13 @@ class Job:
         )
 
     def explain(self) -> str:
-        """Why the job waits, or holds what it holds."""
-        return expect(self._client.ask(wire.ExplainJob(job=self.id)), wire.Explanation).text
+        """Why the job waits, or holds what it holds; which of its ranks waits for which, when one has for long."""
+        text = expect(self._client.ask(wire.ExplainJob(job=self.id)), wire.Explanation).text
+        info = self.info
+        use = usage.read(Path(info.spec.folder)) if info.phase == "running" and info.spec.folder else None
+        if use is None or not use.waits or time.time() - use.at > usage.FRESH_S:
+            return text
+        return f"{text}\n{use.waits[0].upper()}{use.waits[1:]}."
 
     def size_history(self) -> list[SizePoint]:
         """How many slots it held since when, and why; which workers died and were replaced."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 
@@ -69,7 +68,6 @@ print(sampler.num_replicas, sampler.half)
 
 def test_one_that_rank_0_hands_over_is_the_newcomers_own() -> None:
     given = says("sys.stdout.write(pickle.dumps(DistributedSampler(range(9), num_replicas=1, rank=0)).hex())")[0]
-    assert isinstance(given, str) and pickle.PROTO == bytes.fromhex(given)[:1]
     assert says(f"""
 sampler = pickle.loads(bytes.fromhex("{given}"))
 samplers.handed_over(0, 1)
