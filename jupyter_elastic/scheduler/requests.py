@@ -309,11 +309,12 @@ def _list_jobs(ask: wire.ListJobs, api: DaemonApi, context: Context) -> LongAnsw
 
 
 @answer.register
-def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, _context: Context) -> Answer:
+def _list_hosts(_ask: wire.ListHosts, api: DaemonApi, context: Context) -> Answer:
     state = api.store.core.state
+    others = other_machines(state.hosts, context.peer.user)
     kind = "gpu" if any(host.kind == "gpu" for host in state.hosts) else "cpu"
     slots = tuple(api.store.core.slots())
-    return wire.Hosts(slots=slots, kind=kind, seq=state.seq, drains=state.drains, others=other_machines(state.hosts))
+    return wire.Hosts(slots=slots, kind=kind, seq=state.seq, drains=state.drains, others=others)
 
 
 @answer.register

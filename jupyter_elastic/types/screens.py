@@ -88,11 +88,17 @@ class HostInfo(Record, frozen=True, kw_only=True):
     reach: str
     until: float | None = None
     """As in `Host`."""
+    unreachable: str = ""
+    """Why the user who asks can't get there now; empty: nothing is known against it."""
 
 
-def other_machines(hosts: Iterable[Host]) -> tuple[HostInfo, ...]:
-    """Those of the hosts that are not the daemon's own machine."""
-    return tuple(HostInfo(name=host.name, reach=host.reach, until=host.until) for host in hosts if host.reach)
+def other_machines(hosts: Iterable[Host], user: str) -> tuple[HostInfo, ...]:
+    """Those of the hosts that are not the daemon's own machine, as they are for a user."""
+    return tuple(
+        HostInfo(name=host.name, reach=host.reach, until=host.until, unreachable=host.unreachable.get(user, ""))
+        for host in hosts
+        if host.reach
+    )
 
 
 class PolicyInfo(Record, frozen=True, kw_only=True):

@@ -209,7 +209,7 @@ class PoolModel:
                 changes = {"reason": reason, "foreign": slot.processes, "for_servers": slot.for_servers}
                 boxes[name] = _in_or_out(msgspec.structs.replace(old, **changes))
         self.slots = boxes
-        self.others = {host.name: host for host in other_machines(data.hosts)}
+        self.others = {host.name: host for host in other_machines(data.hosts, self.user)}
 
     def _set_drains(self, at: float, data: events.DrainsChanged) -> None:
         for name, slot in self.slots.items():
@@ -340,12 +340,15 @@ class PoolModel:
 
     def _host(self, name: str, slots: list[SlotBox]) -> HostBox:
         other = self.others.get(name)
+        reasons = [slot.reason for slot in slots if slot.state == "out"]
+        if other and other.unreachable:
+            reasons.append(f"you can't reach it: {other.unreachable}")
         return HostBox(
             name=name,
             slots=slots,
             reach=other.reach if other else "",
             until=other.until if other else None,
-            out="; ".join(dict.fromkeys(slot.reason for slot in slots if slot.state == "out")),
+            out="; ".join(dict.fromkeys(reasons)),
         )
 
     def _shares(self, now: float) -> list[ShareRow]:

@@ -36,7 +36,7 @@ class HostBox(Struct, frozen=True, kw_only=True):
     until: float | None
     """When it goes, in seconds since the epoch; None: nobody knows."""
     out: str
-    """Why slots of it are out; empty: none is."""
+    """Why slots of it are out, or why who looks can't get there; empty: neither is so."""
 
 
 class JobRow(Struct, frozen=True, kw_only=True):

@@ -327,8 +327,23 @@ def test_another_machine_says_how_it_is_reached_when_it_ends_and_why_it_is_out()
     line = next(line for line in text(story.screen()) if line.startswith("lab2"))
     assert line.startswith("lab2 [x] [x] slurm://7/lab2 · ends 01-01 ")
     assert line.endswith(" · out: silent for 5 s")
-    begun = PoolModel(slots=list(story.model.slots.values()), others=other_machines((other,)))  # as a daemon answers
+    begun = PoolModel(
+        slots=list(story.model.slots.values()), others=other_machines((other,), "me")
+    )  # as a daemon answers
     assert begun.screen(story.now).hosts[1] == there
+
+
+def test_who_can_not_get_to_a_host_reads_why_and_the_others_do_not() -> None:
+    other = Host(name="lab2", kind="cpu", slots=(Slot(index=0),), reach="ssh://lab2", unreachable={"ann": "no key"})
+    story = Story(slots=1)
+    story.tell(HostsChanged(hosts=(other,)))
+    slots = list(story.model.slots.values())
+    seen = {user: PoolModel(slots=slots, others=other_machines((other,), user), user=user) for user in ("ann", "bob")}
+    assert [model.hosts()[0].out for model in seen.values()] == ["you can't reach it: no key", ""]
+    for model in seen.values():  # as events tell it
+        model.others = {}
+        model.fold(Event(seq=model.seq + 1, at=1.0, by="", cause="", data=HostsChanged(hosts=(other,))))
+    assert [model.hosts()[0].out for model in seen.values()] == ["you can't reach it: no key", ""]
 
 
 def text(screen: PoolScreen) -> list[str]:
