@@ -630,9 +630,11 @@ class WorkersEngine:
         for name in self.members:
             self.send(name, messages.Interrupt())
         await self.workers.all_gone(LEAVES_S)
-        until = time.monotonic() + JOINS_S
-        while self.machine.forms and time.monotonic() < until:  # whoever is stopped now leaves the others in it
-            await self.workers.all_gone(TICK_S)
+        if self.machine.forms:  # whoever is stopped now leaves the others in it
+            until = time.monotonic() + JOINS_S
+            while self.machine.forms and time.monotonic() < until:
+                await self.workers.all_gone(TICK_S)
+            await self.workers.all_gone(LEAVES_S)  # once it has formed, by its first commit
         await self._end_workers(INTERRUPT)
 
     async def _end_workers(self, ladder: Ladder, *, after_s: float = 0.0) -> None:

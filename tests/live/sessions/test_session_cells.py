@@ -421,13 +421,14 @@ def test_an_interrupt_stops_all_ranks_of_a_loop_after_the_same_step(session: Ses
 
 @pytest.mark.parametrize("engine", ["torch"])
 def test_an_interrupt_while_the_group_forms_loses_no_session(session: Session, engine: str) -> None:
-    """Rank 0 waits in Gloo then, where nothing but rank 1 would free it."""
+    """Rank 0 waits in Gloo then, where nothing but rank 1 would free it; and then both come to their first commit."""
+    steps = TRAINING.replace("        state.epoch += 1", "        time.sleep(0.4 * rank)\n        state.epoch += 1")
     slow = (
         "import time, torch.distributed as dist\njoin = dist.init_process_group\n"
         "def late(*args, **given):\n    print('in', flush=True)\n    time.sleep(2 * rank)\n    join(*args, **given)\n"
         "dist.init_process_group = late\nimport os\nprint(os.getpid())"
     )
-    first = session.says(TRAINING + slow)
+    first = session.says(steps + slow)
     job = session.submit("train(state, 10**6)")
     for rank in (0, 1):
         session.pool.printed(job, "in", rank)
