@@ -229,7 +229,12 @@ def test_a_restarted_server_goes_on_drawing(notebook: Any, page: Page, pool: Poo
 
 def test_a_failure_is_shown_once_by_the_cell_or_else_by_the_view(notebook: Any, page: Page) -> None:
     head = "%%distribute --gpus 2 --engine process "
-    book = notebook(LOAD, head + "--detach\nnumber = rank\nif rank == 1:\n    number / 0\n", head + "\n[].pop()")
+    both_there = (
+        "import pathlib, time\npathlib.Path(f'there.{rank}').touch()\n"
+        "while not pathlib.Path(f'there.{1 - rank}').exists():\n    time.sleep(0.01)\n"
+    )
+    alone = head + "--detach\nnumber = rank\nif rank == 1:\n    number / 0\n"
+    book = notebook(LOAD, alone, f"{head}\n{both_there}[].pop()")
     book.run_all()
     views, errors = page.locator(VIEW), page.locator(".jp-OutputArea-output:not(.je-renderer)[data-mime-type*=stderr]")
     for _ in range(2):
