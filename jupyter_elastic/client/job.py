@@ -246,9 +246,9 @@ class Job:
         text = expect(self._client.ask(wire.ExplainJob(job=self.id)), wire.Explanation).text
         info = self.info
         use = usage.read(Path(info.spec.folder)) if info.phase == "running" and info.spec.folder else None
-        if use is None or not use.waits or time.time() - use.at > usage.FRESH_S:
-            return text
-        return f"{text}\n{use.waits[0].upper()}{use.waits[1:]}."
+        if use is not None and use.waits and use.fresh(time.time()):
+            return f"{text}\n{use.waits[0].upper()}{use.waits[1:]}."
+        return text
 
     def size_history(self) -> list[SizePoint]:
         """How many slots it held since when, and why; which workers died and were replaced."""

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from jupyter_elastic.jobfiles.usage import FRESH_S, ResourceUsage
+from jupyter_elastic.jobfiles.usage import ResourceUsage
 from jupyter_elastic.jobfiles.usage_history import UsageHistory, UsagePoint
 from jupyter_elastic.types import (
     ENDED,
@@ -283,7 +283,7 @@ class JobModel:
             step=progress.step,
             samples_per_s=progress.samples_per_s,
             metrics=[curve.series(name, self.submitted_at) for name, curve in self._curves.items()],
-            use=self.use if self.slots and self.use is not None and now - self.use.at < FRESH_S else None,
+            use=self.use if self.slots and self.use is not None and self.use.fresh(now) else None,
             speeds=self.speeds,
             usage=_curves(self.usage.points, self.submitted_at),
             attempt=self.attempt,

@@ -13,8 +13,7 @@ from msgspec import Struct
 from jupyter_elastic.platform.private_files import read_json
 
 NAME = "usage.json"
-FRESH_S = 10.0
-"""Older figures are not shown."""
+_FRESH_S = 10.0
 
 
 class GpuUsage(Struct, frozen=True, kw_only=True):
@@ -40,6 +39,10 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
     gpus: list[GpuUsage]
     waits: str = ""
     """Which rank waits for which, as text, when one has waited for long."""
+
+    def fresh(self, now: float) -> bool:
+        """Whether it is to be shown; older figures are not."""
+        return now - self.at < _FRESH_S
 
 
 def read(folder: Path) -> ResourceUsage | None:

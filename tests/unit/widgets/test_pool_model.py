@@ -327,9 +327,8 @@ def test_another_machine_says_how_it_is_reached_when_it_ends_and_why_it_is_out()
     line = next(line for line in text(story.screen()) if line.startswith("lab2"))
     assert line.startswith("lab2 [x] [x] slurm://7/lab2 · ends 01-01 ")
     assert line.endswith(" · out: silent for 5 s")
-    begun = PoolModel(
-        slots=list(story.model.slots.values()), others=other_machines((other,), "me")
-    )  # as a daemon answers
+    as_answered = other_machines((other,), "me")
+    begun = PoolModel(slots=list(story.model.slots.values()), others=as_answered)
     assert begun.screen(story.now).hosts[1] == there
 
 
