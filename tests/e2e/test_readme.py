@@ -14,7 +14,6 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SHOW = "print('back:', type(inside).__name__, len(history), history[-1]['loss'] < history[0]['loss'])"
 
 
-@pytest.mark.xfail(strict=True, reason="README names what does not work")
 @pytest.mark.horovod("torch")
 def test_the_cells_of_readme_run_as_they_stand(pool: Path, tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(block) for block in (*BLOCKS, SHOW)])

@@ -143,14 +143,12 @@ def extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "entry_points.txt"
 
 
-@pytest.mark.xfail(strict=True, reason="README names what does not work")
 @pytest.mark.parametrize("url", ["ssh://lab2.invalid", "ssh://ada@lab2.invalid:2222"])
 def test_a_host_is_added_by_its_url_alone(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["host", "add", url, "--slots", "auto", "--file", str(tmp_path / "hosts.json")]) == 1
     assert "host lab2.invalid" in capsys.readouterr().err.replace("\n", " ")  # the visit was tried, there
 
 
-@pytest.mark.xfail(strict=True, reason="README names what does not work")
 @pytest.mark.parametrize("number", ["0", "-1", "many", "1.5"])
 def test_slots_are_a_number_or_auto(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
