@@ -5,9 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import linecache
 import os
+import pickle
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import jupyter_elastic
@@ -25,7 +30,7 @@ from jupyter_elastic.jobfiles.functions import (
     ResultReader,
     ResultWriter,
 )
-from jupyter_elastic.types.errors import BadRequest, ElasticError, PackagingError
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError
 
 
 def gone(queue: Queue, worker: str, *, ended=(), begun=(), retries: int = 3, died: bool = True) -> list[int]:
@@ -275,6 +280,105 @@ def test_callbacks_are_called_in_order_whatever_they_raise_and_may_wait_for_one_
     callbacks.add(called.append, future)  # in another thread, for the first one is gone
     callbacks.join()
     assert called[-1] is future
+
+
+class Reads:
+    """Calls a function when it is read."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self.called = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.called
+
+
+def throws(problem: BaseException) -> None:
+    raise problem
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class Odder(BaseException):
+    pass
+
+
+ENDS = {
+    "SystemExit: 3": SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt(),
+    "GeneratorExit": GeneratorExit(),
+    "Odder: mine": Odder("mine"),
+    "ValueError": ValueError(),
+    r"Mute: <its message can't be made: SystemExit>": Mute(),
+}
+
+
+@pytest.mark.xfail(strict=True, reason="only Exceptions are caught")
+@pytest.mark.parametrize(("words", "problem"), list(ENDS.items()), ids=[*ENDS])
+def test_a_result_that_ends_whoever_reads_it_fails_alone(words: str, problem: BaseException) -> None:
+    found = []
+    reader = threading.Thread(
+        target=lambda: found.append(
+            pickling.outcome(files.Result(0, ResultKind.PICKLED, pickle.dumps(Reads(throws, problem))))
+        )
+    )
+    reader.start()
+    reader.join()
+    assert isinstance(found[0][0], ElasticError)
+    assert f"can't be read here: {words};" in str(found[0][0])
+
+
+@pytest.mark.xfail(strict=True, reason="only Exceptions are caught")
+@pytest.mark.parametrize("made", [Reads(throws, SystemExit(3)), Reads(throws, Odder()), Reads(len, "no exception")])
+def test_an_exception_that_cannot_be_read_is_told_in_words(made: Reads) -> None:
+    body = msgspec.msgpack.encode(
+        files.Raised(type="Odd", message="m", traceback="Odd: it says", pickled=pickle.dumps(made))
+    )
+    problem, _ = pickling.outcome(files.Result(0, ResultKind.RAISED, body))
+    assert isinstance(problem, JobFailed)
+    assert "Odd: it says" in str(problem)
+
+
+@pytest.mark.xfail(strict=True, reason="only Exceptions are caught")
+def test_an_exception_or_a_result_that_ends_its_worker_s_writing_fails_alone() -> None:
+    class Ends(Exception):
+        def __reduce__(self) -> str:
+            sys.exit(4)
+
+    class Notes(Exception):
+        @property
+        def __notes__(self) -> list[str]:
+            raise KeyboardInterrupt
+
+    class Unwritable:
+        def __reduce__(self) -> str:
+            sys.exit(4)
+
+    for problem in (Ends("it says"), Mute("it says"), Notes("it says")):
+        found = msgspec.msgpack.decode(raised(problem), type=files.Raised)
+        assert found.type == type(problem).__name__
+    with pytest.raises(ElasticError, match=r"a list, can't be sent back \(SystemExit: 4\)"):
+        dumped([Unwritable()])
+
+
+@pytest.mark.xfail(strict=True, reason="what describes the future is not fenced")
+def test_a_future_that_cannot_be_described_does_not_end_the_thread_of_callbacks() -> None:
+    shy = [True]
+
+    class Shy:
+        @property
+        def __class__(self) -> type:
+            return sys.exit(5) if shy else Shy
+
+    callbacks, future, called = Callbacks(), concurrent.futures.Future[object](), threading.Event()
+    future.set_result(Shy())
+    callbacks.add(lambda _: 1 / 0, future)
+    callbacks.add(lambda _: called.set(), future)
+    came = called.wait(10)
+    shy.clear()
+    assert came
 
 
 def test_a_function_of_the_pool_submits_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

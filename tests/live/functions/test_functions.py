@@ -107,6 +107,40 @@ def test_what_fails_is_said_and_the_rest_goes_on(functions: Functions) -> None:
     assert functions.call("math:sqrt", [16]).result(LIMIT_S) == 4.0
 
 
+@pytest.mark.xfail(strict=True, reason="the reader ends")
+def test_what_ends_whoever_reads_or_writes_it_fails_alone(functions: Functions) -> None:
+    class Ends:
+        """Ends whoever reads it, or writes it."""
+
+        def __init__(self, problem: BaseException, *, read: bool) -> None:
+            self.problem, self.read = problem, read
+
+        def __reduce__(self) -> object:
+            if self.read:
+                return _throws, (self.problem,)
+            raise self.problem
+
+    def _throws(problem: BaseException) -> None:
+        raise problem
+
+    problems = (SystemExit(3), KeyboardInterrupt(), GeneratorExit("x"))
+    reads = [functions.submit(Ends, problem, read=True) for problem in problems]
+    writes = [functions.submit(Ends, problem, read=False) for problem in problems]
+    given = [functions.submit(len, Ends(problem, read=True)) for problem in problems]
+    others = [functions.submit(len, "abc") for _ in range(3)]
+    told = ["SystemExit: 3", "KeyboardInterrupt", "GeneratorExit: x"]
+    for futures, words in (
+        (reads, "can't be read here: "),
+        (writes, "can't be sent back ("),
+        (given, "in the worker: "),
+    ):
+        problem_found = [future.exception(LIMIT_S) for future in futures]
+        assert [type(problem) for problem in problem_found] == [ElasticError] * 3, problem_found
+        assert [words + text in str(problem) for text, problem in zip(told, problem_found, strict=True)] == [True] * 3
+    assert [future.result(LIMIT_S) for future in others] == [3, 3, 3]
+    assert functions.submit(len, "ab").result(LIMIT_S) == 2
+
+
 def test_a_callback_submits_waits_flushes_and_shuts_down(functions: Functions) -> None:
     over = threading.Event()
     found: list[object] = []
