@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -47,5 +48,6 @@ class Callbacks:
             try:
                 callback(future)
             except BaseException:  # whatever it is, it is not the others' fault
-                log.exception("a callback of %r raised an exception", future)
+                with contextlib.suppress(BaseException):  # nor is it when their descriptions raise something
+                    log.exception("a callback of %r raised an exception", future)
             del callback, future

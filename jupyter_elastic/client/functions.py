@@ -495,8 +495,9 @@ class Functions(concurrent.futures.Executor):
         for run in self._runs:
             for result in run.results.more() if run.futures else ():
                 found = True
-                if (future := run.futures.pop(result.number, None)) is not None:
+                if (future := run.futures.get(result.number)) is not None:
                     self._settle(future, *outcome(result))
+                    run.futures.pop(result.number, None)
         return found
 
     def _look(self) -> None:

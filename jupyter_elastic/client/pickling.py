@@ -11,6 +11,7 @@ import itertools
 import linecache
 import pickle
 import re
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ import msgspec
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
-from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError
+from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError, described
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in ')
 _PLAIN = (int, float, str, bytes, bool, types.NoneType)
@@ -34,27 +35,35 @@ class RemoteTraceback(Exception):
 
 
 def outcome(result: Result) -> tuple[BaseException | None, Any]:
-    """The exception of a call, or its value, as the worker has left it."""
+    """The exception of a call, or its value, as the worker has left it.
+
+    What is read may run anything, `sys.exit` too, and mostly in the one thread that reads all results: it fails alone.
+    """
     try:
         if result.kind == ResultKind.RAISED:
             return _exception(result.raised), None
         if result.kind == ResultKind.JSON:
             return None, msgspec.json.decode(result.body)
         return None, pickle.loads(result.body)  # noqa: S301 - written by this user's own worker into a private folder
-    except Exception as problem:
-        failed = ElasticError(f"the result can't be read here: {problem}; is a module missing in this process?")
+    except BaseException as problem:
+        if isinstance(problem, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        failed = ElasticError(
+            f"the result can't be read here: {described(problem)}; is a module missing in this process?"
+        )
         failed.__cause__ = problem
         return failed, None
 
 
 def _exception(found: Raised) -> BaseException:
     text = _with_source(found.traceback)
-    problem: BaseException = JobFailed(text or f"{found.type}: {found.message}")
     if found.pickled:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             problem = pickle.loads(found.pickled)  # noqa: S301 - as above
-            problem.__cause__ = RemoteTraceback(text)
-    return problem
+            if isinstance(problem, BaseException):
+                problem.__cause__ = RemoteTraceback(text)
+                return problem
+    return JobFailed(text or f"{found.type}: {found.message}")
 
 
 def _with_source(traceback: str) -> str:

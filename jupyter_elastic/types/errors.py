@@ -89,6 +89,15 @@ class JobCancelled(ElasticError):
     code = "job_cancelled"
 
 
+def described(problem: BaseException) -> str:
+    """`ValueError: no row 7`: type and message of somebody's exception, whose `__str__` may raise anything."""
+    try:
+        text = " ".join(str(problem).split())
+    except BaseException as another:
+        text = f"<its message can't be made: {type(another).__name__}>"
+    return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+
+
 def by_code(code: str, message: str) -> ElasticError:
     """The error that travelled as `code` and `message`; of a code that isn't known here an `ElasticError`."""
     kinds: list[type[ElasticError]] = ElasticError.__subclasses__()

@@ -83,7 +83,7 @@ class Updater:
             self.follower.follow_pool()
             async for _ in self.follower.changes(POOL_PUSH_S, POOL_TICK_S):
                 if self.follower.pool.hosts_known:
-                    with contextlib.suppress(Exception):  # a closed view
+                    with contextlib.suppress(BaseException):  # a closed view, or what somebody has it call
                         sink(self.follower)
 
         return self.begin(draw()).cancel
@@ -118,7 +118,7 @@ async def draw_job(job: FollowedJob, sink: JobSink) -> None:
                 next_output = now() + size / BYTES_PER_S
                 drawn = job.version
             drawn_at = now()
-            with contextlib.suppress(Exception):  # a closed view
+            with contextlib.suppress(BaseException):  # a closed view, or what somebody has it call
                 sink(output)
         if not last:
             await _until_next(job, now() - began)
@@ -128,7 +128,7 @@ async def draw_hold(job: FollowedJob, sink: JobSink) -> None:
     """Let a sink count down while the session of a job that has ended keeps slots."""
     while job.model.pinned or (job.model.held and time.time() < (job.model.held_until or 0.0)):
         await job.wait_for_news(TICK_S)
-        with contextlib.suppress(Exception):  # a closed view
+        with contextlib.suppress(BaseException):  # a closed view, or what somebody has it call
             sink(None)
 
 

@@ -22,7 +22,7 @@ def said(problem: BaseException) -> str:
     """Its message, if it has one: what the cell raises may fail at that too."""
     try:
         return str(problem)
-    except Exception as another:
+    except BaseException as another:
         return f"<its message can't be made: {type(another).__name__}>"
 
 

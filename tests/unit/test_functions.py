@@ -315,7 +315,6 @@ ENDS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="only Exceptions are caught")
 @pytest.mark.parametrize(("words", "problem"), list(ENDS.items()), ids=[*ENDS])
 def test_a_result_that_ends_whoever_reads_it_fails_alone(words: str, problem: BaseException) -> None:
     found = []
@@ -330,7 +329,6 @@ def test_a_result_that_ends_whoever_reads_it_fails_alone(words: str, problem: Ba
     assert f"can't be read here: {words};" in str(found[0][0])
 
 
-@pytest.mark.xfail(strict=True, reason="only Exceptions are caught")
 @pytest.mark.parametrize("made", [Reads(throws, SystemExit(3)), Reads(throws, Odder()), Reads(len, "no exception")])
 def test_an_exception_that_cannot_be_read_is_told_in_words(made: Reads) -> None:
     body = msgspec.msgpack.encode(
@@ -341,7 +339,6 @@ def test_an_exception_that_cannot_be_read_is_told_in_words(made: Reads) -> None:
     assert "Odd: it says" in str(problem)
 
 
-@pytest.mark.xfail(strict=True, reason="only Exceptions are caught")
 def test_an_exception_or_a_result_that_ends_its_worker_s_writing_fails_alone() -> None:
     class Ends(Exception):
         def __reduce__(self) -> str:
@@ -363,7 +360,6 @@ def test_an_exception_or_a_result_that_ends_its_worker_s_writing_fails_alone() -
         dumped([Unwritable()])
 
 
-@pytest.mark.xfail(strict=True, reason="what describes the future is not fenced")
 def test_a_future_that_cannot_be_described_does_not_end_the_thread_of_callbacks() -> None:
     shy = [True]
 

@@ -28,9 +28,10 @@ from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import CallKind, NamedCall, Raised, ResultKind
 from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import worker as messages
-from jupyter_elastic.types.errors import ElasticError
+from jupyter_elastic.types.errors import ElasticError, described
 from jupyter_elastic.worker import environment
 from jupyter_elastic.worker.plugin import Host
+from jupyter_elastic.worker.tracebacks import said
 
 KEPT = 64
 """Functions that a worker keeps ready."""
@@ -135,9 +136,9 @@ class FunctionsWorker:
         try:
             kind, result = self._called(self._read(offset))
         except BaseException as problem:
-            if self._cancelled:
-                raise
             kind, result = ResultKind.RAISED, raised(problem)
+        if self._cancelled:  # whatever the function, or what it reads and writes, has made of it
+            raise KeyboardInterrupt
         self._results.write(number, kind, result)
 
     def _called(self, call: files.Call) -> tuple[ResultKind, bytes]:
@@ -145,7 +146,7 @@ class FunctionsWorker:
             named = msgspec.msgpack.decode(call.body, type=NamedCall)
             return ResultKind.JSON, _as_json(_named(named)(*named.args, **named.kwargs))
         function = self._function(call.function)
-        given = pickle.loads(call.body)  # noqa: S301 - see the module
+        given = _loaded(call.body)
         if call.kind == CallKind.EACH:
             return ResultKind.PICKLED, dumped([function(*arguments) for arguments in given])
         return ResultKind.PICKLED, dumped(function(*given[0], **given[1]))
@@ -153,7 +154,7 @@ class FunctionsWorker:
     def _function(self, offset: int) -> Callable[..., Any]:
         found = self._functions.get(offset)
         if found is None:
-            found = self._functions[offset] = pickle.loads(self._read(offset).body)  # noqa: S301 - see the module
+            found = self._functions[offset] = _loaded(self._read(offset).body)
             if len(self._functions) > KEPT:
                 self._functions.popitem(last=False)
         return found
@@ -177,6 +178,18 @@ class _Limited(io.BytesIO):
         return super().write(data)
 
 
+def _loaded(data: bytes) -> Any:
+    """What was sent; one that ends whoever reads it is told, instead of ending whoever asks for the result."""
+    try:
+        return pickle.loads(data)  # noqa: S301 - see the module
+    except Exception:
+        raise
+    except BaseException as problem:
+        raise ElasticError(
+            f"the function or an argument can't be read in the worker: {described(problem)}"
+        ) from problem
+
+
 def dumped(value: Any) -> bytes:
     """The value pickled. ElasticError says why it can't be."""
     if type(value) in _PLAIN and not (isinstance(value, str | bytes) and len(value) > files.LARGEST // 8):
@@ -186,31 +199,30 @@ def dumped(value: Any) -> bytes:
         code_by_value.Pickler(file, pickle.HIGHEST_PROTOCOL).dump(value)
     except ElasticError:
         raise
-    except Exception as problem:
+    except BaseException as problem:
         raise ElasticError(
-            f"the result, a {type(value).__name__}, can't be sent back ({problem}); return its numbers or texts instead"
+            f"the result, a {type(value).__name__}, can't be sent back ({described(problem)}); return its numbers or "
+            "texts instead"
         ) from problem
     return file.getvalue()
 
 
 def raised(problem: BaseException) -> bytes:
     """An exception as it is kept: its texts, and itself where it can be pickled."""
-    lines = traceback.TracebackException.from_exception(problem)
-    kept = [frame for frame in lines.stack if not frame.filename.startswith(_OURS)]
-    lines.stack[:] = kept
     try:
-        message = str(problem)
-    except Exception as another:
-        message = f"<its message can't be made: {type(another).__name__}>"
+        lines = traceback.TracebackException.from_exception(problem)
+        lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(_OURS)]
+        text = "".join(lines.format())
+    except BaseException:  # it may be of a class that fails at anything
+        text = described(problem)
     try:
         pickled = cloudpickle.dumps(problem)
         pickle.loads(pickled)  # noqa: S301 - our own: some exceptions can't be made again
-    except Exception:
+    except BaseException:
         pickled = b""
-    text = "".join(lines.format())
     found = Raised(
         type=type(problem).__name__,
-        message=message[:MAX_TEXT],
+        message=said(problem)[:MAX_TEXT],
         traceback=text[-MAX_TEXT:],
         pickled=pickled if len(pickled) <= files.LARGEST else b"",
     )

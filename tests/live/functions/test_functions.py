@@ -107,7 +107,6 @@ def test_what_fails_is_said_and_the_rest_goes_on(functions: Functions) -> None:
     assert functions.call("math:sqrt", [16]).result(LIMIT_S) == 4.0
 
 
-@pytest.mark.xfail(strict=True, reason="the reader ends")
 def test_what_ends_whoever_reads_or_writes_it_fails_alone(functions: Functions) -> None:
     class Ends:
         """Ends whoever reads it, or writes it."""
