@@ -27,6 +27,9 @@ _SLOTS = (
 def _host(given: argparse.Namespace, connect: Connect, console: Console) -> None:
     if given.action != "list" and not given.slots:
         raise BadRequest(f"name a host: jupyter elastic host {given.action} HOST")
+    if given.action in {"add", "remove"} and given.slots.startswith("ssh://") and not given.reach:
+        name = given.slots.removeprefix("ssh://").rpartition("@")[2].partition(":")[0].rstrip("/")
+        given.reach, given.slots = given.slots, name
     if given.file:
         if given.action not in {"add", "remove"}:
             raise BadRequest(f"--file is for `host add` and `host remove`, not for `host {given.action}`")
@@ -101,9 +104,18 @@ def _host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("drain", "undrain", "add", "remove", "list"))
     parser.add_argument("slots", nargs="?", metavar="HOST[:SLOT]", type=_target, help=_SLOTS)
     parser.add_argument(
-        "reach", nargs="?", metavar="URL", help="after `add`: ssh://[USER@]HOST[:PORT], or ray://HOST:PORT"
+        "reach",
+        nargs="?",
+        metavar="URL",
+        help="after `add NAME`: ssh://[USER@]HOST[:PORT], or ray://HOST:PORT; `add ssh://HOST` is `add HOST ssh://HOST`",
     )
-    parser.add_argument("--slots", dest="number", type=int, metavar="N", help="of `add`: as many as GPUs, or cores")
+    parser.add_argument(
+        "--slots",
+        dest="number",
+        type=_number,
+        metavar="N",
+        help="of `add`; auto, as without it: as many as GPUs, or cores",
+    )
     parser.add_argument("--network", default="", metavar="CIDR", help="of `add`: for the group's data: 10.1.0.0/16")
     parser.add_argument(
         "--label", action="append", default=[], metavar="K=V", help="of `add`: what it is, for cells with --on: rack=3"
@@ -138,6 +150,15 @@ def _target(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("name a host or a slot; the whole pool is `jupyter elastic maintenance on`")
     return text
+
+
+def _number(text: str) -> int | None:
+    """A number of slots; None for `auto`, as many as the host has."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number of slots from 1 on, or auto")
+    return int(text)
 
 
 def _maintenance_arguments(parser: argparse.ArgumentParser) -> None:
