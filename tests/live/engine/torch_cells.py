@@ -72,7 +72,7 @@ ACCELERATE = (
     _DATA
     + """
 from accelerate import Accelerator
-accelerator = Accelerator(cpu=True)
+accelerator = Accelerator()
 size = accelerator.num_processes
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -92,7 +92,7 @@ from accelerate import Accelerator, notebook_launcher
 def train(scale):
     global weights, size
     import torch
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator()
     size = accelerator.num_processes
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -176,7 +176,7 @@ class Words(Numbers):
 shape = dict(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
 model = BertForSequenceClassification(BertConfig(**shape))
 arguments = TrainingArguments(
-    output_dir="out", use_cpu=True, num_train_epochs=1, per_device_train_batch_size=4, report_to=[], save_strategy="no",
+    output_dir="out", num_train_epochs=1, per_device_train_batch_size=4, report_to=[], save_strategy="no",
     disable_tqdm=True, logging_strategy="no",
 )
 trainer = Trainer(model=model, args=arguments, train_dataset=Words())
@@ -185,3 +185,15 @@ size = arguments.world_size
 weights = digest(model.parameters())
 """
 )
+
+ACCELERATE_APART = """
+from accelerate import Accelerator
+import torch
+said = []
+for way in ("prepare", "prepare_model"):
+    try:
+        getattr(Accelerator(), way)(torch.nn.Linear(4, 1))
+    except Exception as problem:
+        said.append(str(problem))
+loader = Accelerator().prepare(torch.utils.data.DataLoader([1, 2]))
+"""
