@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 Patch = Callable[[types.ModuleType], None]
 
@@ -19,6 +21,18 @@ def after_import(name: str, patch: Patch) -> None:
         patch(module)
     else:
         sys.meta_path.insert(0, AfterImport({name: patch}))
+
+
+def before(owner: Any, name: str, check: Callable[..., object]) -> None:
+    """Put a function in the place of `owner`'s that calls `check` first, with the same arguments."""
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        return real(*args, **kwargs)
+
+    setattr(owner, name, checked)
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

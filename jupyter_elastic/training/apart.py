@@ -1,18 +1,22 @@
 """What would train a model on each worker of a job, apart from the others, without a word: refused, or said.
 
 `MirroredStrategy` and `DataParallel` use all devices of one process, and a worker has one of its own: refused. A plain
-loop of PyTorch or Keras may be meant so, as a search is; rank 0 says it once. Imports no framework: what is guarded is
-guarded when the cell loads it. Keras' `fit` has a guard of its own (`guards`), and so has Lightning.
+loop of PyTorch or Keras may be meant so, as a search is; rank 0 says it once. A group may join no model: it does where
+the model is wrapped, or what goes through collectives between two steps is as large as the gradients. Imports no
+framework: what is guarded is guarded when the cell loads it. Keras' `fit` has a guard of its own (`guards`), and so
+have Lightning and Accelerate.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
+import re
 import sys
 import types
 from typing import Any
 
-from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.platform.imports import after_import, before
 from jupyter_elastic.training import membership
 from jupyter_elastic.training.context import context
 from jupyter_elastic.types.errors import EngineError
@@ -32,7 +36,13 @@ _APPLY = {
     "keras.src.optimizers.base_optimizer": ("BaseOptimizer", "apply"),
     "tf_keras.src.optimizers.optimizer": ("Optimizer", "apply_gradients"),
 }
+_CARRIES = re.compile("reduce|gather|all_to_all|recv")
+"""Collectives that may carry gradients. Not broadcasts, by which models begin alike."""
+_PATIENCE = 100
+"""So many steps a cell may take before it averages weights for the first time; or until its end."""
 _looked = False
+_steps = _moved = 0
+"""Steps of optimizers in a group so far; numbers that went through collectives since the last one."""
 
 
 def guard() -> None:
@@ -40,28 +50,74 @@ def guard() -> None:
     for module, (kind, instead) in _KINDS.items():
         after_import(module, functools.partial(_refuse, kind, instead))
     after_import("torch.optim.optimizer", _watch_steps)
+    for module in ("torch.distributed", "horovod.torch"):
+        after_import(module, _count)
     for module, (kind, method) in _APPLY.items():
         after_import(module, functools.partial(_watch_applies, kind, method))
 
 
 def _refuse(name: str, instead: str, module: types.ModuleType) -> None:
-    kind = getattr(module, name)
-    make = kind.__init__
-
-    @functools.wraps(make)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def check(*_: Any, **__: Any) -> None:
         if (count := membership.workers()) > 1:
             raise EngineError(
                 f"{name} trains with the devices of one process, and this job has {count} workers with a device each: "
                 f"each would train a model of its own. {instead}; or run the cell with --gpus 1"
             )
-        make(self, *args, **kwargs)
 
-    kind.__init__ = __init__
+    before(getattr(module, name), "__init__", check)
 
 
 def _watch_steps(module: types.ModuleType) -> None:
-    module.register_optimizer_step_pre_hook(lambda *_: _say())
+    module.register_optimizer_step_pre_hook(lambda optimizer, *_: _stepped(optimizer))
+
+
+def _count(module: types.ModuleType) -> None:
+    """Count the numbers that go through a library's collectives; pickled objects are none."""
+
+    def count(*args: Any, **kwargs: Any) -> None:
+        global _moved
+        given = (one for value in (*args, *kwargs.values()) for one in (value if isinstance(value, list) else [value]))
+        _moved += sum(one.numel() for one in given if hasattr(one, "numel") and "int" not in str(one.dtype))
+
+    for name, real in list(vars(module).items()):
+        if isinstance(real, types.FunctionType) and _CARRIES.search(name):
+            before(module, name, count)
+            setattr(sys.modules[real.__module__], name, getattr(module, name))
+
+
+def _stepped(optimizer: Any) -> None:
+    """Before a step of PyTorch's: whether the model that the optimizer is of is joined."""
+    global _looked, _steps, _moved
+    if _looked or not _grouped() or context.state is not None:
+        _say()
+        return
+    moved, _moved, _steps = _moved, 0, _steps + 1
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    own = sum(p.numel() for p in parameters)
+    _looked = (
+        moved >= min(own, max(8, own // 100))  # they may be compressed
+        or hasattr(optimizer, "_allreduce_grad_async")  # Horovod's
+        or any(type(p).__name__ in {"DTensor", "FlatParameter"} for p in parameters)
+        or (_steps < 4 and _in_parallel(parameters))  # the first may be that of a model apart
+    )
+    if _steps > _PATIENCE:
+        ended()
+
+
+def _in_parallel(parameters: list[Any]) -> bool:
+    """Whether some of them are in a `DistributedDataParallel`."""
+    kind: Any = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+    wrapped = (value for value in gc.get_objects() if issubclass(type(value), kind))
+    return not {id(p) for model in wrapped for p in model.parameters()}.isdisjoint(map(id, parameters))
+
+
+def ended() -> None:
+    """The cell is at its end: what it has stepped with was joined, or it is said."""
+    if _steps:
+        _say(
+            "The group that the cell has formed joins no model: wrap it in DistributedDataParallel (or "
+            "accelerator.prepare), take hvd.DistributedOptimizer, or add up the gradients before each step."
+        )
 
 
 def _watch_applies(name: str, method: str, module: types.ModuleType) -> None:
@@ -77,25 +133,25 @@ def _watch_applies(name: str, method: str, module: types.ModuleType) -> None:
     setattr(kind, method, functools.wraps(real)(unconverted(applied)))
 
 
-def _say() -> None:
-    """At the first step: that nothing joins the models, if it is so and rank 0 is not told to."""
+def _say(of_group: str = "") -> None:
+    """Once: that nothing joins the models, if rank 0 is not told to; `of_group`: why not, where there is a group."""
     global _looked
     if _looked:
         return
     _looked = True
     rank, count = membership.in_job()
-    if count > 1 and rank == 0 and not (context.apart or _joined()):
-        sys.stderr.write(
-            f"note: each of the {count} workers trains a model of its own here. To train one model with all of them, "
-            "write the loop with training.run, DistributedDataParallel or Horovod.\n"
+    if count > 1 and rank == 0 and (of_group or not _grouped()) and not context.apart:
+        plain = (
+            "To train one model with all of them, write the loop with training.run, DistributedDataParallel or Horovod."
         )
+        sys.stderr.write(f"note: each of the {count} workers trains a model of its own here. {of_group or plain}\n")
 
 
-def _joined() -> bool:
-    """Whether this process is in a group, whoever has formed it."""
+def _grouped() -> bool:
+    """Whether this process is in a group of several, whoever has formed it."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return True
+        return bool(distributed.get_world_size() > 1)
     tensorflow: Any = sys.modules.get("tensorflow")
     if tensorflow is not None and tensorflow.distribute.get_strategy().num_replicas_in_sync > 1:
         return True

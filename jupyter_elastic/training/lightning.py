@@ -11,7 +11,7 @@ import os
 import types
 from typing import Any
 
-from jupyter_elastic.platform.imports import after_import
+from jupyter_elastic.platform.imports import after_import, before
 from jupyter_elastic.types.errors import EngineError
 
 _BEGIN = {"Trainer": "fit", "Fabric": "setup"}
@@ -31,7 +31,7 @@ def guard() -> None:
 
 def _guard(name: str, module: types.ModuleType) -> None:
     kind = getattr(module, name)
-    make, begin = kind.__init__, getattr(kind, _BEGIN[name])
+    make = kind.__init__
 
     @functools.wraps(make)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -40,8 +40,7 @@ def _guard(name: str, module: types.ModuleType) -> None:
         given = kwargs.get("strategy", args[1] if len(args) > 1 else "auto")  # Trainer takes words only
         self._elastic_apart = given == "auto" and self.world_size == 1
 
-    @functools.wraps(begin)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def check(self: Any, *_: Any, **__: Any) -> None:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size > 1 and getattr(self, "_elastic_apart", False):
             raise EngineError(
@@ -50,7 +49,6 @@ def _guard(name: str, module: types.ModuleType) -> None:
                 f'{name}(strategy=SingleDeviceStrategy("cpu")), with its device, is apart on purpose; or run the cell '
                 "with --gpus 1"
             )
-        return begin(self, *args, **kwargs)
 
     kind.__init__ = __init__
-    setattr(kind, _BEGIN[name], guarded)
+    before(kind, _BEGIN[name], check)

@@ -255,7 +255,7 @@ class Worker:
         samplers.install()
         if self._size > 1:
             lightning.guard()
-            accelerate.guard()
+            accelerate.guard(cpu=not self._order.visible)
             apart.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
@@ -365,6 +365,7 @@ class Worker:
         cell = Cell(payload)
         self._owned |= cell.sets
         cell.run(self._namespace, self._loop)
+        apart.ended()
 
     def _write_results(self, payload: Payload) -> None:
         values = {name: self._namespace[name] for name in payload.out if name in self._namespace}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.process import Process
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from tests.live.engine import torch_cells
@@ -58,7 +59,7 @@ def steps(added: str = "pass", before: str = "dist.init_process_group('gloo')", 
 WRAPS_NOTHING = {
     "only a group": steps(),
     "the loss is added up for a log": steps("dist.all_reduce(loss.detach())"),
-    "objects are gathered": steps("dist.all_gather_object([None] * dist.get_world_size(), {'loss': float(loss)})"),
+    "objects are gathered": steps("dist.all_gather_object([None] * dist.get_world_size(), {'loss': loss.item()})"),
     "another model is wrapped": steps(
         before="dist.init_process_group('gloo'); it = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))"
     ),
@@ -89,6 +90,13 @@ JOINED = {
     "sharded": steps().replace(
         "optimizer =", "from torch.distributed.fsdp import fully_shard; fully_shard(model)\noptimizer ="
     ),
+}
+_HVD = "import horovod.torch as hvd; hvd.init()"
+HOROVOD = {
+    "only a group": steps(before=_HVD),
+    "its optimizer": steps(before=_HVD).replace("0.1)", "0.1)\noptimizer = hvd.DistributedOptimizer(optimizer)"),
+    "gradients by hand": steps("[hvd.allreduce_(p.grad) for p in model.parameters()]", before=_HVD),
+    "all gradients by hand": steps("hvd.grouped_allreduce([p.grad for p in model.parameters()])", before=_HVD),
 }
 ALL_OF_THEM = """
 import contextlib, io, torch
@@ -144,7 +152,6 @@ async def test_nothing_is_said_of_one_worker_or_of_a_group(folder: Path, source:
         assert "note:" not in bench.text(0, "stderr")
 
 
-@pytest.mark.xfail(strict=True, reason="a group that is formed counts as one that joins the model")
 @needs("torch")
 @asynchronous
 async def test_a_group_that_joins_no_model_is_said_and_gradients_added_up_by_hand_are_not(folder: Path) -> None:
@@ -157,7 +164,6 @@ async def test_a_group_that_joins_no_model_is_said_and_gradients_added_up_by_han
         assert "".join(second.values()) == ""
 
 
-@pytest.mark.xfail(strict=True, reason="a group that is formed counts as one that joins the model")
 @needs("torch")
 @asynchronous
 async def test_an_accelerator_that_prepares_nothing_is_said_at_the_cells_end(folder: Path) -> None:
@@ -167,3 +173,13 @@ async def test_an_accelerator_that_prepares_nothing_is_said_at_the_cells_end(fol
         await bench.launch("h:0", "h:1")
         assert (await bench.ended()).outcome == "completed", bench.story()
         assert [bench.text(rank, "stderr").count(NOTE) for rank in (0, 1)] == [1, 0]
+
+
+@pytest.mark.horovod("torch")
+@asynchronous
+async def test_a_group_of_horovods_that_joins_no_model_is_said(folder: Path) -> None:
+    async with Bench(Horovod, folder, ALL_OF_THEM, names={"CASES": HOROVOD}, out=("said",)) as bench:
+        await bench.launch("h:0", "h:1")
+        assert (await bench.ended()).outcome == "completed", bench.story()
+        said = bench.results()[0]["said"]
+        assert {name for name, text in said.items() if NOTE in text} == {"only a group"}

@@ -16,7 +16,6 @@ from tests.live.engine.bench import TORCH, Bench, asynchronous, needs
 
 both = pytest.mark.parametrize("engine", [Horovod, Process, Torch])
 TRAINED_S = 120.0
-APART = pytest.mark.xfail(strict=True, reason="on CPUs Accelerate trains apart by default")
 ENVIRONMENT = """
 import os
 started = ("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "TORCHELASTIC_")
@@ -86,9 +85,9 @@ async def test_the_port_is_free_for_both_stores_of_torch(folder: Path, *, libuv:
         pytest.param(torch_cells.DDP, Horovod, id="ddp on horovod"),
         pytest.param(torch_cells.DDP, Process, id="ddp on processes"),
         pytest.param(torch_cells.FSDP, Torch, id="fsdp2"),
-        pytest.param(torch_cells.ACCELERATE, Torch, id="accelerate", marks=[framework("accelerate"), APART]),
+        pytest.param(torch_cells.ACCELERATE, Torch, id="accelerate", marks=framework("accelerate")),
         pytest.param(torch_cells.LIGHTNING, Torch, id="lightning", marks=framework("lightning")),
-        pytest.param(torch_cells.TRAINER, Torch, id="trainer", marks=[framework("transformers"), APART]),
+        pytest.param(torch_cells.TRAINER, Torch, id="trainer", marks=framework("transformers")),
     ],
 )
 @needs("torch")
@@ -141,7 +140,6 @@ async def test_a_local_rank_is_a_workers_own_for_its_life(folder: Path) -> None:
         assert together() == {(0, 1), (1, 0)}
 
 
-@APART
 @framework("accelerate")
 @needs("torch")
 @asynchronous
@@ -169,7 +167,6 @@ async def test_what_would_train_apart_in_lightning_is_refused_unless_it_is_meant
             assert result["size"] == 1
 
 
-@APART
 @framework("accelerate")
 @needs("torch")
 @asynchronous
