@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -10,7 +12,8 @@ import pytest
 import zmq
 from zmq.asyncio import Context
 
-from jupyter_elastic.client import AsyncClient
+from jupyter_elastic.client import AsyncClient, Client
+from jupyter_elastic.client.job import Job
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import AgentChanged, Event, JobEnded
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, JournalError, NotFound, ProtocolError
@@ -24,6 +27,19 @@ def events(previous: int, *seqs: int, last: int | None = None, stream: int = 1) 
     return wire.EventsMessage(
         stream=stream, previous=previous, last=last or seqs[-1], events=tuple(event(seq) for seq in seqs)
     )
+
+
+@pytest.mark.xfail(strict=True, reason="what waits ends with a CancelledError")
+def test_what_is_asked_while_a_client_closes_and_after_it_ends_with_an_elastic_error(tmp_path: Path) -> None:
+    client = Client(f"ipc://{tmp_path / 'nobody'}")
+    own = len(asyncio.all_tasks(client._loop))
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(client.ask, wire.Ping(), 600) for _ in range(3)]
+        while len(asyncio.all_tasks(client._loop)) < own + 3:
+            time.sleep(0.001)
+        client.close()
+        after = [threads.submit(client.ask, wire.Ping()), threads.submit(Job(client, 7).cancel)]
+        assert {type(future.exception(60)) for future in [*waiting, *after]} == {DaemonUnreachable}
 
 
 class Hand:

@@ -236,6 +236,23 @@ def test_bad_numbers_and_names_are_refused() -> None:
         functions.Functions().call("os.getpid")
 
 
+@pytest.mark.xfail(strict=True, reason="they are no ValueError")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: functions.Functions(max_workers=0),
+        lambda: functions.Functions(-1),
+        lambda: functions.Functions(retries=-1),
+        lambda: functions.Functions().map(max, [1], chunksize=0),
+        lambda: functions.map(max, [1], chunksize=-1),
+    ],
+)
+def test_bad_numbers_are_value_errors_as_those_of_executors(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="give a number from") as raised:
+        wrong()
+    assert isinstance(raised.value, BadRequest)
+
+
 def test_large_arguments_and_results_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST", 1024**2)
     with pytest.raises(PackagingError, match="arguments are over 1 MiB"):

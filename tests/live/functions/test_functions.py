@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import os
 import queue
@@ -12,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -354,3 +358,171 @@ def test_a_call_is_no_worker_of_a_group(functions: Functions) -> None:
         return sorted({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & os.environ.keys())
 
     assert [found.result() for found in [functions.submit(variables) for _ in range(4)]] == [[]] * 4
+
+
+LATE = """
+import atexit, sys
+
+@atexit.register
+def last():
+    import jupyter_elastic
+    submits = {
+        "submit": lambda: pool.submit(id, None),
+        "map": lambda: pool.map(id, [1]),
+        "call": lambda: pool.call("math:sqrt", [4]),
+        "default": lambda: jupyter_elastic.submit(id, None),
+        "new": lambda: jupyter_elastic.Functions().submit(id, None),
+    }
+    for name, submit in submits.items():
+        try:
+            print(name, submit())
+        except RuntimeError as problem:
+            print(name, problem)
+
+import jupyter_elastic
+pool = jupyter_elastic.Functions()
+
+@atexit.register
+def first():
+    pool.submit(open, sys.argv[1], "x").add_done_callback(print)
+
+assert pool.submit(abs, -42).result() == 42
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="what is submitted at the very end is lost without a word")
+def test_a_submit_after_the_end_of_python_is_refused_and_one_before_it_runs(pool: Pool, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LATE, tmp_path / "made"],
+        check=False, env=pool.env, capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    names = ["submit", "map", "call", "default", "new"]
+    assert ran.stdout.splitlines()[-5:] == [f"{name} cannot schedule new futures: Python is ending" for name in names]
+    when(tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "cancel",
+        pytest.param("shutdown", marks=pytest.mark.xfail(strict=True, reason="calls on their way are not cancelled")),
+    ],
+)
+def test_what_is_being_written_is_cancelled(
+    functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    writes, go, queue_job = threading.Event(), threading.Event(), Functions._queue
+
+    def queues(self: Functions, folder: Path, calls: int) -> module.Job:
+        writes.set()
+        assert go.wait(LIMIT_S)
+        return queue_job(self, folder, calls)
+
+    monkeypatch.setattr(Functions, "_queue", queues)
+    futures = [functions.submit(note, tmp_path, f"{number}") for number in range(6)]
+    assert writes.wait(LIMIT_S)
+    if ends == "shutdown":
+        closer = threading.Thread(target=functions.shutdown, kwargs={"cancel_futures": True})
+        closer.start()
+        concurrent.futures.wait(futures, 5)
+    else:
+        assert [future.cancel() for future in futures] == [True] * 6
+    cancelled = [future.cancelled() for future in futures]
+    go.set()
+    functions.shutdown()
+    assert cancelled == [True] * 6
+    assert list(tmp_path.iterdir()) == []
+
+
+def touches(folder: Path) -> Callable[[int], int]:
+    def touch(number: int) -> int:
+        (folder / str(number)).touch()
+        return number
+
+    return touch
+
+
+@pytest.mark.xfail(strict=True, reason="only what is taken is submitted")
+@pytest.mark.parametrize("taken", ["dropped", "kept", "begun", "generator"])
+def test_all_of_a_map_has_run_at_the_end_of_with(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    monkeypatch.setattr(module, "AHEAD", 4)
+    with Functions() as functions:
+        numbers = (number for number in range(30)) if taken == "generator" else range(30)
+        results = functions.map(touches(tmp_path), numbers, chunksize=2)
+        if taken == "begun":
+            assert [next(results) for _ in range(3)] == [0, 1, 2]
+        elif taken != "kept":
+            del results
+    assert len(list(tmp_path.iterdir())) == 30
+    if taken in {"kept", "begun"}:
+        assert list(results) == list(range(3 if taken == "begun" else 0, 30))
+
+
+@pytest.mark.xfail(strict=True, reason="only what is taken is submitted")
+def test_all_of_a_map_runs_when_a_script_ends_or_drops_its_results(pool: Pool, tmp_path: Path) -> None:
+    text = (
+        "import pathlib, sys, jupyter_elastic\nfrom jupyter_elastic.client import functions\nfunctions.AHEAD = 4\n"
+        "def touch(number): (pathlib.Path(sys.argv[1]) / str(number)).touch()\n"
+        f"folder = {str(tmp_path)!r}\n"
+        "def touch(number): (pathlib.Path(folder) / str(number)).touch()\n"
+        "results = jupyter_elastic.map(touch, range(20))\njupyter_elastic.map(touch, range(20, 40))\n"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True, env=pool.env, timeout=LIMIT_S)
+    pool.until(lambda: len(list(tmp_path.iterdir())) == 40, "all items were called")
+
+
+def test_a_map_of_no_end_is_cancelled_by_who_takes_no_more(functions: Functions) -> None:
+    assert list(zip(range(3), functions.map(abs, itertools.count()), strict=False)) == [(0, 0), (1, 1), (2, 2)]
+    functions.shutdown(cancel_futures=True)
+
+
+@pytest.mark.xfail(strict=True, reason="each result is kept until the next is taken")
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_a_map_keeps_no_result_that_was_taken(functions: Functions, chunksize: int) -> None:
+    class Kept:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    alive = []
+    for found in functions.map(Kept, range(6), chunksize=chunksize):
+        seen = weakref.ref(found)
+        del found
+        alive.append(seen() is not None)
+    assert alive == [False] * 6
+
+
+@pytest.mark.xfail(strict=True, reason="the coroutine is taken for the result")
+def test_an_async_function_is_run_to_its_end(functions: Functions) -> None:
+    async def doubles(x: int) -> int:
+        await asyncio.sleep(0.001)
+        return 2 * x
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise LookupError("none")
+
+    class Doubles:
+        async def __call__(self, x: int) -> int:
+            return await doubles(x)
+
+    made = [doubles, functools.partial(doubles), lambda x: asyncio.sleep(0.001, 2 * x), Doubles()]
+    assert [functions.submit(function, 4).result(LIMIT_S) for function in made] == [8] * 4
+    assert list(functions.map(doubles, range(4), chunksize=2)) == [0, 2, 4, 6]
+    named = "import asyncio\nasync def f(x):\n    return await asyncio.sleep(0, x)"
+    assert functions.call("f", [5], source=named).result(LIMIT_S) == 5
+    with pytest.raises(LookupError, match="none"):
+        functions.submit(fails).result(LIMIT_S)
+
+
+@pytest.mark.xfail(strict=True, reason="there is no such number")
+def test_libraries_learn_how_many_calls_run_at_a_time(pool: Pool, functions: Functions) -> None:
+    assert functions._max_workers == 2
+    assert Functions(max_workers=1)._max_workers == 1
+    with Functions(3) as three:
+        assert three._max_workers == 3
+        assert three.submit(abs, -1).result(LIMIT_S) == 1
+    functions.shutdown()
+    assert functions._max_workers == 2
