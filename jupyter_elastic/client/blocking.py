@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Awaitable, Coroutine, Iterator
@@ -35,7 +36,7 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="jupyter-elastic client", daemon=True)
         self._thread.start()
-        self._closed = False
+        self._closed, self._closing = False, threading.Lock()
         try:
             self._client = AsyncClient(endpoint, timeout_s=timeout_s)
             self._call(self._client.__aenter__())
@@ -105,9 +106,10 @@ class Client:
 
     def close(self) -> None:
         """End the connection and the thread."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._closing:  # what was asked before is ended by `_finish`
+            if self._closed:
+                return
+            self._closed = True
         with contextlib.suppress(Exception):
             asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result(5)
         self._end_loop()
@@ -127,13 +129,14 @@ class Client:
                 self._loop.close()
 
     def _call(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        if self._closed:
-            work.close()
-            raise DaemonUnreachable(CLOSED)
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._closing:
+            if self._closed:
+                work.close()
+                raise DaemonUnreachable(CLOSED)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
-        except (asyncio.CancelledError, GeneratorExit):
+        except (asyncio.CancelledError, concurrent.futures.CancelledError, GeneratorExit):
             raise DaemonUnreachable("the connection to the daemon was closed") from None
         except BaseException:
             future.cancel()

@@ -22,7 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
@@ -116,7 +116,11 @@ class Future(concurrent.futures.Future[_T]):
 
 
 class ShutDown(BadRequest, RuntimeError):
-    """A call that comes after `shutdown`; make new `Functions`."""
+    """A call that comes after `shutdown`, for which there are new `Functions`, or when Python ends."""
+
+
+class BadNumber(BadRequest, ValueError):
+    """A number that is out of its range; a ValueError, as `concurrent.futures` raises."""
 
 
 class _Unwritten(NamedTuple):
@@ -186,7 +190,7 @@ class Functions(concurrent.futures.Executor):
         start: bool = True,
     ) -> None:
         if max_workers is not None and max_workers < 1:
-            raise BadRequest(f"max_workers={max_workers}: give a number from 1 on, or none for all that the pool gives")
+            raise BadNumber(f"max_workers={max_workers}: give a number from 1 on, or none for all that the pool gives")
         self.name = name
         self.max_workers = max_workers
         self.retries = _checked(retries)
@@ -195,8 +199,10 @@ class Functions(concurrent.futures.Executor):
         self._change = threading.Condition()
         self._unwritten: list[_Unwritten] = []
         self._unwritten_bytes = 0
-        self._writing = False
+        self._being_written: list[_Unwritten] = []
         self._outstanding = 0
+        self._maps: set[Callable[[], None]] = set()
+        """What submits the rest of each `map`."""
         self._runs: list[_Run] = []
         self._closed = False
         self._callbacks = Callbacks()
@@ -206,6 +212,15 @@ class Functions(concurrent.futures.Executor):
 
     def __reduce__(self) -> NoReturn:
         raise PackagingError(NESTED)
+
+    @property
+    def _max_workers(self) -> int:
+        """How many calls run at a time at most: dask, pipefunc and others ask an executor so."""
+        if self.max_workers is None:
+            self._ensure()
+            with Client(self._endpoint) as client:
+                return max(1, _slots(client))
+        return self.max_workers
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         """Call `fn(*args, **kwargs)` on a slot of the pool.
@@ -231,33 +246,50 @@ class Functions(concurrent.futures.Executor):
 
         Args:
             fn: Called with an item of each iterable.
-            iterables: Read as the results are taken, at most a thousand chunks ahead.
+            iterables: Read as the results are taken, at most a thousand chunks ahead. What is left is read and called
+                when nobody keeps the results, and by `shutdown`; who has begun to take and drops the rest cancels it.
             timeout: Seconds from now until the last result (TimeoutError).
             chunksize: Items that one call takes together; more for small functions.
         """
         if chunksize < 1:
-            raise BadRequest(f"chunksize={chunksize}: give a number from 1 on")
+            raise BadNumber(f"chunksize={chunksize}: give a number from 1 on")
         self._check()
         function, until = pickled_function(_plain(fn)), None if timeout is None else time.monotonic() + timeout
         chunks = _chunks(zip(*iterables, strict=False), chunksize)
-        submitted = collections.deque(
-            self._add(CallKind.EACH, function, pickled(list(chunk), "an item"), self.retries)
-            for chunk in itertools.islice(chunks, AHEAD)
-        )
+        submitted: collections.deque[Future[list[_T]]] = collections.deque()
+        feeding = threading.Lock()
 
-        def results() -> Iterator[_T]:
+        def more(most: int | None = None) -> None:
+            with feeding:
+                for chunk in itertools.islice(chunks, most):
+                    body = pickled(list(chunk), "an item")
+                    submitted.append(self._add(CallKind.EACH, function, body, self.retries))
+
+        def results() -> Iterator[_T | None]:
+            taken = False
             try:
+                yield None  # one that was never begun would be dropped without its `finally`
+                taken = True
                 while submitted:
-                    yield from submitted[0].result(None if until is None else until - time.monotonic())
+                    values = submitted[0].result(None if until is None else until - time.monotonic())
                     submitted.popleft()
-                    for chunk in itertools.islice(chunks, 1):
-                        body = pickled(list(chunk), "an item")
-                        submitted.append(self._add(CallKind.EACH, function, body, self.retries))
+                    values.reverse()
+                    while values:
+                        yield values.pop()
+                    more(1)
             finally:
-                for future in submitted:
+                for future in submitted if taken else ():
                     future.cancel()
+                with contextlib.suppress(KeyError):  # `shutdown` was first
+                    self._maps.remove(more)
+                    if not taken:
+                        more()
 
-        return results()
+        more(AHEAD)
+        self._maps.add(more)
+        found = cast("Iterator[_T]", results())
+        next(found)
+        return found
 
     def call(
         self,
@@ -294,7 +326,7 @@ class Functions(concurrent.futures.Executor):
     def flush(self) -> None:
         """Wait until all calls so far are on disk and their job is queued: they will run, whatever happens to us."""
         with self._change:
-            while self._unwritten or self._writing:
+            while self._unwritten or self._being_written:
                 self._change.wait()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -305,12 +337,16 @@ class Functions(concurrent.futures.Executor):
                 calls have a result.
             cancel_futures: Cancel those that have not begun.
         """
-        with self._change:
-            self._closed = True
-            futures = [one.future for one in self._unwritten] if cancel_futures else []
-            futures += [future for run in self._runs for future in run.futures.values()] if cancel_futures else []
-            self._change.notify_all()
-        for future in futures:
+        try:
+            while self._maps and not cancel_futures:
+                self._maps.pop()()
+        finally:
+            with self._change:
+                self._closed = True
+                futures = [one.future for one in (*self._being_written, *self._unwritten)]
+                futures += [future for run in self._runs for future in run.futures.values()]
+                self._change.notify_all()
+        for future in futures if cancel_futures else ():
             future.cancel()
         self.flush()
         if wait and self._thread is not None:
@@ -335,7 +371,11 @@ class Functions(concurrent.futures.Executor):
             if self._pid != os.getpid():
                 raise BadRequest("a process that was forked from the one that submits can't submit: make new Functions")
             while not self._closed and (self._outstanding >= OUTSTANDING or self._unwritten_bytes >= UNWRITTEN):
+                if threading.current_thread() is self._thread:  # it collects garbage, a `map` that nobody took
+                    break
                 self._change.wait()
+            if _ended:
+                raise ShutDown("cannot schedule new futures: Python is ending")
             if self._closed:
                 raise ShutDown("these functions were shut down; make new ones")
             if self._thread is None:
@@ -402,7 +442,7 @@ class Functions(concurrent.futures.Executor):
         """Bring what was submitted to disk; whether there was something."""
         with self._change:
             calls, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
-            self._writing = bool(calls)
+            self._being_written = calls
             self._outstanding -= sum(call.future.cancelled() for call in calls)
             calls = [call for call in calls if not call.future.cancelled()]
         try:
@@ -413,9 +453,9 @@ class Functions(concurrent.futures.Executor):
                 self._settle(call.future, problem)
         finally:
             with self._change:
-                wrote, self._writing = self._writing, False
+                self._being_written = []
                 self._change.notify_all()
-        return wrote
+        return bool(calls)
 
     def _bring(self, calls: list[_Unwritten]) -> None:
         """Give calls to the present job, or to a new one."""
@@ -431,10 +471,12 @@ class Functions(concurrent.futures.Executor):
             if run not in self._runs:
                 self._runs.append(run)
             for number, future in new.items():
-                if not future.cancelled() or not run.begun.cancel(number):
-                    run.futures[number] = future
-                else:
+                if future.cancelled():
+                    run.begun.cancel(number)
+                if run.begun.state(number) == Begun.CANCELLED:
                     self._outstanding -= 1
+                else:
+                    run.futures[number] = future
 
     def _start(self, calls: list[_Unwritten]) -> tuple[_Run, dict[int, Future[Any]]]:
         """Queue a job with these as its first calls."""
@@ -471,7 +513,7 @@ class Functions(concurrent.futures.Executor):
             try:
                 self._ensure()
                 self._client = self._client or Client(self._endpoint)
-                slots = len(expect(self._client.ask(wire.ListHosts()), wire.Hosts).slots)
+                slots = _slots(self._client)
                 spec = JobSpec(
                     name=self.name,
                     folder=str(folder),
@@ -595,13 +637,17 @@ def remote(function: Callable[..., Any] | None = None, /, *, retries: int = file
     return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
 
 
+def _slots(client: Client) -> int:
+    return len(expect(client.ask(wire.ListHosts()), wire.Hosts).slots)
+
+
 def _plain(fn: Callable[..., _T]) -> Callable[..., _T]:
     return fn._function if isinstance(fn, Remote) else fn
 
 
 def _checked(retries: int) -> int:
     if not 0 <= retries <= files.MOST_RETRIES:
-        raise BadRequest(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
+        raise BadNumber(f"retries={retries}: give a number from 0 to {files.MOST_RETRIES}")
     return retries
 
 
@@ -636,6 +682,8 @@ def results(job: int | str) -> dict[int, Any]:
 _open: set[Functions] = set()
 _lock = threading.Lock()
 _made: Functions | None = None
+_ended = False
+"""Python ends: nobody is left who could write a call."""
 
 
 def _default() -> Functions:
@@ -650,9 +698,12 @@ def _default() -> Functions:
 @atexit.register
 def _at_exit() -> None:
     """What was submitted is queued, though nobody waits for it any more."""
-    for functions in _open:
-        if functions._pid == os.getpid():
-            functions.flush()
+    global _ended
+    with contextlib.ExitStack() as every:
+        for functions in _open:
+            if functions._pid == os.getpid():
+                every.callback(functions.shutdown, wait=False)
+    _ended = True
 
 
 def _chunks(items: Iterator[Any], size: int) -> Iterator[tuple[Any, ...]]:

@@ -29,7 +29,6 @@ def events(previous: int, *seqs: int, last: int | None = None, stream: int = 1) 
     )
 
 
-@pytest.mark.xfail(strict=True, reason="what waits ends with a CancelledError")
 def test_what_is_asked_while_a_client_closes_and_after_it_ends_with_an_elastic_error(tmp_path: Path) -> None:
     client = Client(f"ipc://{tmp_path / 'nobody'}")
     own = len(asyncio.all_tasks(client._loop))

@@ -236,7 +236,6 @@ def test_bad_numbers_and_names_are_refused() -> None:
         functions.Functions().call("os.getpid")
 
 
-@pytest.mark.xfail(strict=True, reason="they are no ValueError")
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -5,8 +5,10 @@ What is unpickled here was written by the job's own user into a private folder.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
+import inspect
 import io
 import json
 import os
@@ -144,12 +146,12 @@ class FunctionsWorker:
     def _called(self, call: files.Call) -> tuple[ResultKind, bytes]:
         if call.kind == CallKind.NAMED:
             named = msgspec.msgpack.decode(call.body, type=NamedCall)
-            return ResultKind.JSON, _as_json(_named(named)(*named.args, **named.kwargs))
+            return ResultKind.JSON, _as_json(_result(_named(named)(*named.args, **named.kwargs)))
         function = self._function(call.function)
         given = _loaded(call.body)
         if call.kind == CallKind.EACH:
-            return ResultKind.PICKLED, dumped([function(*arguments) for arguments in given])
-        return ResultKind.PICKLED, dumped(function(*given[0], **given[1]))
+            return ResultKind.PICKLED, dumped([_result(function(*arguments)) for arguments in given])
+        return ResultKind.PICKLED, dumped(_result(function(*given[0], **given[1])))
 
     def _function(self, offset: int) -> Callable[..., Any]:
         found = self._functions.get(offset)
@@ -176,6 +178,11 @@ class _Limited(io.BytesIO):
                 f"the result is over {files.LARGEST // 1024**2} MiB: write it to a file, and return the file's name"
             )
         return super().write(data)
+
+
+def _result(value: Any) -> Any:
+    """What a call comes to; that of an `async def` is awaited, in an event loop of its own."""
+    return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
 def _loaded(data: bytes) -> Any:

@@ -181,10 +181,9 @@ def test_a_shutdown_waits_for_callbacks_and_refuses_calls_as_executors_do(functi
             functions.submit(len, word).add_done_callback(slow)
         items = functions.map(len, itertools.repeat("a", module.AHEAD + 1))
     assert sorted(found) == [0, 1, 2]
+    assert sum(items) == module.AHEAD + 1
     with pytest.raises(RuntimeError, match="were shut down; make new ones"):
         functions.submit(len, "")
-    with pytest.raises(ShutDown):  # of what it had not submitted yet
-        list(items)
 
 
 def test_a_call_that_waits_is_cancelled_and_one_that_runs_is_not(functions: Functions, tmp_path: Path) -> None:
@@ -390,7 +389,6 @@ assert pool.submit(abs, -42).result() == 42
 """
 
 
-@pytest.mark.xfail(strict=True, reason="what is submitted at the very end is lost without a word")
 def test_a_submit_after_the_end_of_python_is_refused_and_one_before_it_runs(pool: Pool, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", LATE, tmp_path / "made"],
@@ -402,13 +400,7 @@ def test_a_submit_after_the_end_of_python_is_refused_and_one_before_it_runs(pool
     when(tmp_path / "made")
 
 
-@pytest.mark.parametrize(
-    "ends",
-    [
-        "cancel",
-        pytest.param("shutdown", marks=pytest.mark.xfail(strict=True, reason="calls on their way are not cancelled")),
-    ],
-)
+@pytest.mark.parametrize("ends", ["cancel", "shutdown"])
 def test_what_is_being_written_is_cancelled(
     functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
@@ -443,7 +435,6 @@ def touches(folder: Path) -> Callable[[int], int]:
     return touch
 
 
-@pytest.mark.xfail(strict=True, reason="only what is taken is submitted")
 @pytest.mark.parametrize("taken", ["dropped", "kept", "begun", "generator"])
 def test_all_of_a_map_has_run_at_the_end_of_with(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
@@ -461,7 +452,6 @@ def test_all_of_a_map_has_run_at_the_end_of_with(
         assert list(results) == list(range(3 if taken == "begun" else 0, 30))
 
 
-@pytest.mark.xfail(strict=True, reason="only what is taken is submitted")
 def test_all_of_a_map_runs_when_a_script_ends_or_drops_its_results(pool: Pool, tmp_path: Path) -> None:
     text = (
         "import pathlib, sys, jupyter_elastic\nfrom jupyter_elastic.client import functions\nfunctions.AHEAD = 4\n"
@@ -479,7 +469,6 @@ def test_a_map_of_no_end_is_cancelled_by_who_takes_no_more(functions: Functions)
     functions.shutdown(cancel_futures=True)
 
 
-@pytest.mark.xfail(strict=True, reason="each result is kept until the next is taken")
 @pytest.mark.parametrize("chunksize", [1, 3])
 def test_a_map_keeps_no_result_that_was_taken(functions: Functions, chunksize: int) -> None:
     class Kept:
@@ -494,7 +483,6 @@ def test_a_map_keeps_no_result_that_was_taken(functions: Functions, chunksize: i
     assert alive == [False] * 6
 
 
-@pytest.mark.xfail(strict=True, reason="the coroutine is taken for the result")
 def test_an_async_function_is_run_to_its_end(functions: Functions) -> None:
     async def doubles(x: int) -> int:
         await asyncio.sleep(0.001)
@@ -517,7 +505,6 @@ def test_an_async_function_is_run_to_its_end(functions: Functions) -> None:
         functions.submit(fails).result(LIMIT_S)
 
 
-@pytest.mark.xfail(strict=True, reason="there is no such number")
 def test_libraries_learn_how_many_calls_run_at_a_time(pool: Pool, functions: Functions) -> None:
     assert functions._max_workers == 2
     assert Functions(max_workers=1)._max_workers == 1
