@@ -1,0 +1,135 @@
+"""What is told of a cell comes from its code and from what it takes along, never from words that happen to stand there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jupyter_elastic.engines.cell_text import Cell, read_cell
+from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.kernel import capture
+from jupyter_elastic.kernel.options import Options
+from jupyter_elastic.kernel.submission import choose_engine
+
+WORDS = (
+    "jupyter_elastic.training.run horovod.torch hvd.elastic torch.distributed keras tensorflow lightning accelerate "
+    "transformers Trainer LOCAL_RANK local_rank MultiWorkerMirroredStrategy ParameterServerStrategy init_process_group"
+)
+PLAIN = Cell()
+MENTIONS = {
+    "a function": "def f(x): return x\n",
+    "a class": "class F:\n    def __call__(self, x): return x\nf = F()\n",
+    "a doc string": f"def f(x):\n    '''{WORDS}'''\n    return x\n",
+    "a text in a function": f"def f(x): return '{WORDS}'\n",
+    "a value": f"f = print\nmore = {WORDS.split()!r}\n",
+    "a dictionary's keys": f"f = dict.fromkeys({WORDS.split()!r}).get\n",
+    "an attribute": "class F:\n    keras = torch = elastic = hvd = 1\ndef f(x): return F.keras + F.elastic + F.hvd\n",
+    "a comment": f"def f(x):\n    # {WORDS}\n    return x\n",
+    "an enum's names": "import enum\nf = enum.Enum('Library', 'keras torch horovod lightning')\n",
+}
+
+
+def notebook(source: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(source, namespace)
+    return namespace
+
+
+def pack(cell: str, source: str) -> Payload:
+    package = capture.package(cell, notebook(source), filename="<In[1]>", first_line=2)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(package.payload), type=Payload)
+
+
+@pytest.mark.xfail(strict=True, reason="facts are searched in the bytes of a pickle")
+@pytest.mark.parametrize("kind", MENTIONS)
+def test_what_only_mentions_a_library_claims_nothing(kind: str) -> None:
+    payload = pack("print(f, more)" if kind == "a value" else "print(f)", MENTIONS[kind])
+    assert read_cell(payload, ("horovod", "hvd")) == PLAIN
+    assert choose_engine(payload, Options()).engine == "process"
+
+
+@pytest.mark.xfail(strict=True, reason="facts are searched in the bytes of a pickle")
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "!ls",
+        "!echo run training",
+        "print('horovod keras torch lightning elastic')",
+        "# import torch, keras: elastic training by jupyter_elastic\nprint(1)",
+        "elastic = 'rubber'\nprint(elastic)",
+    ],
+)
+def test_a_cell_s_own_words_and_commands_claim_nothing(cell: str) -> None:
+    assert read_cell(pack(cell, ""), ("horovod", "hvd")) == PLAIN
+
+
+@pytest.mark.xfail(strict=True, reason="facts are searched in the bytes of a pickle")
+@pytest.mark.parametrize("source", ["", "from jupyter_elastic import training\ndef report(): training.report(step=1)"])
+def test_a_cell_that_uses_training_and_runs_a_command_has_no_elastic_loop(source: str) -> None:
+    cell = "import subprocess\nfrom jupyter_elastic import training\nsubprocess.run(['ls'])"
+    found = read_cell(pack("report()" if source else cell, source), ())
+    assert (found.training, found.elastic) == (True, False)
+
+
+TRUE = {
+    "def f():\n    import keras\n    return keras.ops.ones(1)": {"frameworks": ("tensorflow",)},
+    "def f():\n    import torch as t\n    return t.ones(1)": {"frameworks": ("torch",)},
+    "from jupyter_elastic import training\n@training.run\ndef f(state): pass": {"training": True, "elastic": True},
+    "def f():\n    from jupyter_elastic import training as t\n    @t.run\n    def fit(state): pass\n": {"elastic": True},
+    "def f():\n    from jupyter_elastic.training import run\n    return run(print)\n": {"elastic": True},
+    "def f():\n    import jupyter_elastic.training\n    jupyter_elastic.training.run(f)\n": {"elastic": True},
+    "def f():\n    import horovod.torch as h\n    h.elastic.run(f)": {"library": True, "elastic": True},
+    "def f():\n    import horovod.torch as h\n    def g(): return h.elastic.run(f)": {"elastic": True},
+    "class F:\n    def go(self):\n        import horovod.torch as hvd\n        hvd.init()\nf = F()": {"library": True},
+    "f = lambda: __import__('os').environ['LOCAL_RANK']": {"pins": True},
+    "import torch\nf = torch.nn.Linear(1, 1)": {"frameworks": ("torch",), "torch_distributed": False},
+    "import torch\ndef f(): torch.distributed.init_process_group()": {"torch_distributed": True},
+    "import torch.distributed as dist\ndef f(): dist.barrier()": {"torch_distributed": True, "pins": True},
+    "from torch.distributed import barrier as f": {"torch_distributed": True},
+    "def f():\n    from lightning import Trainer": {"torch_distributed": True},
+    "def f():\n    import torch.distributed as d\n    d.init_process_group('gloo', 'tcp://localhost:1')": {"meets_here": True},
+    "def f():\n    import tensorflow as tf\n    tf.distribute.MultiWorkerMirroredStrategy()": {"tf_cluster": True},
+    "def f():\n    import tensorflow as tf\n    tf.distribute.ParameterServerStrategy": {"tf_servers": True},
+}
+
+
+@pytest.mark.parametrize("source", TRUE)
+def test_what_a_captured_function_or_value_uses_counts(source: str) -> None:
+    pytest.importorskip("torch")
+    found = read_cell(pack("print(f)", source), ("horovod", "hvd"))
+    assert {name: getattr(found, name) for name in TRUE[source]} == TRUE[source]
+
+
+@pytest.mark.parametrize(
+    ("cell", "elastic"),
+    [
+        ("@training.run\ndef fit(state): pass", True),
+        pytest.param("training.log('here')", False, marks=pytest.mark.xfail(strict=True, reason="searched in a pickle")),
+        ("@go\ndef fit(state): pass", True),
+    ],
+)
+def test_a_module_that_the_notebook_has_imported_is_meant_by_its_name(cell: str, *, elastic: bool) -> None:
+    source = "from jupyter_elastic import training\nfrom jupyter_elastic.training import run as go"
+    found = read_cell(pack(cell, source), ())
+    assert (found.training, found.elastic) == (True, elastic)
+
+
+def test_a_payload_of_an_older_version_is_read_by_its_text() -> None:
+    old = Payload(source="import horovod.torch as hvd", filename="", first_line=1, names=b"")
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(old))
+    fields.pop("uses", None)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=Payload)
+    assert read_cell(read, ("horovod", "hvd")).library
+
+
+def test_a_module_of_the_folder_that_a_captured_function_comes_from_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ours_for_facts.py").write_text("import torch.distributed as dist\ndef go(): dist.barrier()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert choose_engine(pack("f()", "from ours_for_facts import go as f"), Options()).engine == "torch"
+    sys.modules.pop("ours_for_facts")
