@@ -11,9 +11,10 @@ import pytest
 
 from jupyter_elastic.engines.cell_text import Cell, read_cell
 from jupyter_elastic.jobfiles.payload import Payload
-from jupyter_elastic.kernel import capture
+from jupyter_elastic.kernel import capture, submission
 from jupyter_elastic.kernel.options import Options
 from jupyter_elastic.kernel.submission import choose_engine
+from jupyter_elastic.types.errors import BadRequest
 
 WORDS = (
     "jupyter_elastic.training.run horovod.torch hvd.elastic torch.distributed keras tensorflow lightning accelerate "
@@ -133,3 +134,70 @@ def test_a_module_of_the_folder_that_a_captured_function_comes_from_counts(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert choose_engine(pack("f()", "from ours_for_facts import go as f"), Options()).engine == "torch"
     sys.modules.pop("ours_for_facts")
+
+
+# --- what an installer has put on the path is not the cell's own
+
+
+LIBRARY = "import torch.distributed\nimport tensorflow as tf\ntf.distribute.ParameterServerStrategy\n"
+
+
+def installed(folder: Path, name: str) -> tuple[str, ...]:
+    """A library as `pip install --target` leaves it: with its record beside it."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(LIBRARY)
+    record = folder / f"{name}-1.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text(f"{name}/__init__.py,,\n{name}-1.0.dist-info/RECORD,,\n")
+    return (str(folder),)
+
+
+@pytest.mark.xfail(strict=True, reason="what is not below the interpreter's prefix is taken for the cell's own")
+@pytest.mark.parametrize(
+    "below", ["target", "lib/python3.11/site-packages", "usr/lib/python3/dist-packages", ".local/share/eggs/big.egg"]
+)
+def test_installed_libraries_choose_no_engine(tmp_path: Path, below: str) -> None:
+    path = installed(tmp_path / below, "big_library")
+    payload = Payload(source="import big_library", filename="", first_line=1, names=b"", sys_path=path)
+    assert choose_engine(payload, Options()).engine == "process"
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_own_project_beside_installed_libraries_or_editable_counts(tmp_path: Path, *, beside: bool) -> None:
+    pytest.importorskip("torch")
+    path = installed(tmp_path, "big_library") if beside else (str(tmp_path),)
+    (tmp_path / "my_project.egg-info").mkdir()
+    (tmp_path / "my_project.egg-info" / "top_level.txt").write_text("my_project\n")
+    (tmp_path / "my_project").mkdir()
+    (tmp_path / "my_project" / "__init__.py").write_text("from torch import distributed\n")
+    payload = Payload(source="import my_project", filename="", first_line=1, names=b"", sys_path=path)
+    assert choose_engine(payload, Options()).engine == "torch"
+
+
+@pytest.mark.xfail(strict=True, reason="modules are followed by words")
+def test_own_modules_are_followed_by_imports_and_not_by_words(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("import torch.distributed\n")
+    (tmp_path / "mine.py").write_text("'''import setup'''\nprint('setup done')  # setup\n")
+    payload = Payload(source="import mine", filename="", first_line=1, names=b"", sys_path=(str(tmp_path),))
+    assert choose_engine(payload, Options()).engine == "process"
+
+
+@pytest.mark.xfail(strict=True, reason="the bound is looked at between rounds only")
+def test_no_more_text_than_the_bound_is_read(tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide" / "__init__.py").write_text("")
+    for number in range(40):
+        (tmp_path / "wide" / f"part{number}.py").write_text(f"x = {'1' * 4000}\n" * 25)
+    payload = Payload(source="import wide", filename="", first_line=1, names=b"", sys_path=(str(tmp_path),))
+    read = sum(len(text) for text in submission.local_modules(payload))
+    assert read < submission.MOST_TEXT + 110_000
+
+
+@pytest.mark.xfail(strict=True, reason="it is told as if the user had named an engine")
+def test_two_libraries_of_which_each_needs_its_own_engine_are_named() -> None:
+    pytest.importorskip("tensorflow")
+    source = "import horovod.torch\nimport tensorflow as tf\ntf.distribute.ParameterServerStrategy"
+    payload = Payload(source=source, filename="", first_line=1, names=b"")
+    with pytest.raises(BadRequest, match="'horovod'.*'tensorflow_ps'.*--gpus 1") as refused:
+        choose_engine(payload, Options(max_slots=2))
+    assert "--engine" not in str(refused.value)
