@@ -6,30 +6,26 @@ By that an engine says how well it fits a cell (`Claim`), and the kernel chooses
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from jupyter_elastic.jobfiles.names_used import in_text
 from jupyter_elastic.jobfiles.payload import Payload
 
 # Compiled once, before drivers are forked.
-_ELASTIC = re.compile(r"\belastic\b")
-_RUN = re.compile(r"\brun\b")
-_TENSORFLOW = re.compile(r"\b(tensorflow|keras|tf_keras)\b")
-_TORCH = re.compile(r"\b(torch|lightning|pytorch_lightning|accelerate|transformers)\b")
-_BY_LOCAL_RANK = re.compile(rb"local_rank|LOCAL_RANK")
-_TORCH_DISTRIBUTED = re.compile(
-    rb"torch\.distributed|torch import distributed|init_process_group|DistributedDataParallel"
-    rb"|\b(lightning|pytorch_lightning|accelerate)\b"
-)
-_ON_TORCH_DISTRIBUTED = (b"distributed", b"init_process_group", b"DistributedDataParallel", b"lightning", b"accelerate")
-"""One of them is in all that the expression finds; captured names can be hundreds of megabytes."""
+_BY_LOCAL_RANK = re.compile(r"local_rank|LOCAL_RANK")
 _MEETS_HERE = re.compile(
-    rb"""MASTER_ADDR["']?\]?\s*=(?!=)|setdefault\(\s*["']MASTER_ADDR|localhost|127\.0\.0\.1|FileStore|HashStore"""
-    rb"""|file://|tcp://|\bspawn\(|\b(lightning|pytorch_lightning)\b"""
+    r"""MASTER_ADDR["']?\]?\s*=(?!=)|setdefault\(\s*["']MASTER_ADDR|localhost|127\.0\.0\.1|FileStore|HashStore"""
+    r"""|file://|tcp://|\bspawn\(|\b(lightning|pytorch_lightning)\b"""
 )
 """Lightning wants the same number of workers on each host; processes that a cell starts are on its own."""
-_TRANSFORMERS = re.compile(rb"\btransformers\b")
+_TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
+_ON_TORCH_DISTRIBUTED = {"lightning", "pytorch_lightning", "accelerate"}
+_TORCH = {"torch", "transformers", *_ON_TORCH_DISTRIBUTED}
+_CLUSTER = {"MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy"}
+"""TensorFlow's public name of its strategy, and what its class is called."""
 
 
 class Fit(IntEnum):
@@ -85,50 +81,52 @@ class Cell:
         return self.meets_here and (self.tf_cluster or (self.torch_distributed and not self.elastic))
 
 
+def facts(payload: Payload) -> frozenset[str]:
+    """Dotted names of what the cell uses; of a payload that does not say them, those in its text."""
+    return in_text(payload.source) if payload.uses is None else frozenset(payload.uses)
+
+
 def read_cell(payload: Payload, library: tuple[str, ...] = ()) -> Cell:
-    """Look at the payload's text and at the bytes of its names; nothing is unpickled.
+    """Look at what the payload's code and names use, and at the cell's text; nothing is unpickled.
 
     `library` is the engine's own: the module, and what people call it.
     """
-    source, names = payload.source, payload.names
-    by_name = any(name.encode() in names for name in library[:1])
-    ours = "jupyter_elastic" in source or b"jupyter_elastic" in names
-    elastic = (
-        b"jupyter_elastic" in names
-        or ("jupyter_elastic" in source and bool(_RUN.search(source)))
-        or bool(_ELASTIC.search(source))
-        or (by_name and b"elastic" in names)
+    uses = facts(payload)
+    parts = [name.split(".") for name in uses]
+    words = {word for part in parts for word in part}
+    # Of what our modules and Horovod's are called after: `horovod.torch`.
+    modules = {word for part in parts for word in (part[:3] if part[0] in {"horovod", "jupyter_elastic"} else part[:1])}
+    by_library = [part for part in parts if not {*part[:2]}.isdisjoint(library)]
+    training = _use(uses, "jupyter_elastic.training")
+    elastic = _use(uses, "jupyter_elastic.training.run") or any("elastic" in part for part in by_library)
+    tf_cluster = not words.isdisjoint(_CLUSTER)
+    torch_distributed = (
+        _use(uses, "torch.distributed")
+        or not modules.isdisjoint(_ON_TORCH_DISTRIBUTED)
+        or not words.isdisjoint({"init_process_group", "DistributedDataParallel"})
+        or any(part[0] == "transformers" and any("Trainer" in word for word in part) for part in parts)
     )
-    forms_groups = ours or elastic or by_name or any(name in source for name in library)
-    found: list[str] = []
-    if _TENSORFLOW.search(source) or b"tensorflow" in names or b"keras" in names:
-        found.append("tensorflow")
-    if _TORCH.search(source) or b"torch" in names:
-        found.append("torch")
-    tf_cluster = "MultiWorkerMirroredStrategy" in source or b"MultiWorkerMirroredStrategy" in names
-    both = (source.encode(), names)
-    torch_distributed = any(
-        (any(word in text for word in _ON_TORCH_DISTRIBUTED) and _TORCH_DISTRIBUTED.search(text))
-        or (b"Trainer" in text and _TRANSFORMERS.search(text))
-        for text in both
-    )
+    text = "\n".join([payload.source, *uses])
     return Cell(
         elastic=elastic,
-        forms_groups=forms_groups,
+        forms_groups=training or elastic or bool(by_library),
         library=uses_library(payload, library),
-        training=ours,
+        training=training,
         torch_distributed=torch_distributed,
-        frameworks=tuple(found),
-        pins=torch_distributed or any(_BY_LOCAL_RANK.search(text) for text in both),
+        frameworks=tuple(
+            name for name, of in (("tensorflow", _TENSORFLOW), ("torch", _TORCH)) if not modules.isdisjoint(of)
+        ),
+        pins=torch_distributed or bool(_BY_LOCAL_RANK.search(text)),
         tf_cluster=tf_cluster,
-        meets_here=(tf_cluster or torch_distributed) and any(map(_MEETS_HERE.search, both)),
-        tf_servers=b"ParameterServerStrategy" in names or "ParameterServerStrategy" in source,
+        meets_here=(tf_cluster or torch_distributed) and bool(_MEETS_HERE.search(text)),
+        tf_servers=any(word.startswith("ParameterServerStrategy") for word in words),
     )
 
 
 def uses_library(payload: Payload, library: tuple[str, ...]) -> bool:
     """Whether the cell imports the first of these, or has captured something of it."""
-    return any(
-        name.encode() in payload.names or re.search(rf"(?m)^\s*(?:from|import)\s.*\b{name}\b", payload.source)
-        for name in library[:1]
-    )
+    return any(_use(facts(payload), name) for name in library[:1])
+
+
+def _use(uses: Iterable[str], name: str) -> bool:
+    return any(used == name or used.startswith(f"{name}.") for used in uses)

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
+from jupyter_elastic.jobfiles import names_used
+
 
 def _named(filename: str, make: Callable[..., types.CodeType], args: tuple[Any, ...]) -> types.CodeType:
     return make(*args).replace(co_filename=filename)
@@ -30,9 +32,23 @@ class Pickler(cloudpickle.Pickler):
         {types.CodeType: _reduce}, cloudpickle.Pickler.dispatch_table
     )
 
+    def __init__(self, *args: Any, uses: set[str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._uses = uses
 
-def dumps(value: Any) -> bytes:
-    """As `cloudpickle.dumps`."""
+    def reducer_override(self, obj: Any) -> Any:
+        """Note what goes by its name, and what functions that go by value use."""
+        reduced = super().reducer_override(obj)
+        if self._uses is not None and isinstance(obj, names_used.NAMED):
+            if reduced is NotImplemented:
+                self._uses.add(names_used.dotted(obj))
+            elif isinstance(obj, types.FunctionType):
+                self._uses.update(names_used.in_code(obj.__code__, obj.__globals__))
+        return reduced
+
+
+def dumps(value: Any, uses: set[str] | None = None) -> bytes:
+    """As `cloudpickle.dumps`; `uses` gets the dotted names of what the value needs of modules (`names_used`)."""
     file = io.BytesIO()
-    Pickler(file).dump(value)
+    Pickler(file, uses=uses).dump(value)
     return file.getvalue()

@@ -64,6 +64,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     """Of a script, its `sys.argv`; empty for a cell."""
     session: SessionRequest | None = None
     """The session whose workers it runs in; None: in workers of its own."""
+    uses: tuple[str, ...] | None = None
+    """Dotted names of what the cell and its captured names use (`names_used`); None: the text alone says it."""
 
 
 def read_payload(folder: Path) -> Payload:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.filesize import decimal as human
 
+from jupyter_elastic.jobfiles import names_used
 from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
 from jupyter_elastic.jobfiles.payload import ANCHOR, OWN, Payload
 from jupyter_elastic.jobfiles.sessions import SessionRequest
@@ -137,11 +138,13 @@ def package(
     if early:
         settings = ", ".join(f"{name}={value}" for name, value in early.items())
         notes.append(f"set before the workers load their frameworks, as in the cell: {settings}")
+    uses = {_resolved(name, namespace) for name in names_used.in_text(cell.source)}
     payload = Payload(
         source=cell.source,
         filename=filename,
         first_line=first_line,
-        names=_dump(values, namespace),
+        names=_dump(values, namespace, uses),
+        uses=tuple(sorted(uses)),
         out=out,
         env={**given, **early},
         sys_path=search_path(),
@@ -335,7 +338,14 @@ def _why(problem: Exception) -> str:
     return text[:300].rstrip(".") or type(problem).__name__
 
 
-def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
+def _resolved(name: str, namespace: Mapping[str, Any]) -> str:
+    """A name that a cell uses, by what the notebook means by it: `.hvd.init` is `horovod.torch.init`."""
+    head, dot, rest = name.removeprefix(".").partition(".")
+    known = names_used.dotted(namespace.get(head)) if name.startswith(".") else ""
+    return f"{known}{dot}{rest}" if known else name
+
+
+def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any], uses: set[str]) -> bytes:
     from jupyter_elastic.jobfiles import code_by_value
 
     package: dict[str, Any] = dict(values)
@@ -344,7 +354,7 @@ def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> bytes:
         anchor.__module__ = str(namespace.get("__name__", "__main__"))
         package[ANCHOR] = anchor
     try:
-        data = code_by_value.dumps(package)
+        data = code_by_value.dumps(package, uses)
     except Exception as problem:
         raise PackagingError(f"the captured names can't travel together: {_why(problem)}. Use --in.") from problem
     if len(data) > TOTAL:

@@ -10,10 +10,9 @@ import dataclasses
 import functools
 import itertools
 import os
-import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +22,9 @@ from rich.filesize import decimal as human
 
 from jupyter_elastic.client import Client
 from jupyter_elastic.client.job import Job
-from jupyter_elastic.engines.cell_text import Cell, Claim, read_cell, uses_library
+from jupyter_elastic.engines.cell_text import Cell, Claim, facts, read_cell, uses_library
 from jupyter_elastic.jobfiles import sessions
+from jupyter_elastic.jobfiles.names_used import in_text
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.jobfiles.sessions import SessionFolder
 from jupyter_elastic.kernel import capture
@@ -34,9 +34,8 @@ from jupyter_elastic.platform.hosts_file import host_name
 from jupyter_elastic.types import JobInfo, JobRequest, JobSpec
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobCancelled
 
-MOST_ENTRIES, MOST_MODULES, MOST_TEXT = 10_000, 200, 2_000_000
+MOST_ENTRIES, MOST_MODULES, MOST_TEXT = 10_000, 200, 500_000
 """Of a folder's own modules at most so many, and so many characters, are looked at for the choice of an engine."""
-_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 CANCEL_S = 60.0
 """How long an interrupted cell waits for its job to be gone."""
 UNANSWERED = (
@@ -130,9 +129,11 @@ def choose_engine(payload: Payload, options: Options) -> Choice:
     choice = Choice(options.engine) if options.engine else _for_session(found) if options.session else _best(found)
     for name, claim in found.items():
         if claim.only and name != choice.engine and options.max_slots > 1:
+            asked = f"--engine {choice.engine}" if options.engine else f"{choice.why}, as for '{choice.engine}'"
             raise BadRequest(
-                f"--engine {choice.engine}: the engine '{name}' alone runs this cell on several workers ({claim.why}); "
-                "on another each would train by itself, in silence. Leave `--engine` out, or take `--gpus 1`."
+                f"{asked}: the engine '{name}' alone runs this cell on several workers ({claim.why}); on another each "
+                f"would train by itself, in silence. {'Leave `--engine` out' if options.engine else 'Make two cells'}, "
+                "or take `--gpus 1`."
             )
     try:
         check_engine(choice.engine, resumable=options.resumable, servers=options.max_servers, session=options.session)
@@ -171,7 +172,9 @@ def _for_session(found: dict[str, Claim]) -> Choice:
 
 def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
     """What a cell hints at, and what the installed engines say of it, by name."""
-    payload = replace(payload, source=payload.source + local_modules(payload))
+    texts = local_modules(payload)
+    uses = facts(payload).union(*map(in_text, texts))
+    payload = replace(payload, source="".join([payload.source, *texts]), uses=tuple(uses))
     cell = read_cell(payload)
     found: dict[str, Claim] = {}
     for name in sorted(_engines()):
@@ -183,23 +186,41 @@ def claims(payload: Payload) -> tuple[Cell, dict[str, Claim]]:
     return cell, found
 
 
-def local_modules(payload: Payload) -> str:
-    """The text of the modules of the cell's own folders that it names, of those that they name, and so on."""
+def local_modules(payload: Payload) -> list[str]:
+    """The texts of the modules of the cell's own folders that it imports, of those that they import, and so on."""
     found: dict[str, list[str]] = {}
     for folder in map(Path, payload.sys_path):
-        if not (folder.is_relative_to(sys.base_prefix) or folder.is_relative_to(sys.prefix)):
+        own = {"site-packages", "dist-packages"}.isdisjoint(folder.parts) and folder.suffix != ".egg"
+        if own and not (folder.is_relative_to(sys.base_prefix) or folder.is_relative_to(sys.prefix)):
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                installed = _installed(folder, folder.stat().st_mtime_ns)
                 for entry in itertools.islice(entries, MOST_ENTRIES):
-                    found.setdefault(entry.name.removesuffix(".py"), []).append(entry.path)
+                    if (name := entry.name.removesuffix(".py")) not in installed:
+                        found.setdefault(name, []).append(entry.path)
     found.pop("jupyter_elastic", None)
-    text, unread = "", payload.source + payload.names[:MOST_TEXT].decode(errors="replace")
-    while unread and len(text) < MOST_TEXT:
-        named = found.keys() & set(_WORD.findall(unread))
-        unread = "".join(
-            _text(file) for name in sorted(named) for path in found.pop(name) for file in _files(Path(path))
-        )
-        text += unread
-    return text
+    texts: list[str] = []
+    left, todo = MOST_TEXT, sorted(_modules(facts(payload)))
+    while todo and left > 0:
+        for file in itertools.chain.from_iterable(map(_files, map(Path, found.pop(todo.pop(), ())))):
+            texts.append(_text(file))
+            left -= len(texts[-1])
+            todo += sorted(_modules(in_text(texts[-1])) & found.keys())
+            if left <= 0:
+                break
+    return texts
+
+
+def _modules(uses: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in uses}
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(folder: Path, changed: int) -> frozenset[str]:
+    """The top-level modules that an installer has put into a folder beside what else is there, by its own records."""
+    del changed
+    lines = [line for name in ("RECORD", "top_level.txt") for file in folder.glob(f"*.dist-info/{name}")
+             for line in _text(file).splitlines()]  # fmt: skip
+    return frozenset(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in lines)
 
 
 def _files(module: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What is told of a cell comes from its code and from what it takes along, never from words that happen to stand there."""
+"""What is told of a cell comes from its code and from what it takes along, never from words that stand there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def pack(cell: str, source: str) -> Payload:
     return msgspec.msgpack.decode(msgspec.msgpack.encode(package.payload), type=Payload)
 
 
-@pytest.mark.xfail(strict=True, reason="facts are searched in the bytes of a pickle")
 @pytest.mark.parametrize("kind", MENTIONS)
 def test_what_only_mentions_a_library_claims_nothing(kind: str) -> None:
     payload = pack("print(f, more)" if kind == "a value" else "print(f)", MENTIONS[kind])
@@ -53,7 +52,6 @@ def test_what_only_mentions_a_library_claims_nothing(kind: str) -> None:
     assert choose_engine(payload, Options()).engine == "process"
 
 
-@pytest.mark.xfail(strict=True, reason="facts are searched in the bytes of a pickle")
 @pytest.mark.parametrize(
     "cell",
     [
@@ -68,7 +66,6 @@ def test_a_cell_s_own_words_and_commands_claim_nothing(cell: str) -> None:
     assert read_cell(pack(cell, ""), ("horovod", "hvd")) == PLAIN
 
 
-@pytest.mark.xfail(strict=True, reason="facts are searched in the bytes of a pickle")
 @pytest.mark.parametrize("source", ["", "from jupyter_elastic import training\ndef report(): training.report(step=1)"])
 def test_a_cell_that_uses_training_and_runs_a_command_has_no_elastic_loop(source: str) -> None:
     cell = "import subprocess\nfrom jupyter_elastic import training\nsubprocess.run(['ls'])"
@@ -80,7 +77,9 @@ TRUE = {
     "def f():\n    import keras\n    return keras.ops.ones(1)": {"frameworks": ("tensorflow",)},
     "def f():\n    import torch as t\n    return t.ones(1)": {"frameworks": ("torch",)},
     "from jupyter_elastic import training\n@training.run\ndef f(state): pass": {"training": True, "elastic": True},
-    "def f():\n    from jupyter_elastic import training as t\n    @t.run\n    def fit(state): pass\n": {"elastic": True},
+    "def f():\n    from jupyter_elastic import training as t\n    @t.run\n    def fit(state): pass\n": {
+        "elastic": True
+    },
     "def f():\n    from jupyter_elastic.training import run\n    return run(print)\n": {"elastic": True},
     "def f():\n    import jupyter_elastic.training\n    jupyter_elastic.training.run(f)\n": {"elastic": True},
     "def f():\n    import horovod.torch as h\n    h.elastic.run(f)": {"library": True, "elastic": True},
@@ -92,7 +91,9 @@ TRUE = {
     "import torch.distributed as dist\ndef f(): dist.barrier()": {"torch_distributed": True, "pins": True},
     "from torch.distributed import barrier as f": {"torch_distributed": True},
     "def f():\n    from lightning import Trainer": {"torch_distributed": True},
-    "def f():\n    import torch.distributed as d\n    d.init_process_group('gloo', 'tcp://localhost:1')": {"meets_here": True},
+    "def f():\n    import torch.distributed as d\n    d.init_process_group('gloo', 'tcp://localhost:1')": {
+        "meets_here": True
+    },
     "def f():\n    import tensorflow as tf\n    tf.distribute.MultiWorkerMirroredStrategy()": {"tf_cluster": True},
     "def f():\n    import tensorflow as tf\n    tf.distribute.ParameterServerStrategy": {"tf_servers": True},
 }
@@ -109,7 +110,7 @@ def test_what_a_captured_function_or_value_uses_counts(source: str) -> None:
     ("cell", "elastic"),
     [
         ("@training.run\ndef fit(state): pass", True),
-        pytest.param("training.log('here')", False, marks=pytest.mark.xfail(strict=True, reason="searched in a pickle")),
+        ("training.log('here')", False),
         ("@go\ndef fit(state): pass", True),
     ],
 )
@@ -152,7 +153,6 @@ def installed(folder: Path, name: str) -> tuple[str, ...]:
     return (str(folder),)
 
 
-@pytest.mark.xfail(strict=True, reason="what is not below the interpreter's prefix is taken for the cell's own")
 @pytest.mark.parametrize(
     "below", ["target", "lib/python3.11/site-packages", "usr/lib/python3/dist-packages", ".local/share/eggs/big.egg"]
 )
@@ -174,7 +174,6 @@ def test_the_own_project_beside_installed_libraries_or_editable_counts(tmp_path:
     assert choose_engine(payload, Options()).engine == "torch"
 
 
-@pytest.mark.xfail(strict=True, reason="modules are followed by words")
 def test_own_modules_are_followed_by_imports_and_not_by_words(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("import torch.distributed\n")
     (tmp_path / "mine.py").write_text("'''import setup'''\nprint('setup done')  # setup\n")
@@ -182,7 +181,6 @@ def test_own_modules_are_followed_by_imports_and_not_by_words(tmp_path: Path) ->
     assert choose_engine(payload, Options()).engine == "process"
 
 
-@pytest.mark.xfail(strict=True, reason="the bound is looked at between rounds only")
 def test_no_more_text_than_the_bound_is_read(tmp_path: Path) -> None:
     (tmp_path / "wide").mkdir()
     (tmp_path / "wide" / "__init__.py").write_text("")
@@ -193,11 +191,10 @@ def test_no_more_text_than_the_bound_is_read(tmp_path: Path) -> None:
     assert read < submission.MOST_TEXT + 110_000
 
 
-@pytest.mark.xfail(strict=True, reason="it is told as if the user had named an engine")
 def test_two_libraries_of_which_each_needs_its_own_engine_are_named() -> None:
     pytest.importorskip("tensorflow")
     source = "import horovod.torch\nimport tensorflow as tf\ntf.distribute.ParameterServerStrategy"
     payload = Payload(source=source, filename="", first_line=1, names=b"")
-    with pytest.raises(BadRequest, match="'horovod'.*'tensorflow_ps'.*--gpus 1") as refused:
+    with pytest.raises(BadRequest, match=r"'horovod'.*'tensorflow_ps'.*--gpus 1") as refused:
         choose_engine(payload, Options(max_slots=2))
     assert "--engine" not in str(refused.value)

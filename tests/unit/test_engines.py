@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from jupyter_elastic.engines.cell_text import Cell, Claim, Fit
@@ -139,7 +138,7 @@ def test_what_the_cells_own_modules_import_counts(tmp_path: Path) -> None:
     (tmp_path / "another.py").write_text("import horovod.torch as hvd\n")
     folder = (str(tmp_path),)
     assert choose_engine(cell("import ours", sys_path=folder), Options()).engine == "torch"
-    captured = cell("run()", names=cloudpickle.dumps({"word": "ours"}), sys_path=folder)
+    captured = cell("run()", uses=("ours.run",), sys_path=folder)
     assert choose_engine(captured, Options()).engine == "torch"
     assert choose_engine(cell("print(1)", sys_path=folder), Options()).engine == "process"
 

@@ -53,7 +53,6 @@ def test_devices_that_a_worker_sees(
 )
 def test_cells_that_pick_their_device_by_local_rank(source: str, *, pins: bool) -> None:
     assert read_cell(Payload(source=source, filename="", first_line=1, names=b"")).pins is pins
-    assert read_cell(Payload(source="train()", filename="", first_line=1, names=source.encode())).pins is pins
 
 
 def test_a_reserved_port_is_refused_to_others_and_open_to_a_server() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 
-import cloudpickle
 import pytest
 
 from jupyter_elastic.engines.cell_text import read_cell
 from jupyter_elastic.engines.deaths import describe
 from jupyter_elastic.jobfiles.payload import Payload
+from jupyter_elastic.kernel.capture import package
 
 
 def cell(source: str, **names: object) -> Payload:
-    return Payload(source=source, filename="<In[1]>", first_line=1, names=cloudpickle.dumps(names))
+    return package(source, names, filename="<In[1]>").payload
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_cell(source: str, *, elastic: bool, forms_groups: bool, frameworks: tup
 def test_captured_names_count() -> None:
     from jupyter_elastic import training
 
-    found = read_cell(cell("run(1)", training=training))
+    found = read_cell(cell("training.run(1)", training=training))
     assert found.elastic
     assert found.forms_groups
 
