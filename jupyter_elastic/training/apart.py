@@ -80,7 +80,7 @@ def _count(module: types.ModuleType) -> None:
         _moved += sum(one.numel() for one in given if hasattr(one, "numel") and "int" not in str(one.dtype))
 
     for name, real in list(vars(module).items()):
-        if isinstance(real, types.FunctionType) and _CARRIES.search(name):
+        if type(real) is types.FunctionType and _CARRIES.search(name):  # `isinstance` has some warn
             before(module, name, count)
             setattr(sys.modules[real.__module__], name, getattr(module, name))
 

@@ -16,7 +16,7 @@ import sys
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -230,8 +230,12 @@ def _wrapped(own: Callable[..., Any], instead: Callable[..., Any]) -> Callable[.
 def _fit(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     group = _settle(model)
     given = inspect.signature(own).bind(model, *args, **kwargs)
-    callbacks = given.arguments.get("callbacks") or []
-    first, last = _callbacks(_keras_of(model).callbacks.Callback, group)
+    given.apply_defaults()
+    callbacks = given.arguments["callbacks"] or []
+    end = _CommonEnd(group)
+    if group.size() > 1 and not given.arguments["validation_split"]:  # that is of arrays
+        end.agree(given.arguments, adapts=bool(version_of(_keras_of(model))))
+    first, last = _callbacks(_keras_of(model).callbacks.Callback, group, end)
     if not isinstance(callbacks, list | tuple):
         if hasattr(callbacks, "callbacks"):
             raise BadRequest("Give fit a list of callbacks here, not a CallbackList: some of ours go into it.")
@@ -336,6 +340,109 @@ def _settle(model: Any) -> Group:
     return group
 
 
+def _of_all(group: Group, number: float) -> Any:
+    """Each rank's number."""
+    numbers = np.zeros(group.size())
+    numbers[group.rank()] = number
+    return group.total(numbers)
+
+
+def _require_same(counts: Any) -> None:
+    if len(set(counts)) > 1 or counts[0] < 0:
+        what = ", ".join(f"rank {rank}: {int(n) if n >= 0 else 'unknown'}" for rank, n in enumerate(counts))
+        raise EngineError(
+            f"The workers would take different numbers of steps an epoch ({what}), and one would wait for the other. "
+            "Give each the same number of samples, as training.shard(data, even=True) does, or set steps_per_epoch."
+        )
+
+
+class _CommonEnd:
+    """Where a worker's data have no known length, all end an epoch with the first whose data end: they ask each step.
+
+    Keras reads some batches before the training begins, not equally many on all: for those nobody asks.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.asked = self.begun = self._said = False
+        self.batches = 0
+        """Of this epoch, so far."""
+
+    def agree(self, given: dict[str, Any], *, adapts: bool) -> None:
+        """Put data that ask in the place of those that `fit` was given, if somebody's length is unknown.
+
+        `adapts`: it is Keras 3's `fit`, which takes data in adapters of its own.
+        """
+        data, steps, length = given["x"], given["steps_per_epoch"], 0
+        endless = hasattr(data, "cardinality") and int(data.cardinality()) == -1  # TensorFlow's way to say so
+        if not endless and ((steps or not _has_length(data)) if adapts else not (steps or _has_length(data))):
+            data = given["x"] = _adapted(given) if adapts else data
+            length = (data.num_batches or -1) if adapts else -1
+        lengths = _of_all(self._group, length)
+        self.asked = bool((lengths < 0).any())
+        if self.asked and adapts:
+            given["x"] = self._asking(_adapted(given))
+        elif self.asked and hasattr(data, "element_spec"):
+            given["x"] = self._dataset(data)
+        else:
+            _require_same(lengths)
+
+    def _asking(self, adapter: Any) -> Any:
+        """An adapter of Keras 3 whose data ask."""
+        kind = type(adapter)
+        instead = {
+            "num_batches": None,
+            "get_tf_dataset": lambda own: self._dataset(kind.get_tf_dataset(own)),
+            "get_torch_dataloader": lambda own: self._batches(kind.get_torch_dataloader(own)),
+        }
+        adapter.__class__ = type(kind.__name__, (kind,), instead)
+        return adapter
+
+    def _batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if self._over(False):
+                return
+            yield batch
+        self._over(True)
+
+    def _dataset(self, dataset: Any) -> Any:
+        """The same data set, which asks in TensorFlow's pipeline: the batches stay where they are."""
+        tf: Any = sys.modules["tensorflow"]
+        maybe = tf.experimental.Optional
+        whole = isinstance(dataset.element_spec, tuple)
+        there = dataset.map(lambda *batch: maybe.from_value(batch if whole else batch[0]))
+        asked = there.concatenate(tf.data.Dataset.from_tensors(maybe.empty(dataset.element_spec))).map(
+            lambda batch: (batch, tf.numpy_function(self._over, [tf.logical_not(batch.has_value())], tf.bool))
+        )
+        return asked.take_while(lambda _, over: tf.logical_not(over)).map(lambda batch, _: batch.get_value())
+
+    def _over(self, ended: Any) -> bool:
+        """Whether somebody's data have ended; `ended`: whether mine have."""
+        if not self.begun:
+            return bool(ended)
+        who = np.flatnonzero(_of_all(self._group, float(ended)))
+        if 0 < len(who) < self._group.size() and self._group.rank() == 0 and not self._said:
+            self._said = True
+            sys.stderr.write(
+                f"note: rank {who[0]}'s data ended after {self.batches} batches of the epoch, so all workers end it "
+                "there: what the others have left is not trained.\n"
+            )
+        self.batches += 1
+        return bool(len(who))
+
+
+def _adapted(given: dict[str, Any]) -> Any:
+    make = sys.modules["keras.src.trainers.data_adapters"].get_data_adapter
+    return make(**{name: given[name] for name in inspect.signature(make).parameters})
+
+
+def _has_length(data: Any) -> bool:
+    try:
+        return len(data) >= 0
+    except (TypeError, NotImplementedError):
+        return False
+
+
 def _begin(model: Any, group: Group, steps: int | None) -> None:
     """Start from rank 0's weights, all with the same number of steps."""
     if not model.built:
@@ -344,15 +451,7 @@ def _begin(model: Any, group: Group, steps: int | None) -> None:
         build(optimizer, model)
     if group.size() < 2:
         return
-    counts = np.zeros(group.size())
-    counts[group.rank()] = -1 if steps is None else steps
-    counts = group.total(counts)
-    if len(set(counts)) > 1:
-        what = ", ".join(f"rank {rank}: {int(n) if n >= 0 else 'unknown'}" for rank, n in enumerate(counts))
-        raise EngineError(
-            f"The workers would take different numbers of steps an epoch ({what}), and one would wait for the other. "
-            "Give each the same number of samples, as training.shard(data, even=True) does, or set steps_per_epoch."
-        )
+    _require_same(_of_all(group, -1 if steps is None else steps))
     variables = [*model.weights, *(v for optimizer in _optimizers(model) for v in variables_of(optimizer))]
     own = pickle.dumps([variable.numpy() for variable in variables]) if group.rank() == 0 else b""
     first = pickle.loads(group.broadcast(own))  # noqa: S301  rank 0's own
@@ -387,14 +486,18 @@ def _same_statistics(model: Any, group: Group) -> None:
         variable.assign(mean.reshape(value.shape).astype(value.dtype))
 
 
-def _callbacks(kind: Any, group: Group) -> tuple[Any, Any]:
+def _callbacks(kind: Any, group: Group, end: _CommonEnd) -> tuple[Any, Any]:
     """What goes before a cell's own callbacks, and behind them."""
 
     class First(kind):
         """The same beginning, the same figures."""
 
         def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-            _begin(self.model, group, self.params.get("steps"))
+            _begin(self.model, group, 0 if end.asked else self.params.get("steps"))
+            end.begun = True
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+            end.batches = 0
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             logs = {} if logs is None else logs
@@ -402,7 +505,7 @@ def _callbacks(kind: Any, group: Group) -> tuple[Any, Any]:
                 _means(logs, group)
                 _same_statistics(self.model, group)
             if context.state is not None:
-                context.state.passed(self.params.get("steps") or 0)
+                context.state.passed(self.params.get("steps") or end.batches)
             where = {} if context.state is not None else {"epoch": epoch + 1, "epochs": self.params.get("epochs")}
             report(**{name: value for name, value in {**logs, **where}.items() if value is not None})
 

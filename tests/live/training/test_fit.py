@@ -77,6 +77,69 @@ print("trained apart")
 """
 )
 
+STREAMS = """
+import os
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+import numpy as np
+import KERAS as keras
+from jupyter_elastic import training
+
+def batch(value=1.0):
+    return np.full((4, 1), (rank + 1) * value, "float32"), np.ones((4, 1), "float32")
+
+def stream(count):
+    for _ in range(count):
+        yield batch()
+
+class Sequence(getattr(keras.utils, "PyDataset", object)):
+    num_batches = None
+    def __getitem__(self, number):
+        return batch()
+
+def tensorflows(count):
+    import tensorflow as tf
+    kind = tf.TensorSpec((4, 1)), tf.TensorSpec((4, 1))
+    return tf.data.Dataset.from_generator(lambda: stream(count), output_signature=kind)
+
+def filtered(count):
+    import tensorflow as tf
+    rows = tf.data.Dataset.range(8).filter(lambda number: number < count)
+    return rows.map(lambda number: {"in": tf.fill((4, 1), float(rank + 1)), "number": number}).map(
+        lambda row: (row["in"], tf.ones((4, 1)))
+    )
+
+def torchs(count):
+    import torch
+    class Rows(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return stream(count)
+    return torch.utils.data.DataLoader(Rows(), batch_size=None)
+
+def fit(data, **how):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    model.compile(training.keras.distributed(keras.optimizers.SGD(0.01)), "mse")
+    taken, over = [], []
+    class Count(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            taken.append(0)
+        def on_train_batch_end(self, number, logs=None):
+            taken[-1] += 1
+    model.fit(data, verbose=0, callbacks=[Count()], **{"epochs": 2, **how})
+    return taken, float(model.get_weights()[0][0, 0])
+
+found = {name: fit(*eval(data)) for name, data in CASES.items()}
+"""
+LENGTHS = {
+    "from_generator": ("(tensorflows(5 - 2 * rank),)", "tensorflow legacy"),
+    "the other is shorter": ("(tensorflows(3 + 2 * rank),)", "tensorflow"),
+    "filter": ("(filtered(3 + 2 * rank),)", "tensorflow"),
+    "a generator": ("(stream(8 - 2 * rank),)", "tensorflow torch"),
+    "fewer than steps_per_epoch": ("(stream(8 - 2 * rank),), {'steps_per_epoch': 4}", "tensorflow torch"),
+    "one knows its length": ("(stream(3) if rank else tensorflows(5).apply(lambda d: d),)", "tensorflow"),
+    "without an end": ("(tensorflows(2).repeat(),), {'steps_per_epoch': 3}", "tensorflow"),
+    "a PyDataset without length": ("(Sequence(),), {'steps_per_epoch': 3}", "tensorflow torch"),
+    "an IterableDataset": ("(torchs(5 - 2 * rank),)", "torch"),
+}
 LONG = (
     MODEL
     + """
@@ -107,6 +170,27 @@ def run(job, story, *slots):
             await story()
 
     asyncio.run(live())
+
+
+@pytest.mark.xfail(strict=True, reason="workers wait for each other where data have no length")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_of_data_without_length_ends_for_all_together(warm_workers, tmp_path, kind):
+    wanted = {name: case for name, (case, kinds) in LENGTHS.items() if kind in kinds}
+    job = bench(tmp_path, kind, STREAMS, names={"CASES": wanted}, out=("found",))
+
+    async def story():
+        assert (await job.ended(60)).outcome == "completed", job.story()
+        one, other = (job.results()[rank]["found"] for rank in (0, 1))
+        for name in wanted:
+            steps = [4, 2] if "fewer" in name else [6] if name == "a generator" else [3, 3]
+            assert one[name][0][: len(steps)] == other[name][0][: len(steps)] == steps, name
+            weight = 0.0  # of one process that has the batches of both, x = 1 and x = 2, y = 1
+            for _ in range(sum(steps)):
+                weight -= 0.01 * 2 * np.mean([(weight - 1) * 1, (2 * weight - 1) * 2])
+            assert one[name][1] == other[name][1] == pytest.approx(weight, rel=1e-5), name
+        assert "note: rank 1's data ended after 3 batches of the epoch" in job.text(0, "stderr") + job.text(1, "stderr")
+
+    run(job, story)
 
 
 @pytest.mark.parametrize("kind", ["tensorflow", "legacy"])  # on torch the same lines of ours, and 10 s more
