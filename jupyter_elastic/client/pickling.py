@@ -28,7 +28,7 @@ _PLAIN = (int, float, str, bytes, bool, types.NoneType)
 
 
 class RemoteTraceback(Exception):
-    """Where a function raised its exception, on the pool: the cause of that exception here."""
+    """Where a function raised its exception, on the pool: the cause of that exception here, or of its first cause."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -61,7 +61,12 @@ def _exception(found: Raised) -> BaseException:
         with contextlib.suppress(BaseException):
             problem = pickle.loads(found.pickled)  # noqa: S301 - as above
             if isinstance(problem, BaseException):
-                problem.__cause__ = RemoteTraceback(text)
+                first = problem
+                for _ in range(100):  # of a chain, which may be a ring
+                    if first.__cause__ is None:
+                        first.__cause__ = RemoteTraceback(text)
+                        break
+                    first = first.__cause__
                 return problem
     return JobFailed(text or f"{found.type}: {found.message}")
 

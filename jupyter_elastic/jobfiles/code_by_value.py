@@ -16,6 +16,8 @@ import cloudpickle
 
 from jupyter_elastic.jobfiles import names_used
 
+_LINKS = ("__cause__", "__context__", "__suppress_context__", "__notes__")
+
 
 def _named(filename: str, make: Callable[..., types.CodeType], args: tuple[Any, ...]) -> types.CodeType:
     return make(*args).replace(co_filename=filename)
@@ -25,8 +27,37 @@ def _reduce(code: types.CodeType) -> tuple[Any, ...]:
     return _named, (code.co_filename, *cloudpickle.Pickler.dispatch_table[types.CodeType](code))
 
 
+def bare(kind: type[BaseException], *args: Any) -> BaseException:
+    """An exception with these `args`, without its own `__init__`, which may take other arguments."""
+    builtin: Any = kind
+    while builtin.__module__ != "builtins":
+        builtin = builtin.__base__
+    made: BaseException = builtin.__new__(kind, *args)
+    builtin.__init__(made, *args)
+    return made
+
+
+def _exception(problem: BaseException) -> Any:
+    reduced = problem.__reduce_ex__(cloudpickle.DEFAULT_PROTOCOL)
+    if isinstance(reduced, str) or len(reduced) > 3:
+        return NotImplemented
+    make, args, own = (*reduced, None)[:3]
+    if not isinstance(type(problem).__reduce__, types.FunctionType):  # it would be called with what stands in `args`
+        make, args = bare, (type(problem), *args)
+    links = {name: value for name in _LINKS if (value := getattr(problem, name, None))}
+    return make, args, (own, links), None, None, _complete
+
+
+def _complete(problem: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    own, links = state
+    if own is not None:
+        problem.__setstate__(own)
+    for name, value in links.items():
+        setattr(problem, name, value)
+
+
 class Pickler(cloudpickle.Pickler):
-    """cloudpickle's, but for the file names."""
+    """cloudpickle's, but for the file names, and for exceptions: they keep their class, and what caused them."""
 
     dispatch_table: ClassVar[ChainMap[type, Any]] = ChainMap(
         {types.CodeType: _reduce}, cloudpickle.Pickler.dispatch_table
@@ -37,7 +68,9 @@ class Pickler(cloudpickle.Pickler):
         self._uses = uses
 
     def reducer_override(self, obj: Any) -> Any:
-        """Note what goes by its name, and what functions that go by value use."""
+        """How exceptions go; note what goes by its name, and what functions that go by value use."""
+        if issubclass(type(obj), BaseException) and type(obj) not in self.dispatch_table:
+            return _exception(obj)
         reduced = super().reducer_override(obj)
         if self._uses is not None and isinstance(obj, names_used.NAMED):
             if reduced is NotImplemented:

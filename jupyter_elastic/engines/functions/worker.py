@@ -6,6 +6,7 @@ What is unpickled here was written by the job's own user into a private folder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import inspect
@@ -22,7 +23,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, cast
 
-import cloudpickle
 import msgspec
 
 from jupyter_elastic.jobfiles import code_by_value
@@ -222,18 +222,33 @@ def raised(problem: BaseException) -> bytes:
         text = "".join(lines.format())
     except BaseException:  # it may be of a class that fails at anything
         text = described(problem)
-    try:
-        pickled = cloudpickle.dumps(problem)
-        pickle.loads(pickled)  # noqa: S301 - our own: some exceptions can't be made again
-    except BaseException:
-        pickled = b""
-    found = Raised(
+    pickled = b""
+    for strips in (False, True):
+        with contextlib.suppress(BaseException):
+            found = code_by_value.dumps(_stripped(problem) if strips else problem)
+            pickle.loads(found)  # noqa: S301 - our own: some exceptions can't be made again
+            pickled = found
+            break
+    told = Raised(
         type=type(problem).__name__,
         message=said(problem)[:MAX_TEXT],
         traceback=text[-MAX_TEXT:],
         pickled=pickled if len(pickled) <= files.LARGEST else b"",
     )
-    return msgspec.msgpack.encode(found)
+    return msgspec.msgpack.encode(told)
+
+
+def _stripped(problem: BaseException) -> BaseException:
+    """The exception without what can't travel: whoever catches its class is to catch it."""
+    made = code_by_value.bare(type(problem), *[one if _travels(one) else repr(one) for one in problem.args])
+    made.__dict__.update({name: value for name, value in vars(problem).items() if _travels(value)})
+    return made
+
+
+def _travels(value: Any) -> bool:
+    with contextlib.suppress(ElasticError):
+        return bool(dumped(value))
+    return False
 
 
 def _named(call: NamedCall) -> Callable[..., Any]:
