@@ -20,6 +20,25 @@ class MemorySession:
         self.durable = []
         self.reports = []
         self.change = False
+        self.training = 0
+        self.outcomes = {}
+        self.raised = {}
+
+    def begin_cell(self):
+        """A worker begins the cell from its top."""
+        self.training = 0
+
+    def begin_training(self):
+        if self.training in self.raised:
+            self.outcomes[self.training] = self.raised.pop(self.training)
+        self.training += 1
+
+    def keep_training(self, *content, raised=False):
+        (self.raised if raised else self.outcomes)[self.training] = b"".join(content)
+
+    def finished(self):
+        kept = self.outcomes.get(self.training)
+        return None if kept is None else memoryview(kept)
 
     def report(self, progress):
         self.reports.append(progress)

@@ -1,0 +1,223 @@
+"""Several trainings in one cell: each has its own commits, and one that has ended is not trained again."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from jupyter_elastic import training
+from jupyter_elastic.jobfiles.commits import Commits
+from jupyter_elastic.training.report import report, reporter
+from jupyter_elastic.training.state import State
+
+
+class Pruned(Exception):
+    """What a trial raises that is given up."""
+
+
+class Two(Exception):
+    """Its arguments are not those of `Exception`: a pickle of it can't be read."""
+
+    def __init__(self, trial, why):
+        super().__init__(f"{trial}: {why}")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def alone(memory):
+    memory.groups = None
+    return memory
+
+
+def counting(state, epochs, stop=None, log=None):
+    for state.epoch in state.epochs(epochs):  # noqa: B020
+        for _ in training.batches([1, 2, 3, 4], 2):
+            state.total += 1
+            if log is not None:
+                log.append((state.name, state.step))
+        state.commit()
+        if stop is not None and state.epoch == stop:
+            raise Killed
+    return state.total
+
+
+count = training.run(counting)
+
+
+@pytest.mark.xfail(strict=True, reason="the second training takes up the first one's commit")
+def test_each_training_of_a_cell_starts_with_its_own_state(alone):
+    found = []
+    for epochs in (2, 3, 4):
+        state = State(total=0, name=epochs)
+        count(state, epochs)
+        found.append((state.name, state.total, state.step))
+    assert found == [(2, 4, 4), (3, 6, 6), (4, 8, 8)]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a job that begins anew trains the first one again, from the second one's commit"
+)
+def test_a_job_that_begins_anew_in_the_second_training_passes_over_the_first(alone, capsys):
+    log = []
+
+    def cell(stop):
+        first, second = State(total=0, name="a"), State(total=100, name="b")
+        one = count(first, 2, log=log)
+        two = count(second, 3, stop, log)
+        return one, first.total, first.step, two, second.step
+
+    with pytest.raises(Killed):
+        cell(1)
+    alone.begin_cell()
+    assert cell(None) == (4, 4, 4, 106, 6)
+    assert log == [("a", step) for step in (1, 2, 3, 4)] + [("b", step) for step in (1, 2, 3, 4, 5, 6)]
+    assert capsys.readouterr().err.count("training 1 of this cell was finished before") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a job that begins anew trains the first one again")
+def test_an_exception_that_the_cell_has_caught_is_raised_again(alone):
+    trained = []
+
+    @training.run
+    def trial(state):
+        trained.append(state.name)
+        state.total += 1
+        if state.name == "a":
+            raise Pruned("a", 3)
+        if len(trained) == 2:
+            raise Killed
+        return state.total
+
+    def cell():
+        first = State(total=0, name="a")
+        with pytest.raises(Pruned) as raised:
+            trial(first)
+        return raised.value.args, first.total, trial(State(total=5, name="b"))
+
+    with pytest.raises(Killed):
+        cell()
+    alone.begin_cell()
+    assert cell() == (("a", 3), 1, 6)
+    assert trained == ["a", "b", "b"]
+
+
+def test_an_exception_that_has_ended_the_cell_is_not_kept(alone):
+    fails = [True, False]
+
+    @training.run
+    def train(state):
+        if fails.pop(0):
+            raise OSError(errno.EIO, "once")
+        return "well"
+
+    with pytest.raises(OSError, match="once"):
+        train(State())
+    alone.begin_cell()
+    assert train(State()) == "well"
+
+
+@pytest.mark.xfail(strict=True, reason="the second training takes up the first one's commit")
+def test_what_cannot_be_read_again_is_trained_again_and_that_is_said(alone, capsys):
+    for raises in (Two(1, "x"), None):
+        alone.begin_cell()
+        alone.outcomes = {}
+        alone.raised = {}
+        trained = []
+
+        @training.run
+        def train(state, raises, trained=trained):
+            trained.append(state.name)
+            if raises is not None:
+                raise raises
+            return (i for i in range(3))
+
+        for _ in range(2):
+            alone.begin_cell()
+            try:
+                train(State(name="a"), raises)
+            except Two:
+                pass
+            train(State(name="b"), None)
+        assert trained == ["a", "b", "a", "b"]
+        assert "training 1 of this cell can't be kept" in capsys.readouterr().err
+
+
+@pytest.mark.xfail(strict=True, reason="no result is kept")
+def test_what_a_training_returns_of_its_state_is_that_of_the_state(alone):
+    torch = pytest.importorskip("torch")
+
+    @training.run
+    def train(state):
+        with torch.no_grad():
+            state.net.weight.fill_(7)
+        return state, {"best": state.net, "loss": 0.5}
+
+    def cell():
+        net = torch.nn.Linear(1, 1)
+        state = State(net=net)
+        return net, state, train(state)
+
+    cell()
+    trained_weight = 7.0
+    alone.begin_cell()
+    net, state, (same_state, found) = cell()
+    assert same_state is state
+    assert found["best"] is net
+    assert found["loss"] == 0.5
+    assert float(net.weight) == trained_weight
+
+
+@pytest.mark.xfail(strict=True, reason="a commit is one for the job")
+def test_models_of_other_shapes_follow_each_other(alone):
+    torch = pytest.importorskip("torch")
+
+    @training.run
+    def train(state):
+        for _ in training.batches(torch.ones(4, 2), 2):
+            pass
+        state.commit()
+        return [tuple(p.shape) for p in state.net.parameters()]
+
+    wide = train(State(net=torch.nn.Linear(2, 9)))
+    assert (wide, train(State(net=torch.nn.Linear(2, 3)))) == ([(9, 2), (9,)], [(3, 2), (3,)])
+
+
+@pytest.mark.xfail(strict=True, reason="the view can't tell the second training's steps from the first one's")
+def test_progress_says_which_training_it_is_of(alone):
+    @training.run
+    def train(state):
+        for _ in training.batches([1, 2], 2):
+            report(loss=1.0)
+
+    train(State())
+    reporter.sent_at = 0.0
+    train(State())
+    assert [p.training for p in alone.reports if p.step is not None] == [1, 2]
+
+
+@pytest.mark.xfail(strict=True, reason="there is no such file")
+def test_kept_trainings_come_to_disk_and_have_a_limit(tmp_path, monkeypatch):
+    (tmp_path / "job").mkdir()
+    commits = Commits(tmp_path / "job")
+    try:
+        commits.keep_training(1, b"one", b"!")
+        commits.keep_training(2, b"raised", raised=True)
+        assert bytes(commits.training(1)) == b"one!"
+        assert commits.training(2) is None
+        commits.begin_training(2)  # the cell went on although that one has raised
+        commits.begin_training(3)
+        assert bytes(commits.training(2)) == b"raised"
+        commits.release(keep=True)
+        assert not commits.shared.parent.exists()
+        assert bytes(commits.training(1)) == b"one!"
+        monkeypatch.setattr("jupyter_elastic.jobfiles.commits.MOST_KEPT", 12)
+        with pytest.raises(OSError, match="together"):
+            commits.keep_training(3, b"too much")
+        commits.release(keep=False)
+        assert commits.training(1) is None
+    finally:
+        commits.drop_from_memory()
