@@ -124,6 +124,8 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     epoch: float | None
     epochs: float | None
     step: int | None
+    training: int = 1
+    """Of its cell, from 1: of that one are the figures above, and the curves."""
     samples_per_s: float | None
     metrics: list[Series]
     use: ResourceUsage | None
@@ -281,6 +283,7 @@ class JobModel:
             epoch=progress.epoch,
             epochs=progress.epochs,
             step=progress.step,
+            training=progress.training,
             samples_per_s=progress.samples_per_s,
             metrics=[curve.series(name, self.submitted_at) for name, curve in self._curves.items()],
             use=self.use if self.slots and self.use is not None and self.use.fresh(now) else None,
@@ -346,6 +349,9 @@ class JobModel:
             del self.sizes[0]
 
     def _advance(self, at: float, progress: Progress) -> None:
+        if self.progress is not None and progress.training != self.progress.training:
+            self._curves.clear()
+            self._speed.clear()
         self.progress = progress
         self._reports += 1
         done = fraction_done(progress)

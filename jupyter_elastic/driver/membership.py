@@ -15,6 +15,8 @@ The rules, measured in ARCHITECTURE.md:
 - Once the cell has come to `elastic.run`, a newcomer is *promised* its rank and the size, starts in a private world,
   and joins at its first collective or at `elastic.run`. The newcomers of a command come in together, for only then the
   promises hold. One whose promise can't be kept any more starts over: it has shown and done nothing yet.
+- A cell may hold several trainings. A newcomer that waits for one that all members are through with is sent on alone,
+  to the next one: it takes up what is kept of the one before.
 - Collectives before `elastic.run` are met by the members' reset callbacks. Where these make none, they would never be
   met: each newcomer then makes them alone.
 - Who comes back to the rendezvous after another member has come to the end of its cell was left behind by it, unless a
@@ -164,6 +166,8 @@ class _Worker:
     """The last round it was let into; 0: none yet."""
     has_state: bool = False
     """It holds the state of the training."""
+    training: int = 0
+    """The training of the cell that it has come to."""
     promise: tuple[int, int] | None = None
     """Of a newcomer: the rank and size that it was promised."""
     early: bool = False
@@ -270,27 +274,27 @@ class Membership:
         )
         return [*(self._restart(planned=planned) if changed else []), *self._decide()]
 
-    def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False) -> list[Action]:
+    def ready(self, name: str, point: RendezvousPoint, *, has_state: bool = False, training: int = 0) -> list[Action]:
         """A worker waits for its group."""
         worker = self._workers.get(name)
         if worker is None or not worker.move(f"Ready {point}"):
             return []
         if worker.round == self.round and self._settled < self.round and self._broken is None:
             self._broken = 0  # who still joins waits for this one, in vain
-        worker.has_state = has_state
+        worker.has_state, worker.training = has_state, training
         self._called.discard(name)
         if point == "run":
             self._regroups_itself()
         return self._decide()
 
-    def entered(self, name: str, *, callbacks: bool = False) -> list[Action]:
+    def entered(self, name: str, *, callbacks: bool = False, training: int = 0) -> list[Action]:
         """A worker runs `elastic.run`: the cell can regroup. `callbacks`: its state has some for a reset."""
         worker = self._workers.get(name)
         if worker is None:
             return []
         self._regroups_itself()
         self.alone = self._unmet or (self.alone and not callbacks)
-        worker.early = False
+        worker.early, worker.training = False, training
         return self._decide()
 
     def unmet(self, name: str) -> list[Action]:
@@ -524,8 +528,10 @@ class Membership:
         if not self._entered or self.finishing:
             return []
         actions: list[Action] = []
+        training = min((member.training for member in self._members()), default=0)
         for worker in self._newcomers():
-            if worker.place == Place.INIT or (worker.place == Place.COLLECTIVE and self.alone):
+            behind = worker.place == Place.RUN and worker.training < training
+            if worker.place == Place.INIT or behind or (worker.place == Place.COLLECTIVE and self.alone):
                 worker.move("Private")
                 worker.promise = worker.promise or self._promise()
                 actions.append(Private(worker.name, *worker.promise, alone=self.alone))

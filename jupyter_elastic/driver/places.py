@@ -57,6 +57,7 @@ MOVES: tuple[Move, ...] = (
     Move(Place.WORKING, "Ready run", Place.RUN),
     Move(Place.INIT, "Private", Place.WORKING),
     Move(Place.COLLECTIVE, "Private", Place.WORKING),
+    Move(Place.RUN, "Private", Place.WORKING),
     *_moves(WAITING, "Go", Place.JOINING),
     Move(Place.JOINING, "Joined", Place.JOINED),
     *_moves((*_IN_CELL, *WAITING, Place.DONE), "Done", Place.DONE),

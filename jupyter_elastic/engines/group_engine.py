@@ -139,7 +139,8 @@ class GroupEngine(WorkersEngine):
     async def _ready_once_tried(self, member: Member, message: messages.Ready) -> None:
         """It left the group, nobody knows why: were a host cut off, the next join would end the members' processes."""
         await self._try_ways()
-        self._do(self.machine.ready(member.name, message.point, has_state=message.has_state))
+        ready = self.machine.ready(member.name, message.point, has_state=message.has_state, training=message.training)
+        self._do(ready)
 
     def received(self, member: Member, message: messages.FromWorker) -> None:
         """Take a worker's message."""
@@ -221,7 +222,7 @@ class GroupEngine(WorkersEngine):
 
     def _received(self, member: Member, message: messages.FromWorker) -> None:
         match message:
-            case messages.Ready(point=point, has_state=has_state, at=at):
+            case messages.Ready(point=point, has_state=has_state, training=training, at=at):
                 member.waiting_since = at
                 if self._forming and member.name in self._group.members:  # it gave up a join that the others are in
                     self._break_group()
@@ -229,9 +230,9 @@ class GroupEngine(WorkersEngine):
                 if spans and self._calm and not self._stopping:
                     self._spawn_task(self._ready_once_tried(member, message))
                 else:
-                    self._do(self.machine.ready(member.name, point, has_state=has_state))
-            case messages.Entered(callbacks=callbacks):
-                self._do(self.machine.entered(member.name, callbacks=callbacks))
+                    self._do(self.machine.ready(member.name, point, has_state=has_state, training=training))
+            case messages.Entered(callbacks=callbacks, training=training):
+                self._do(self.machine.entered(member.name, callbacks=callbacks, training=training))
             case messages.Unmet():
                 self._do(self.machine.unmet(member.name))
             case messages.Joined(round=round_):

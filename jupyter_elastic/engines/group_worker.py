@@ -83,7 +83,7 @@ class GroupWorker:
         if self.lost_a_peer:
             self.sever()
             self.lost_a_peer = False
-        answer = self.channel.rendezvous(point, has_state=self.has_state)
+        answer = self.channel.rendezvous(point, has_state=self.has_state, training=self.session.training)
         if isinstance(answer, Removed):
             if answer.keep and self.has_state:
                 self.save()
@@ -116,7 +116,7 @@ class GroupWorker:
     def entered(self, *, callbacks: bool = False) -> None:
         """The cell has come to its elastic loop."""
         self.session.say_why_it_stays()
-        self.channel.send(Entered(callbacks=callbacks))
+        self.channel.send(Entered(callbacks=callbacks, training=self.session.training))
 
     def save(self) -> None:
         """Bring the newest commit to disk: everybody leaves. Called outside of any group."""
@@ -178,10 +178,12 @@ class WorkerGroup:
         self._join("init")
 
     def enter(self) -> None:
-        """The training begins: a provisional member joins the others."""
+        """The training begins: a provisional member joins the others, and stays one where they are past it."""
         if self.provisional:
             self.leave()
             self._join("run")
+        if self.provisional:
+            return
         self._worker.entered()
 
     def leave(self) -> None:

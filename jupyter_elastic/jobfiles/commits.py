@@ -4,6 +4,8 @@ It lies in shared memory (`/dev/shm/jupyter-elastic-<uid>/<job folder's hash>/co
 is brought to disk (`<job folder>/commit/commit`) when it must survive the machine. Every write is a new file and a
 rename, so a reader never sees half of one. Knows files only.
 
+Beside it on disk lies what became of the trainings of the cell that have ended, as `training.<number>`.
+
 A commit may have a folder of shards beside it, which several processes write: `shards.<number>`, with the blob as its
 `commit`. It counts from the moment that this file is there; until then the one before it does.
 """
@@ -11,6 +13,7 @@ A commit may have a folder of shards beside it, which several processes write: `
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import mmap
 import os
@@ -22,6 +25,9 @@ from pathlib import Path
 from jupyter_elastic.platform import private_files
 from jupyter_elastic.platform.paths import SHARED_MEMORY
 from jupyter_elastic.types.errors import ElasticError
+
+MOST_KEPT = 4 * 2**30
+"""Bytes of all ended trainings of a job together."""
 
 
 class Commits:
@@ -68,9 +74,21 @@ class Commits:
         It is mapped and not copied, and stays what it is when another commit replaces it.
         """
         for path in (self.shared, self.disk) if self._is_ours() else (self.disk,):
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if (found := _mapped(path)) is not None:
+                return found
         return None
+
+    def keep_training(self, number: int, outcome: bytes) -> None:
+        """Keep what became of a training. OSError when there is no room, or all together would be too large."""
+        size = len(outcome) + sum(file.stat().st_size for file in self.disk.parent.glob("training.*"))
+        if size > MOST_KEPT:
+            raise OSError(errno.EFBIG, f"with the ones before it is larger than {MOST_KEPT / 2**30:.3g} GiB")
+        self.disk.parent.mkdir(mode=0o700, exist_ok=True)
+        private_files.write_private(self.disk.with_name(f"training.{number}"), outcome, sync=True)
+
+    def training(self, number: int) -> memoryview | None:
+        """What became of a training; None: it is not over, or is not kept."""
+        return _mapped(self.disk.with_name(f"training.{number}"))
 
     def _is_ours(self) -> bool:
         """Whether nobody else can have written what lies in shared memory: it is unpickled."""
@@ -167,6 +185,9 @@ class Commits:
                 self.to_disk()
             except OSError:
                 return
+        else:
+            for file in self.disk.parent.glob("training.*"):
+                file.unlink(missing_ok=True)
         self.drop_from_memory()
 
     def drop_from_memory(self) -> None:
@@ -176,6 +197,12 @@ class Commits:
     def _write_to_disk(self, *content: bytes | memoryview) -> None:
         self.disk.parent.mkdir(mode=0o700, exist_ok=True)
         private_files.write_private(self.disk, *content, sync=True)
+
+
+def _mapped(path: Path) -> memoryview | None:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return None
 
 
 def _shards(parent: Path) -> list[Path]:

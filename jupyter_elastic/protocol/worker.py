@@ -255,6 +255,8 @@ class Ready(_Message, frozen=True, kw_only=True):
     point: RendezvousPoint
     has_state: bool
     """It holds the state of the training."""
+    training: int = 0
+    """The number of the training that it has come to in its cell; 0: none yet."""
     at: float
     """Seconds since the epoch."""
 
@@ -264,6 +266,8 @@ class Entered(_Message, frozen=True, kw_only=True):
 
     callbacks: bool = False
     """Its state has reset callbacks."""
+    training: int = 0
+    """As in `Ready`."""
 
 
 class Unmet(_Message, frozen=True, kw_only=True):

@@ -19,6 +19,10 @@ class MembershipChanged(BaseException):
     """All members regroup now, and lose nothing. No `Exception`, so that a cell's own handlers let it through."""
 
 
+class Overtaken(BaseException):
+    """The other members are through with this training already. No `Exception`, as above."""
+
+
 class Group(Protocol):
     """The collectives that a training needs. All members make the same calls in the same order.
 
@@ -45,7 +49,7 @@ class Group(Protocol):
         ...
 
     def enter(self) -> None:
-        """The training begins: a provisional member joins the others."""
+        """The training begins: a provisional member joins the others, and stays one where they are past it."""
         ...
 
     def leave(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import pickle
 import sys
@@ -39,6 +40,7 @@ UNBUILT = (
 
 _averaging: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """Optimizers that average, with their numbers, which are the same on all workers that run the same cell."""
+_numbers = itertools.count()
 _settled: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models whose traced step knows that its optimizer averages."""
 
@@ -172,7 +174,7 @@ def _require(backend: str) -> None:
 
 def _put_in(optimizer: Any, backend: str) -> None:
     """Stand before the optimizer's own `apply` (`apply_gradients` in legacy Keras)."""
-    number = len(_averaging)
+    number = next(_numbers)
     name = "apply" if hasattr(optimizer, "apply") else "apply_gradients"
     own = getattr(optimizer, name)
     dense: Callable[[Any], Any]

@@ -175,7 +175,8 @@ class Reporter:
                 samples_per_s=self._speed(),
                 world_size=context.size,
             )
-        return msgspec.structs.replace(progress, **self.exact)
+        number = 1 if session.current is None else session.current.training
+        return msgspec.structs.replace(progress, training=max(number, 1), **self.exact)
 
     def _speed(self) -> float | None:
         if len(self.marks) < 2:

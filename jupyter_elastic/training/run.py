@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jupyter_elastic.training import session
+from jupyter_elastic.training import ended, session
 from jupyter_elastic.training.context import StepWarmedUp, context
-from jupyter_elastic.training.group import Group, MembershipChanged, PeerLost, SingleProcess
+from jupyter_elastic.training.group import Group, MembershipChanged, Overtaken, PeerLost, SingleProcess
 from jupyter_elastic.training.membership import choose, translated
 from jupyter_elastic.training.pace import pace
 from jupyter_elastic.training.report import reporter
@@ -33,6 +33,9 @@ _Result = TypeVar("_Result")
 
 def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
     """Make `function(state, ...)` elastic. It is called anew after each change of the group, with the state it has.
+
+    Several such calls in one cell are trainings of their own, each with its own commits. One that has ended is not
+    trained again by a worker that comes later, or when the job begins anew: its state and its result are kept.
 
     So keep in the state what must survive, and let `state.epochs` and `training.batches` find the place again.
 
@@ -58,7 +61,9 @@ def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
         context.workload = "" if code is None else workload(code).hexdigest()
         group = choose(state.framework)
         how = _run_alone if isinstance(group, SingleProcess) else _run_elastic
-        return how(function, group, state, args, kwargs)
+        if context.state is not None:  # within another training, it is a part of that
+            return how(function, group, state, args, kwargs)
+        return ended.once(state, group, lambda: how(function, group, state, args, kwargs))
 
     wrapper.elastic = True  # type: ignore[attr-defined]
     return wrapper
@@ -98,6 +103,8 @@ def _run_elastic(
     with _training(state, group):
         state.begin()
         translated(group.enter)
+        if group.provisional:
+            raise Overtaken
         while True:
             lost = False
             try:

@@ -17,6 +17,8 @@ class Session(Protocol):
 
     engine: str
     """Its name: `process`, ..."""
+    training: int
+    """The number of the training that this worker has come to in the cell, from 1; 0: none yet."""
     groups: Groups | None
     """What the engine offers for training together; None when its workers don't know each other."""
 
@@ -50,6 +52,14 @@ class Session(Protocol):
 
     def load(self) -> memoryview | None:
         """The last commit of this job, from whatever attempt; None before the first. It does not change any more."""
+        ...
+
+    def keep_training(self, outcome: bytes) -> None:
+        """Keep what became of the present training, which is over. OSError: there is no room."""
+        ...
+
+    def finished(self) -> memoryview | None:
+        """What was kept of the present training; None: it is not over, or nothing was."""
         ...
 
     def change_wanted(self) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 
 from jupyter_elastic.training import commit_blob, logical, session
 from jupyter_elastic.training.context import StepWarmedUp, context
-from jupyter_elastic.training.group import Group, MembershipChanged, PeerLost
+from jupyter_elastic.training.group import Array, Group, MembershipChanged, Overtaken, PeerLost
 from jupyter_elastic.training.membership import collective
 from jupyter_elastic.training.tracked import Tracked
 from jupyter_elastic.types import LOGICAL_WORKERS, MAX_WORKERS
@@ -325,7 +325,7 @@ class State:
 
         A state that is trained again may have changed since its last commit, and others take from here what it is.
         """
-        if self._saved is None or not self._fresh:
+        if (self._saved is None or not self._fresh) and not (self._factory is not None and self._parts):
             self._saved = self.encoded()
 
     def restore(self) -> None:
@@ -353,7 +353,7 @@ class State:
             self._save(durable=False)
 
     def sync(self) -> None:
-        """Make the members' states one; a job that begins anew takes up its last commit here.
+        """Make the members' states one; a job that begins anew takes up this training's last commit here.
 
         In a planned change, members keep their models and optimizers, and only newcomers take rank 0's. If one member
         went back to a commit, a step may have been taken by some of them only: all take rank 0's commit.
@@ -361,6 +361,8 @@ class State:
         if self._factory is None:
             self._send(context.group)
         else:
+            if context.group is not None:
+                _in_one_training(context.group, np.zeros(0))
             self._build_and_load()
         self._fresh = self._restored = self._left = False
 
@@ -376,7 +378,7 @@ class State:
     def _share(self, group: Group) -> None:
         first = group.rank() == 0
         flags = np.array([float(self._restored or (self._fresh and first)), float(self._fresh)])
-        restored, newcomers = group.total(flags)
+        restored, newcomers = _in_one_training(group, flags)
         plain = group.broadcast((first and commit_blob.plain(self._saved or b"")) or b"")
         takes = not first and (self._fresh or restored > 0)
         if restored or newcomers:
@@ -396,8 +398,13 @@ class State:
         """Have the factory make this group's objects, and all members load their shards of the last commit."""
         group, job = _sharded().required(context.group)
         mine = b""
+        if self._parts:  # the state of an earlier training, which may have changed since its last commit
+            self._save(durable=False)
+            self.drop()
         if group.rank() == 0:
-            kept, folder = job.load_shards() or (self._saved, None)
+            kept, folder = self._saved, None
+            if (found := job.load_shards()) is not None and _training_of(found[0]) == _training():
+                kept, folder = found
             mine = pickle.dumps((kept, folder, _sharded().seed()))
         self._saved, self._factory.folder, seed = pickle.loads(collective(lambda: group.broadcast(mine)))  # noqa: S301
         self.build(seed)
@@ -445,8 +452,19 @@ class State:
         if session.current is None or not _owns_commits():
             return
         kept = session.current.load()
-        if kept is not None:
+        if kept is not None and _training_of(kept) == _training():
             self.decode(kept)
+
+    def end_as(self, blob: commit_blob.Bytes) -> None:
+        """Be what it was at the end of a training in which this worker has not taken part."""
+        for part in self._parts.values():
+            part.reset()
+        self.decode(blob)
+        self._saved = None
+
+    def objects(self) -> dict[str, Any]:
+        """Models, optimizers and schedulers by their names, and itself under none."""
+        return {"": self, **{name: part.value for name, part in self._parts.items()}}
 
     def encoded(self) -> bytes:
         """Everything, as one blob."""
@@ -458,6 +476,7 @@ class State:
         plain = {name: value for name, value in self._values.items() if name not in self._parts}
         plain["epoch"] = epoch
         content = {
+            "training": _training(),
             "name": uuid.uuid4().hex,  # tells it from every other commit
             "logical": self._logical and (self._logical, _torch().threads()),
             "position": (passes, done, self.step, self.samples, self.seen if epoch == self.epoch else 0),
@@ -550,6 +569,33 @@ class State:
         context.micro_batch = None
         self._place(epoch, passes, done)
         context.interrupt(MembershipChanged())
+
+
+def _in_one_training(group: Group, flags: Array) -> Any:
+    """The sum of the members' flags, once all have come to the same training of the cell; `Overtaken` for the others.
+
+    A member that is behind takes up what became of its training, and comes here again in the next one.
+    """
+    while group.size() > 1:
+        numbers = np.zeros(group.size())
+        numbers[group.rank()] = _training()
+        summed = group.total(np.concatenate([flags, numbers]))
+        numbers = summed[len(flags) :]
+        if _training() < numbers.max():
+            raise Overtaken
+        if numbers.min() == numbers.max():
+            return summed[: len(flags)]
+    return flags
+
+
+def _training() -> int:
+    return 0 if session.current is None else session.current.training
+
+
+def _training_of(blob: commit_blob.Bytes) -> int:
+    """The number of the training within its cell that a commit is of; of older versions of this package, 1."""
+    plain = commit_blob.plain(blob)
+    return 1 if plain is None else int(pickle.loads(plain).get("training", 1))  # noqa: S301  the job's own
 
 
 def warm_up() -> None:

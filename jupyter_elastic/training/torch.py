@@ -7,6 +7,7 @@ are.
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _NUMPY = {
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 _reducers: weakref.WeakKeyDictionary[torch.optim.Optimizer, Reducer] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
 
 
 class Reducer:
@@ -45,7 +47,7 @@ class Reducer:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.number = len(_reducers)
+        self.number = next(_numbers)
         self.tree: TreeSum | None = None
         self.kept: dict[torch.Tensor, torch.Tensor] = {}
         self.taken: object = None

@@ -217,6 +217,8 @@ MetricName: TypeAlias = Annotated[str, Meta(max_length=200)]
 class Progress(Record, frozen=True, kw_only=True):
     """What rank 0 last said of its training. Counters never go back except after a rollback to a commit."""
 
+    training: Count = 1
+    """Its number within the cell: each begins with counters of its own."""
     step: Step | None = None
     epoch: float | None = None
     epochs: float | None = None

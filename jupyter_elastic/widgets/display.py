@@ -82,7 +82,7 @@ def _detail(screen: JobScreen) -> str:
 
 def figures(screen: JobScreen) -> list[str]:
     """What is known in numbers, each as a short phrase."""
-    phrases = []
+    phrases = [f"training {screen.training}"] if screen.training > 1 else []
     if screen.fraction is not None and screen.phase != "completed":
         phrases.append(f"{100 * screen.fraction:.0f} %")
     if screen.epoch is not None:

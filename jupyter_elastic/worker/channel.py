@@ -131,11 +131,13 @@ class DriverChannel:
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(frame)
 
-    def rendezvous(self, point: messages.RendezvousPoint, *, has_state: bool) -> Go | Private | Removed:
+    def rendezvous(
+        self, point: messages.RendezvousPoint, *, has_state: bool, training: int = 0
+    ) -> Go | Private | Removed:
         """Wait for the group; the driver's answer. KeyboardInterrupt when the cell is interrupted."""
         if self.interrupted:
             raise KeyboardInterrupt
-        self.send(messages.Ready(point=point, has_state=has_state, at=time.time()))
+        self.send(messages.Ready(point=point, has_state=has_state, training=training, at=time.time()))
         return self._answers.get()
 
     def _read_start(self) -> Start:
@@ -194,6 +196,7 @@ class WorkerSession:
         self.groups: Groups | None = None
         self.folder = folder
         self.rank = 0
+        self.training = 0
         self.keeps_size = ""
         """Why a session that could grow keeps its size in this cell; empty: it doesn't, or that was said."""
         self._channel = channel
@@ -221,6 +224,15 @@ class WorkerSession:
     def load(self) -> memoryview | None:
         """The last commit of this job."""
         return self._commits.load()
+
+    def keep_training(self, outcome: bytes) -> None:
+        """Keep what became of the present training."""
+        self._commits.keep_training(self.training, outcome)
+
+    def finished(self) -> memoryview | None:
+        """What was kept of the present training. Other hosts than rank 0's have nothing: then all train it again."""
+        start = self._channel.start
+        return None if start.place.hosts > 1 and not start.newcomer else self._commits.training(self.training)
 
     def save_shards(self, folder: Path, *commit: bytes | memoryview, durable: bool = False) -> None:
         """Keep a commit that has shards in `folder`, which `new_shards` gave."""

@@ -65,7 +65,8 @@ class HorovodGroup:
         """The training begins."""
         if self._worker is not None:
             self._worker.enter()
-            self._worker.entered()
+            if not self.provisional:
+                self._worker.entered()
             return
         from horovod.common.elastic import notification_manager
 

@@ -34,6 +34,7 @@ from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.platform.reachability import interface
 from jupyter_elastic.protocol.worker import LOOPBACK, Go, Private, Unmet
 from jupyter_elastic.training.group import PeerLost
+from jupyter_elastic.types.errors import EngineError
 from jupyter_elastic.worker.plugin import Host
 
 ADDED_AND_REMOVED = 3
@@ -45,6 +46,11 @@ ALONE = (
     "A collective of Horovod before hvd.elastic.run is made by this new worker alone: the others are past it, and "
     "their reset callbacks make none. Move it into the training function, or register a reset callback that makes it "
     "too (state.register_reset_callbacks).\n"
+)
+
+OVERTAKEN = (
+    "The other workers are past this hvd.elastic.run of the cell, and what it gave is not known here: this new worker "
+    "can't come in. Put each training into a cell of its own, or under @training.run."
 )
 
 
@@ -154,20 +160,24 @@ class HorovodWorker(GroupWorker):
             )
         self._basics = basics
         answer = self.rendezvous("init")
-        if isinstance(answer, Private):
-            self._break_promise()
-            self._set_environment(rank=0, size=1)
-            self._private = (basics, lambda: real(basics, *args, **kwargs))
-            value = self._private[1]()
-            self._alone = answer.alone
-            self._promise = Promise(basics, answer.rank, answer.size, self._before_collective)
-            self._promise.give()
-            self.host.expect(answer.rank, answer.size)
-            return value
         return self._join(answer, lambda: real(basics, *args, **kwargs))
 
+    def _enter_private(self, place: Private, real: Callable[[], Any]) -> Any:
+        self._break_promise()
+        self._set_environment(rank=0, size=1)
+        self._private = (self._basics, real)
+        value = real()
+        self._alone = place.alone
+        self._promise = Promise(self._basics, place.rank, place.size, self._before_collective)
+        self._promise.give()
+        self.host.expect(place.rank, place.size)
+        return value
+
     def enter(self) -> None:
-        """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one."""
+        """What `elastic.run` calls first: a newcomer leaves its own world and joins the common one.
+
+        Where the others are past this training, it is in another one of its own then.
+        """
         if self._private is not None:
             basics, real = self._private
             self._leave_private(basics)
@@ -214,7 +224,8 @@ class HorovodWorker(GroupWorker):
         super().save()
 
     def _join(self, go: Go | Private, real: Callable[[], Any]) -> Any:
-        assert isinstance(go, Go), go
+        if isinstance(go, Private):
+            return self._enter_private(go, real)
         place = self.decoded(go, Rendezvous)
         self._set_environment(go.rank, go.size, place.address)
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = LOOPBACK
@@ -304,7 +315,10 @@ class HorovodWorker(GroupWorker):
             """In the place of Horovod's: no socket, no pickle."""
 
             def init(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+                worker.session.training += 1
                 worker.enter()
+                if worker.provisional:
+                    raise EngineError(OVERTAKEN)
 
             def register_listener(self, listener: Any) -> None:
                 worker._register(listener)

@@ -191,7 +191,10 @@ def _free(state: State, slot: SlotId, entry: SlotState) -> None:
 
 
 def _progressed(_state: State, job: Job, at: float, data: JobProgressed) -> None:
-    progress = job.progress = data.progress
+    before, progress = job.progress, data.progress
+    job.progress = progress
+    if before is not None and progress.training > before.training:
+        job.furthest = None
     mark = next((m for m in (progress.samples, progress.step, progress.epoch) if m is not None), None)
     if mark is not None and (job.furthest is None or mark > job.furthest):
         job.furthest, job.losses = mark, 0

@@ -22,19 +22,13 @@ class MemorySession:
         self.change = False
         self.training = 0
         self.outcomes = {}
-        self.raised = {}
 
     def begin_cell(self):
         """A worker begins the cell from its top."""
         self.training = 0
 
-    def begin_training(self):
-        if self.training in self.raised:
-            self.outcomes[self.training] = self.raised.pop(self.training)
-        self.training += 1
-
-    def keep_training(self, *content, raised=False):
-        (self.raised if raised else self.outcomes)[self.training] = b"".join(content)
+    def keep_training(self, outcome):
+        self.outcomes[self.training] = outcome
 
     def finished(self):
         kept = self.outcomes.get(self.training)

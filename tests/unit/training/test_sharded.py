@@ -106,6 +106,7 @@ def test_another_attempt_has_weights_moments_and_values(job):
 
     weight, moments = train(State(factory=make, best=0))
     dist.destroy_process_group()
+    job.begin_cell()
 
     @run
     def look(state):
@@ -174,6 +175,7 @@ def test_shared_memory_that_is_full(job, monkeypatch):
     weight = nothing(State(factory=make))
     assert job.commits.load_shards()[1].parent == job.commits.disk.parent
     dist.destroy_process_group()
+    job.begin_cell()
     assert torch.equal(nothing(State(factory=make)), weight)
 
 

@@ -1,0 +1,151 @@
+"""What became of each training of a cell, for whoever comes to it when it is over.
+
+The trainings of a cell are told apart by their order, which is the same on all workers. When the cell has come to the
+next one, rank 0 keeps the state that the last one ended with, and what it returned or raised. A worker that runs the
+cell from its top later (a newcomer, or a job that begins anew) takes that up instead of training again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import cloudpickle
+
+from jupyter_elastic.training import session
+from jupyter_elastic.training.group import Group, Overtaken
+from jupyter_elastic.training.membership import groups, in_job
+from jupyter_elastic.training.state import State
+from jupyter_elastic.types.errors import EngineError
+
+_Result = TypeVar("_Result")
+_last: tuple[session.Session, bytes | str] | None = None
+"""On rank 0: what became of the job's last training, or why that can't be kept."""
+
+
+def once(state: State, group: Group, train: Callable[[], _Result]) -> _Result:
+    """Call `train()`, or take up what became of it if this training of the cell is over.
+
+    Raises:
+        EngineError: It is over for the other workers, and what became of it was not kept.
+    """
+    global _last
+    job = session.current
+    if job is None:
+        return train()
+    _keep_last(job)
+    job.training += 1
+    outcome = _taken_up(state, job)
+    if outcome is None:
+        try:
+            value = train()
+        except Overtaken:
+            outcome = _taken_up(state, job)
+            if outcome is None:
+                raise EngineError(
+                    f"The other workers are past training {job.training} of this cell, and what it gave is not kept on "
+                    "this host: this worker can't come in."
+                ) from None
+        except Exception as problem:
+            _last = _outcome(state, group, job, problem, raised=True)
+            raise
+        else:
+            _last = _outcome(state, group, job, value, raised=False)
+            return value
+    value, raised = outcome
+    if raised:
+        raise value
+    result: _Result = value
+    return result
+
+
+def _outcome(
+    state: State, group: Group, job: session.Session, value: Any, *, raised: bool
+) -> tuple[session.Session, bytes | str] | None:
+    """What is to be kept of the training, if the cell goes on to another one. An error of it ends nothing."""
+    found = groups()
+    try:
+        if raised and found is not None and found.peer_lost(value) is not None:
+            return None
+        if group.rank() if group.elastic else int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            return None
+        if state.sharded:
+            return job, "the objects of a training.State(factory=...) are shards"
+        return job, pickle.dumps((_dumps((value, raised), state), state.encoded()))
+    except Exception as problem:
+        return job, f"{type(problem).__name__}: {problem}"
+
+
+def _keep_last(job: session.Session) -> None:
+    """The cell has come to another training, and so has caught what the last one may have raised."""
+    global _last
+    kept, _last = _last, None
+    if kept is None or kept[0] is not job:
+        return
+    why = kept[1]
+    if isinstance(why, bytes):
+        try:
+            job.keep_training(why)
+        except OSError as problem:
+            why = str(problem)
+        else:
+            return
+    sys.stderr.write(
+        f"note: what training {job.training} of this cell has given can't be kept ({why}). No new worker can come in "
+        "from here on, and a job that is paused trains again from the beginning\n"
+    )
+
+
+def _taken_up(state: State, job: session.Session) -> tuple[Any, bool] | None:
+    """What the present training returned or raised, and which of both; the state becomes what it was at its end.
+
+    None: it is not over, or was not kept.
+    """
+    kept = job.finished()
+    if kept is None:
+        return None
+    try:
+        given, blob = pickle.loads(kept)  # noqa: S301  by rank 0 of this job, in its private folder
+        outcome = _loads(given, state)
+    except Exception as problem:  # not all that can be written can be read
+        sys.stderr.write(f"note: what training {job.training} of this cell has given can't be read ({problem})\n")
+        return None
+    state.end_as(blob)
+    if in_job()[0] == 0:
+        sys.stderr.write(f"note: training {job.training} of this cell was finished before: its result is taken up\n")
+    return outcome
+
+
+def _dumps(outcome: tuple[Any, bool], state: State) -> bytes:
+    """A pickle in which the state and its objects are named: a cell that is run again has made them already.
+
+    Classes of the cell are named too, where that can be: else it could not catch an exception of theirs.
+    """
+    names = {id(value): name for name, value in state.objects().items()}
+
+    def dumped(kind: Any) -> bytes:
+        class Pickler(kind):
+            def persistent_id(self, value: Any) -> Any:
+                return names.get(id(value))
+
+        file = io.BytesIO()
+        Pickler(file, protocol=5).dump(outcome)
+        return file.getvalue()
+
+    try:
+        return dumped(pickle.Pickler)
+    except Exception:
+        return dumped(cloudpickle.Pickler)
+
+
+def _loads(outcome: bytes, state: State) -> tuple[Any, bool]:
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, name: str) -> Any:
+            return state.objects()[name]
+
+    value, raised = Unpickler(io.BytesIO(outcome)).load()
+    return value, raised
