@@ -145,6 +145,18 @@ def test_curves_are_bounded_and_know_no_nan() -> None:
     assert len(story.model.screen(0).metrics) <= 24
 
 
+def test_the_figures_are_those_of_the_present_training_of_the_cell() -> None:
+    story = Story().submitted().started("h:0").running("h:0")
+    for step in (1, 2, 3):
+        story.progress(step=step, epoch=float(step), epochs=3.0, metrics={"loss": 1.0})
+    assert story.model.screen(0).training == 1
+    for step in (1, 2):
+        story.progress(step=step, epoch=float(step), epochs=4.0, training=2, metrics={"accuracy": 0.5})
+    screen = story.model.screen(0)
+    assert (screen.training, screen.fraction, [curve.name for curve in screen.metrics]) == (2, 0.5, ["accuracy"])
+    assert display.figures(screen)[:2] == ["training 2", "50 %"]
+
+
 def test_a_long_curve_keeps_its_spikes() -> None:
     story = Story().submitted().started("h:0").running("h:0")
     spikes = {1_234: 50.0, 3_001: -7.0, 19_998: 90.0}

@@ -11,6 +11,7 @@ from jupyter_elastic.engines.horovod.driver import Horovod
 from jupyter_elastic.engines.torch_distributed.driver import Torch
 from jupyter_elastic.training.context import context
 from tests.live.engine.bench import NOTE, Bench
+from tests.support.marks import everything
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -254,5 +255,104 @@ def test_a_newcomer_that_waits_for_a_training_that_ends_meanwhile_comes_into_the
             await bench.ended()
             check(bench, ["waited", 60])
             assert sorted(bench.results()) == [0, 1]
+
+    asyncio.run(story())
+
+
+KERAS_FOLDS = (
+    HELP
+    + """
+import keras, numpy as np
+x = np.arange(32, dtype="float32").reshape(32, 1) / 32
+found = []
+for trial, units in enumerate((1, 2, 3)):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(units, kernel_initializer="ones")])
+    optimizer = keras.optimizers.SGD(0.1 * (trial + 1), momentum=0.5)
+    state = training.State(model=model, optimizer=optimizer)
+    step = training.keras.train_step(model, optimizer, keras.losses.MeanSquaredError())
+
+    @training.run
+    def fit(state):
+        for state.epoch in state.epochs(25 if trial == 1 else 2):
+            for xs, ys in training.batches((x, np.repeat(3 * x, units, 1)), 8):
+                step(xs, ys)
+                did(trial, state)
+            state.commit()
+        return state.epoch
+
+    fit(state)
+    weights = [round(float(w), 5) for w in model.get_weights()[0].ravel()]
+    found.append((state.step, float(optimizer.learning_rate), weights))
+"""
+)
+
+
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=everything)])
+def test_folds_of_keras_models(again, tmp_path):
+    async def story():
+        async with Bench(Horovod, tmp_path / "job", KERAS_FOLDS, out=("found",)) as bench:
+            await bench.launch("h:0")
+            first = await at(bench, 1, 1)
+            await bench.rescale("h:0", "h:1")
+            grown = await at(bench, 1, 2, after=first["at"])
+            if again:
+                bench.kill(0)
+                bench.kill(1)
+                await at(bench, 1, 2, step=grown["step"] + 5)
+            hurry(bench)
+            await bench.ended(120)
+            check(bench, plain(KERAS_FOLDS, tmp_path / "plain"))
+
+    asyncio.run(story())
+
+
+NATIVE = (
+    HELP
+    + """
+import torch, horovod.torch as hvd
+hvd.init()
+found = []
+for trial, lr in enumerate((0.05, 0.1)):
+    net = torch.nn.Linear(1, 1 + trial, bias=False)
+    torch.nn.init.constant_(net.weight, lr)
+    opt = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=lr), named_parameters=net.named_parameters())
+    state = hvd.elastic.TorchState(model=net, optimizer=opt, step=0)
+
+    @hvd.elastic.run
+    def fit(state):
+        while state.step < (60 if trial else 4):
+            x = torch.full((4, 1), float(state.step % 3))
+            opt.zero_grad()
+            (net(x) - 3 * x).pow(2).mean().backward()
+            opt.step()
+            state.step += 1
+            note(trial=trial, step=state.step, size=hvd.size(), rank=hvd.rank())
+            if not os.path.exists(os.path.join(FOLDER, "hurry")): time.sleep(0.05)
+            state.commit()
+
+    fit(state)
+    found.append((state.step, opt.param_groups[0]["lr"], [round(w, 5) for w in net.weight.detach().ravel().tolist()]))
+"""
+)
+
+
+def test_native_states_one_after_the_other_and_a_job_that_begins_anew_in_the_second(tmp_path):
+    async def story():
+        async with Bench(Horovod, tmp_path / "alone", NATIVE, out=("found",)) as bench:
+            hurry(bench)
+            await bench.launch("h:0")
+            await bench.ended()
+            expected = bench.results()[0]["found"]
+        assert [(step, rate) for step, rate, _ in expected] == [(4, 0.05), (60, 0.1)]
+        async with Bench(Horovod, tmp_path / "job", NATIVE, out=("found",)) as bench:
+            await bench.launch("h:0", "h:1")
+            await at(bench, 1, 2, step=3)
+            await bench.engine.stop("preempt")
+            await bench.ended()
+        async with Bench(Horovod, tmp_path / "job", NATIVE, out=("found",), attempt=2) as bench:
+            await bench.launch("h:0", "h:1")
+            hurry(bench)
+            await bench.ended()
+            check(bench, expected)
 
     asyncio.run(story())

@@ -61,6 +61,29 @@ def test_newcomer_is_private_until_the_door_of_run_and_only_then_members_are_cal
     assert join(machine) == [Settled(2, 2, ("h:0", "h:1"), complete=True)]
 
 
+def test_a_newcomer_that_waits_for_a_training_that_is_over_is_sent_on_to_the_next_one() -> None:
+    machine = ring("h:0", "h:1")
+    machine.want(2, ("h:0", "h:1", "h:2"))
+    assert machine.ready("w2", "init") == [Private("w2", 2, 3, alone=True)]
+    assert machine.entered("w0", training=1) == machine.entered("w1", training=1) == []
+    assert machine.ready("w2", "run", training=1) == [Update("w0"), Update("w1")]
+    assert machine.entered("w0", training=2) == []  # the other one may not be through
+    assert machine.entered("w1", training=2) == [Private("w2", 2, 3, alone=True)]
+    assert machine.ready("w2", "run", training=2) == []  # they are called already
+    machine.ready("w0", "init", has_state=True, training=2)
+    go = machine.ready("w1", "init", has_state=True, training=2)
+    assert go == [Go(2, 2, ("w0", "w1", "w2"), restore=False)]
+    for name in ("w0", "w1", "w2"):  # all die: who begins anew is behind nobody
+        machine.gone(name)
+    names = list(machine.living)
+    for name in names:
+        machine.ready(name, "init")
+    (last,) = [machine.ready(name, "run", training=1) for name in names][-1]
+    assert isinstance(last, Go)
+    assert last.restore
+    assert set(last.members) == set(names)
+
+
 def test_calls_are_repeated_at_ticks_only() -> None:
     machine = ring("h:0", "h:1")
     assert machine.want(2, ("h:0",)) == [Update("w0"), Update("w1")]

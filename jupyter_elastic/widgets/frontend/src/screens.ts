@@ -191,6 +191,7 @@ export interface JobScreen {
   epoch: number | null;
   epochs: number | null;
   step: number | null;
+  training: number;
   samples_per_s: number | null;
   metrics: Series[];
   use: ResourceUsage | null;

@@ -47,7 +47,7 @@ function Progress({ screen }: { screen: JobScreen }) {
 }
 
 function Figures({ screen }: { screen: JobScreen }) {
-  const figures: string[] = [];
+  const figures: string[] = screen.training > 1 ? [`training ${screen.training}`] : [];
   if (screen.fraction !== null && screen.phase !== 'completed') figures.push(`${Math.round(100 * screen.fraction)} %`);
   if (screen.epoch !== null) figures.push(`epoch ${figure(screen.epoch)}${screen.epochs === null ? '' : ` of ${figure(screen.epochs)}`}`);
   if (screen.step !== null) figures.push(`step ${screen.step}`);
