@@ -21,6 +21,7 @@ import msgspec
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
+from jupyter_elastic.jobfiles.names_used import globals_read
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError, described
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in ')
@@ -109,7 +110,7 @@ def _around(fn: Callable[..., Any]) -> dict[str, Any]:
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False):
             with contextlib.suppress(ValueError):  # not set yet
                 found[name] = cell.cell_contents
-        found |= {name: fn.__globals__[name] for name in fn.__code__.co_names if name in fn.__globals__}
+        found |= {name: fn.__globals__[name] for name in globals_read(fn.__code__) if name in fn.__globals__}
     return found
 
 

@@ -23,7 +23,7 @@ from jupyter_elastic.jobfiles import names_used
 from jupyter_elastic.jobfiles.environment import NOT_SENT, SENT_STARTS, environment, search_path
 from jupyter_elastic.jobfiles.payload import ANCHOR, OWN, Payload
 from jupyter_elastic.jobfiles.sessions import SessionRequest
-from jupyter_elastic.kernel import analysis
+from jupyter_elastic.kernel import analysis, names_in_texts
 from jupyter_elastic.platform import processes
 from jupyter_elastic.types.errors import PackagingError
 
@@ -124,6 +124,8 @@ def package(
     captured, values = _capture(wanted, namespace, doubtful, notes)
     if capture is None and not cell.open_ended and session is None and (nowhere := _nowhere(cell, namespace)):
         notes.append(f"neither the notebook nor the cell has {', '.join(f'`{name}`' for name in nowhere)}")
+    uses = {_resolved(name, namespace) for name in names_used.in_text(cell.source)}
+    notes += _in_texts(cell, uses, {name: value for name, value in namespace.items() if name not in values})
     missing = [name for name in out if name not in cell.sets and name not in values]
     if missing and not cell.open_ended and session is None:
         raise PackagingError(
@@ -138,7 +140,6 @@ def package(
     if early:
         settings = ", ".join(f"{name}={value}" for name, value in early.items())
         notes.append(f"set before the workers load their frameworks, as in the cell: {settings}")
-    uses = {_resolved(name, namespace) for name in names_used.in_text(cell.source)}
     payload = Payload(
         source=cell.source,
         filename=filename,
@@ -186,6 +187,20 @@ def _nowhere(cell: analysis.Cell, namespace: Mapping[str, Any]) -> list[str]:
     return [name for name in cell.needs if name not in known]
 
 
+def _in_texts(cell: analysis.Cell, uses: Collection[str], stays: Mapping[str, Any]) -> Iterator[str]:
+    """A note on names of the notebook that only a text of the cell reads, and that stay here."""
+    names = sorted(
+        {
+            name
+            for name, table in names_in_texts.found(cell.source, uses)
+            if name in _known(stays, stays) and (not table or hasattr(stays[name], "columns"))
+        }
+    )
+    if names:
+        which = " and ".join(f"`{name}`" for name in names)
+        yield f"{which} stands in a text only and stays here: name it in the cell too, or send it by --in {names[0]}"
+
+
 def _known(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name in namespace and name not in _SHELL_NAMES]
 
@@ -200,7 +215,7 @@ def _closure(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
             continue
         found[name] = None
         for code in _codes(namespace[name], namespace):
-            todo += _known(sorted(_co_names(code)), namespace)
+            todo += _known(sorted(set(names_used.globals_read(code))), namespace)
     return list(found)
 
 
@@ -239,14 +254,6 @@ def _sources(
             found[name] = (labels.get(name, name), text)
             left -= len(text)
     return found
-
-
-def _co_names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _co_names(constant)
-    return names
 
 
 # --- values to bytes --------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ and the job's folder; must not know the driver.
 
 from __future__ import annotations
 
-import dis
 import io
 import os
 import pickle
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_elastic.jobfiles import code_by_value
+from jupyter_elastic.jobfiles.names_used import globals_read
 from jupyter_elastic.jobfiles.payload import ANCHOR, OWN
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.training import membership, samplers
@@ -137,7 +137,7 @@ def _follow(reads: Iterable[str], namespace: dict[str, Any], handed: Collection[
             lacks.append(name)
             continue
         for code in _codes(value, namespace):
-            read_there = set(_globals(code))
+            read_there = set(globals_read(code))
             loop = loop or "run" in code.co_names
             todo += sorted(read_there)
     return sorted(lacks), loop
@@ -164,15 +164,6 @@ def _codes(value: Any, namespace: dict[str, Any]) -> Iterator[types.CodeType]:
                 inner = getattr(function, "__func__", function)
                 if isinstance(inner, types.FunctionType):
                     yield from _codes(inner, namespace)
-
-
-def _globals(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in {"LOAD_GLOBAL", "LOAD_NAME"}:
-            yield str(instruction.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals(constant)
 
 
 def _nothing() -> None:

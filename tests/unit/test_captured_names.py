@@ -41,7 +41,6 @@ def run(package: capture.Package) -> dict[str, Any]:
     return namespace
 
 
-@pytest.mark.xfail(strict=True, reason="attributes are taken for names")
 @pytest.mark.parametrize(
     ("source", "cell", "captured"),
     [
@@ -64,7 +63,6 @@ def test_attributes_are_no_names_of_the_notebook(source: str, cell: str, capture
     assert run(package)["found"] == here["found"]
 
 
-@pytest.mark.xfail(strict=True, reason="attributes are taken for names")
 def test_the_culprit_of_a_function_is_a_name_that_it_reads() -> None:
     namespace = notebook(
         f"{BOX}conn2 = threading.Lock()\ndef g(box):\n    size = box.lock\n    with conn2:\n        return size\n"
@@ -96,7 +94,6 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("libraries")
-@pytest.mark.xfail(strict=True, reason="nothing is said of names within texts")
 @pytest.mark.parametrize(
     ("cell", "named"),
     [
