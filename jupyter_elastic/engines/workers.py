@@ -76,6 +76,8 @@ JOINS_S = 10.0
 LEAVES_S = 1.0
 """So long the members of a session's group may take to leave it together, before it is broken."""
 FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
+RAISED: Ladder = ((signal.SIGTERM, 7.0), (signal.SIGKILL, 0.0))
+"""The same where a cell has failed, whose worker may take `worker.leaving.LIMIT_S` for its end; others end at once."""
 KILL: Ladder = ((signal.SIGKILL, 0.0),)
 
 log = logging.getLogger(__name__)
@@ -620,7 +622,7 @@ class WorkersEngine:
         while self._failures and not self._failures.explained and time.monotonic() < until:  # noqa: ASYNC110 - many ways to end
             await asyncio.sleep(COLLECT_S / 10)
         if self._failures:  # else a death was the cause, and a restart the answer
-            await self._end_workers(FAIL if self._session is None else INTERRUPT)
+            await self._end_workers(RAISED if self._session is None else INTERRUPT)
 
     # --- the end
 

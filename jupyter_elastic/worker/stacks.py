@@ -34,7 +34,7 @@ lock. Only a worker that does not answer is sent it."""
 MAX_FRAMES, MAX_TEXT, MAX_DUMP = 40, 300, 64 * 1024
 _DUMPED = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _LIBRARY = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, str(Path(__file__).parent.parent))
-_INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>")  # the last: made by libraries
+INSTALLED = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>")  # the last: made by libraries
 _COLLECTIVE = (
     "/horovod/",
     "/torch/distributed/",
@@ -105,7 +105,7 @@ def dumped(pid: int, descriptor: int, labels: Mapping[str, str]) -> StackReport 
 
 
 def _as_text(frames: Sequence[Place], labels: Mapping[str, str]) -> StackReport:
-    own = next((index for index, one in enumerate(frames) if not _library(one.file)), None)
+    own = next((index for index, one in enumerate(frames) if not is_library(one.file)), None)
     stack = tuple(f"{_place(one, labels)} in {one.name}" for one in frames[:MAX_FRAMES])
     held = any(map(_waits, frames[:own]))
     return StackReport(where=_place(frames[own or 0], labels) if frames else "", stack=stack, held=held)
@@ -115,8 +115,9 @@ def _place(frame: Place, labels: Mapping[str, str]) -> str:
     return f"{labels.get(frame.file, frame.file)[-MAX_TEXT:]}:{frame.line}"
 
 
-def _library(file: str) -> bool:
-    return file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED)
+def is_library(file: str) -> bool:
+    """Whether the code of this file is neither the cell's nor a module of its user's."""
+    return file.startswith(_LIBRARY) or any(part in file for part in INSTALLED)
 
 
 def _waits(frame: Place) -> bool:

@@ -21,7 +21,7 @@ import os
 import signal
 import socket
 import sys
-import threading
+import time
 import traceback
 import types
 from pathlib import Path
@@ -41,6 +41,7 @@ from jupyter_elastic.worker import (
     environment,
     hand_over,
     late_variables,
+    leaving,
     plugin,
     seeds,
     slot_agent,
@@ -51,6 +52,7 @@ from jupyter_elastic.worker.cell import Cell, Loop, is_fine, no_answer, no_debug
 from jupyter_elastic.worker.channel import ORPHANED, DriverChannel, NoOrder, WorkerSession
 from jupyter_elastic.worker.device_parking import DeviceParking
 from jupyter_elastic.worker.display_recorder import recorder
+from jupyter_elastic.worker.leaving import leave
 from jupyter_elastic.worker.parking import Interrupts, Parking
 from jupyter_elastic.worker.rank_output import RankOutput
 from jupyter_elastic.worker.stacks import Watch
@@ -73,6 +75,7 @@ class Worker:
 
     def __init__(self, channel: DriverChannel) -> None:
         self._namespace: dict[str, Any] = {}
+        atexit.register(self._let_go)
         self._owned: frozenset[str] = frozenset()
         self._cell = ""
         """The name of the cell's own lines."""
@@ -120,7 +123,7 @@ class Worker:
             found = parking.wait(self._devices.slot, self._devices.stays)
             if isinstance(found, str):
                 parking.folder.end(found)
-                _leave(0)
+                leave(0)
             self._interrupts.install()
             with contextlib.suppress(NoOrder):  # that driver is gone, and nothing was begun
                 return DriverChannel(found)
@@ -141,7 +144,7 @@ class Worker:
         if why and not pin_s:
             sys.stderr.write(f"note: the session ends: {why}\n")
             self._parking.folder.end(why)
-            _leave(FAILED)
+            leave(FAILED)
         if why:
             sys.stderr.write(f"note: the session keeps its slots, for {pin_s:g} s at most: {why}\n")
         self._channel.outlive()
@@ -165,7 +168,8 @@ class Worker:
                 messages.Interrupted(rank=self._rank, error="KeyboardInterrupt", message=message, traceback=text)
             )
             if self._parking is None:
-                _leave(INTERRUPTED)
+                problem.__traceback__ = problem.__context__ = None
+                leave(INTERRUPTED)
         except BaseException as problem:
             ended_by = problem
             try:
@@ -385,9 +389,13 @@ class Worker:
 
     # --- after a failure, or when it is not wanted any more
 
+    def _let_go(self) -> None:
+        """Leave the cell's names to Python's end."""
+        self._namespace = {}
+
     def _exit_removed(self) -> NoReturn:
         self._output.drop()
-        _leave(0)
+        leave(0)
 
     def _failed(self, problem: BaseException) -> None:
         """Say so, and leave; a session's worker stays."""
@@ -412,9 +420,11 @@ class Worker:
         if self._parking is not None:
             return
         if broken:
-            _leave(BROKEN_GROUP)
-        threading.Event().wait(END_S)
-        _leave(FAILED)
+            leave(BROKEN_GROUP)
+        problem.__traceback__ = problem.__context__ = problem.__cause__ = None  # they hold what the cell has
+        signal.signal(signal.SIGTERM, lambda *_: leave(FAILED))
+        time.sleep(END_S)
+        leave(FAILED)
 
     def _late_hint(self, problem: BaseException) -> str:
         """Why a name may be missing here only."""
@@ -463,19 +473,9 @@ def _limit_threads() -> None:
         torch.set_num_threads(int(threads))
 
 
-def _leave(code: int) -> NoReturn:
-    with contextlib.suppress(BaseException):
-        recorder.flush()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()
-    os._exit(code)
-
-
 def prepare() -> None:
     """Make this process a worker's."""
-    # The cell's own functions are called before, for they come later; those of the forkserver are not called.
-    atexit.register(_leave, 0)
+    leaving.install()
     processes.adopt_orphans()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import functools
+import gzip
 import itertools
 import os
 import queue
@@ -513,3 +514,19 @@ def test_libraries_learn_how_many_calls_run_at_a_time(pool: Pool, functions: Fun
         assert three.submit(abs, -1).result(LIMIT_S) == 1
     functions.shutdown()
     assert functions._max_workers == 2
+
+
+def keep_open(path: Path) -> None:
+    """Leave a file open by a name of the function's module."""
+    global left_open
+    left_open = gzip.open(path, "wt")  # noqa: SIM115 - that it stays open is the point
+    left_open.write("a line")
+
+
+def test_what_a_function_leaves_open_is_on_the_disk(functions: Functions, tmp_path: Path) -> None:
+    functions.submit(keep_open, tmp_path / "line.gz").result(LIMIT_S)
+    functions.shutdown()
+    limit = time.monotonic() + LIMIT_S
+    while not (data := (tmp_path / "line.gz").read_bytes()) and time.monotonic() < limit:  # the worker ends a bit later
+        time.sleep(0.01)
+    assert gzip.decompress(data) == b"a line"

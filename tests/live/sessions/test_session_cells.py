@@ -448,3 +448,17 @@ def test_interrupts_in_a_loop_of_collectives_lose_no_session(session: Session, e
     assert session.says("print(os.getpid())") == first
     (one, other) = session.says("print(train(state, state.epoch + 3))")
     assert one == other
+
+
+def test_what_a_session_leaves_open_is_on_the_disk_at_its_end(session: Session, tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    session.run(
+        f"import atexit\nlog = open(f'{path}.{{rank}}', 'w')\nlog.write('log')\natexit.register(log.write, ' end')\n"
+        "class Last:\n    def __del__(self):\n        print('the last')\nlast = Last()"
+    )
+    job, _ = session.run("print('second')")
+    known = [member.known for member in session.members()]
+    session.folder.end("by the test")
+    session.pool.all_gone(known)
+    assert [Path(f"{path}.{rank}").read_text() for rank in (0, 1)] == ["log end"] * 2
+    assert session.pool.output(job) == "second\nthe last\n"
