@@ -6,11 +6,14 @@ Knows cloudpickle's bytes and the job's folder; `kernel.capture` makes them.
 from __future__ import annotations
 
 import errno
+import functools
+import io
 import pickle
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from msgspec import Struct
@@ -78,17 +81,54 @@ def read_payload(folder: Path) -> Payload:
     return payload
 
 
-def restore_namespace(payload: Payload) -> dict[str, Any]:
-    """The namespace that the cell runs in. Only ever called by the job's own user: it unpickles.
+def restore_namespace(payload: Payload, namespace: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The namespace that the cell runs in, that of `__main__`. Only ever called by the job's own user: it unpickles.
 
     It is the very dict that functions of the notebook see as their globals, so that a cell which sets a name changes
     what they read, as it would in the notebook.
     """
-    names: dict[str, Any] = pickle.loads(payload.names)  # noqa: S301 - the owner's own payload
-    anchor = names.pop(ANCHOR, None)
-    namespace: dict[str, Any] = anchor.__globals__ if anchor is not None else {}
-    namespace.update(names)
+    namespace = {} if namespace is None else namespace
+    namespace.update(load_names(io.BytesIO(payload.names), namespace))
     return namespace
+
+
+def load_names(file: IO[bytes], namespace: dict[str, Any]) -> dict[str, Any]:
+    """The names of a pickle whose functions of the notebook are to read `namespace`.
+
+    What they read and it lacks is in it afterwards. Only ever called by the job's own user.
+    """
+    names: dict[str, Any] = _Unpickler(file, namespace).load()
+    names.pop(ANCHOR, None)
+    return names
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the notebook's functions with another dict as their globals than cloudpickle does, which makes one."""
+
+    def __init__(self, file: IO[bytes], namespace: dict[str, Any]) -> None:
+        super().__init__(file)
+        self._namespace = namespace
+        self._sent: dict[str, Any] | None = None
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if module.startswith("cloudpickle"):
+            if name == "_make_function":
+                return functools.partial(self._make, found)
+            if name == "_function_setstate":
+                return functools.partial(self._fill, found)
+        return found
+
+    def _make(self, make: Callable[..., Any], code: Any, globals_: dict[str, Any], *more: Any) -> Any:
+        if self._sent is None and globals_.get("__name__") == "__main__":  # the first is that of the anchor
+            self._sent = globals_
+        return make(code, self._namespace if globals_ is self._sent else globals_, *more)
+
+    def _fill(self, fill: Callable[..., Any], function: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+        if function.__globals__ is self._namespace:
+            read = state[1]["__globals__"]
+            state[1]["__globals__"] = {name: value for name, value in read.items() if name not in self._namespace}
+        fill(function, state)
 
 
 def create_job_folder(payload: Payload, root: Path, folder_copy: bytes = b"") -> Path:

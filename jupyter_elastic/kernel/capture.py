@@ -359,7 +359,7 @@ def _dump(values: Mapping[str, Any], namespace: Mapping[str, Any], uses: set[str
     if isinstance(namespace, dict) and any(isinstance(v, (types.FunctionType, type)) for v in values.values()):
         anchor = types.FunctionType(_nothing.__code__, namespace, ANCHOR)
         anchor.__module__ = str(namespace.get("__name__", "__main__"))
-        package[ANCHOR] = anchor
+        package = {ANCHOR: anchor, **package}  # first, as who reads it expects
     try:
         data = code_by_value.dumps(package, uses)
     except Exception as problem:

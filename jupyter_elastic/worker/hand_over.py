@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import re
 import sys
 import types
@@ -19,7 +18,7 @@ from typing import Any
 
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles.names_used import globals_read
-from jupyter_elastic.jobfiles.payload import ANCHOR, OWN
+from jupyter_elastic.jobfiles.payload import ANCHOR, OWN, load_names
 from jupyter_elastic.platform.private_files import write_private
 from jupyter_elastic.training import membership, samplers
 from jupyter_elastic.training.run import run
@@ -65,17 +64,15 @@ def write(folder: Path, namespace: dict[str, Any], source: str, reads: Iterable[
     return ""
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The namespace that a newcomer begins with; its functions read their names in it."""
+def read(folder: Path, namespace: dict[str, Any]) -> None:
+    """Fill the namespace that a newcomer begins with; its functions read their names in it."""
     with (folder / FILE).open("rb") as file:
-        content: dict[str, Any] = pickle.load(file)  # noqa: S301 - by rank 0 of the same session
-    namespace: dict[str, Any] = content[ANCHOR].__globals__
+        content = load_names(file, namespace)  # by rank 0 of the same session
     namespace.update(content["names"])
     shared.update(dict.fromkeys(content["shared"]))
     samplers.handed_over(*content["place"])
     os.chdir(content["folder"])
     sys.path[:] = [*(entry for entry in content["path"] if entry not in sys.path), *sys.path]
-    return namespace
 
 
 def _dump(handed: dict[str, Any], namespace: dict[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ import atexit
 import builtins
 import contextlib
 import faulthandler
+import io
 import linecache
 import os
 import signal
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from jupyter_elastic.jobfiles import code_by_value
-from jupyter_elastic.jobfiles.payload import Payload, read_payload, restore_namespace
+from jupyter_elastic.jobfiles.payload import Payload, load_names, read_payload, restore_namespace
 from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker as messages
@@ -263,10 +264,23 @@ class Worker:
             apart.guard()
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
-        self._namespace = restore_namespace(payload)
+        self._make_main(payload)
+        late_variables.watch()
+        builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
+        if not payload.argv:  # a script may be given input
+            builtins.input = no_answer
+            sys.breakpointhook = no_debugger
+            after_import("pdb", _without_debugger)
+
+    def _make_main(self, payload: Payload) -> None:
+        """A `__main__` whose names are the cell's."""
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        self._namespace = vars(main)
         if self._late:
-            names, self._namespace = self._namespace, hand_over.read(self._folder)
-            self._take_names(names, payload)
+            hand_over.read(self._folder, self._namespace)
+            self._take_names(payload)
+        else:
+            restore_namespace(payload, self._namespace)
         self._namespace.update(
             __name__="__main__",
             rank=self._rank,
@@ -276,13 +290,6 @@ class Worker:
         )
         if payload.argv:
             self._namespace["__file__"] = payload.filename
-        sys.modules["__main__"] = _main_module(self._namespace)
-        late_variables.watch()
-        builtins.display = display.display  # type: ignore[attr-defined]  # as in a notebook
-        if not payload.argv:  # a script may be given input
-            builtins.input = no_answer
-            sys.breakpointhook = no_debugger
-            after_import("pdb", _without_debugger)
 
     def _prepare_again(self, payload: Payload) -> None:
         """Before a later cell of a session: what is the job's changes, what cells have made stays."""
@@ -300,16 +307,19 @@ class Worker:
             cast("plugin.StayingPlugin", self._plugin).next_cell(self._host())
         if payload.seed is not None:
             seeds.same_again(payload.seed + self._rank)
-        self._take_names(restore_namespace(payload), payload)
+        self._take_names(payload)
         self._expect(self._rank, self._size)
         self._namespace["device"] = self._order.device
         linecache.checkcache()
 
-    def _take_names(self, names: dict[str, Any], payload: Payload) -> None:
+    def _take_names(self, payload: Payload) -> None:
         """What a cell brings along into a session: names that it lacks, or all."""
         assert payload.session is not None
-        for name, value in names.items() if payload.session.runs_on(self._rank) else ():
-            if payload.session.replaces or name not in self._namespace:
+        if not payload.session.runs_on(self._rank):
+            return
+        before = frozenset(self._namespace)
+        for name, value in load_names(io.BytesIO(payload.names), self._namespace).items():
+            if payload.session.replaces or name not in before:
                 self._namespace[name] = value
 
     def _hand_over(self, payload: Payload) -> None:
@@ -450,19 +460,6 @@ def _picklable(value: Any) -> bool:
     except Exception:
         return False
     return True
-
-
-def _main_module(namespace: dict[str, Any]) -> types.ModuleType:
-    """`__main__`, whose names are the cell's."""
-
-    class Main(types.ModuleType):
-        def __getattr__(self, name: str) -> Any:
-            try:
-                return namespace[name]
-            except KeyError:
-                raise AttributeError(name) from None
-
-    return Main("__main__")
 
 
 def _limit_threads() -> None:

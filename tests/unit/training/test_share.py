@@ -45,7 +45,9 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
 def newcomer(folder: Path) -> dict[str, Any]:
     """The namespace that a newcomer begins with."""
     shared.clear()
-    return hand_over.read(folder)
+    found: dict[str, Any] = {}
+    hand_over.read(folder, found)
+    return found
 
 
 def test_a_newcomer_has_what_was_named_and_functions_that_read_its_own_names(
