@@ -140,6 +140,40 @@ def test_a_lambda_a_call_is_not_remembered_for_ever(folder: Path) -> None:
     assert used == [name for number in range(2 * files.KNOWN) for name in (b"%d" % number, b"0")]
 
 
+@pytest.mark.xfail(strict=True, reason="a large value is written for each call")
+def test_what_calls_share_stands_there_once(folder: Path) -> None:
+    table, words = list(range(100_000)), {str(number): number for number in range(20_000)}
+    big = bytes(range(256)) * 1000
+
+    def look(number: int) -> object:
+        return table[number], words[str(number)], big[number]
+
+    writer = CallWriter(folder)
+    for number in range(20):
+        body = pickling.pickled_arguments((big, number, [big, table]), {"words": words})
+        writer.add(CallKind.PICKLED, body, function=pickling.pickled_function(look))
+        writer.add(CallKind.EACH, pickling.pickled([big, number], "an item"), function=b"f")
+    table[5] = -1
+    writer.add(CallKind.PICKLED, pickling.pickled_arguments((7,), {}), function=pickling.pickled_function(look))
+    writer.write()
+    assert (folder / files.CALLS).stat().st_size < 4 * len(pickle.dumps((table, words, big)))
+    calls = Calls(folder)
+    assert calls.more() == writer.count == 41
+    read = [calls.read(offset) for offset in calls.offsets]
+    for number, call in enumerate(read[:-1:2]):
+        args, kwargs = pickle.loads(call.body)
+        assert args[:2] == (big, number)
+        assert args[2][0] is args[0]
+        assert (args[2][1][6], kwargs["words"]) == (6, words)
+    assert pickle.loads(read[1].body) == [big, 0]
+    functions_sent = [pickle.loads(calls.read(call.function).body) for call in (read[0], read[-1])]
+    assert [function(5) for function in functions_sent] == [(5, 5, 5), (-1, 5, 5)]
+    for cut in (1, 70_000):  # what is cut off is not read
+        (folder / "cut").mkdir(exist_ok=True)
+        (folder / "cut" / files.CALLS).write_bytes((folder / files.CALLS).read_bytes()[:-cut])
+        assert Calls(folder / "cut").more() < 41
+
+
 def test_a_call_that_is_half_written_is_not_read(folder: Path) -> None:
     writer = CallWriter(folder)
     writer.add(CallKind.NAMED, b"whole")

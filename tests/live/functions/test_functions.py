@@ -7,7 +7,9 @@ import concurrent.futures
 import contextlib
 import functools
 import gzip
+import importlib
 import itertools
+import multiprocessing
 import os
 import queue
 import signal
@@ -15,10 +17,12 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -530,3 +534,112 @@ def test_what_a_function_leaves_open_is_on_the_disk(functions: Functions, tmp_pa
     while not (data := (tmp_path / "line.gz").read_bytes()) and time.monotonic() < limit:  # the worker ends a bit later
         time.sleep(0.01)
     assert gzip.decompress(data) == b"a line"
+
+
+@pytest.mark.xfail(strict=True, reason="each submit holds and writes its own copy")
+@pytest.mark.parametrize("how", ["global", "partial", "method", "argument", "list"])
+def test_a_large_value_of_many_calls_is_there_once(pool: Pool, functions: Functions, how: str) -> None:
+    table = np.arange(1_000_000.0)
+    if how == "list":
+        table = table.tolist()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.table = table
+
+        def look(self, number: int) -> float:
+            return self.table[number]
+
+    def look(number: int) -> float:
+        return table[number]
+
+    def take(given: list[float], number: int) -> float:
+        return given[number]
+
+    made: dict[str, Callable[[int], concurrent.futures.Future[float]]] = {
+        "partial": functools.partial(functions.submit, functools.partial(take, table)),
+        "method": functools.partial(functions.submit, Holder().look),
+        "argument": lambda number: functions.submit(take, table, number),
+    }
+    submit = made.get(how, functools.partial(functions.submit, look))
+    tracemalloc.start()
+    futures = [submit(number) for number in range(20)]
+    functions.flush()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    table[0] = -5.0
+    futures.append(submit(0))
+    assert [future.result(LIMIT_S) for future in futures] == [*range(20), -5.0]
+    size = sum(
+        (module.Job(pool.client, job).folder / files.CALLS).stat().st_size for job in {one.place[0] for one in futures}
+    )
+    assert size < 3 * 9_000_000
+    assert peak < 8 * 9_000_000
+
+
+@pytest.mark.xfail(strict=True, reason="what the running job has taken over stays")
+def test_each_call_runs_with_the_folder_and_the_variables_of_its_submit(
+    functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def where() -> tuple[str, str | None, str]:
+        return Path.cwd().name, os.environ.get("HF_HOME"), sys.path[0]
+
+    futures, wanted = [], []
+    for number in range(3):
+        folder = tmp_path / f"folder {number}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        futures.append(functions.submit(where))
+        wanted.append((folder.name, None, sys.path[0]))
+    monkeypatch.setenv("HF_HOME", "here")
+    futures.append(functions.submit(where))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    futures.append(functions.submit(where))
+    monkeypatch.setenv("NOBODY_ASKS", "no new job")
+    futures.append(functions.submit(where))
+    wanted += [("folder 2", "here", wanted[0][2]), *[("folder 2", "here", str(tmp_path))] * 2]
+    found = [future.result(LIMIT_S) for future in futures]
+    assert [(folder, home) for folder, home, _ in found] == [(folder, home) for folder, home, _ in wanted]
+    assert str(tmp_path) in found[4][2]
+    assert futures[4].place[0] == futures[5].place[0]
+
+
+@pytest.mark.xfail(strict=True, reason="the running job has the module as it was")
+def test_a_module_that_was_edited_and_reloaded_is_imported_anew(
+    functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "edited_module.py"
+    file.write_text("def f():\n    return 'first'\n")
+    module_edited = importlib.import_module("edited_module")
+
+    def calls() -> str:
+        return module_edited.f() + "!"
+
+    try:
+        assert functions.submit(module_edited.f).result(LIMIT_S) == "first"
+        assert functions.submit(calls).result(LIMIT_S) == "first!"
+        file.write_text("def f():\n    return 'second, and longer'\n")
+        importlib.reload(module_edited)
+        assert functions.submit(module_edited.f).result(LIMIT_S) == "second, and longer"
+        assert functions.submit(calls).result(LIMIT_S) == "second, and longer!"
+    finally:
+        del sys.modules["edited_module"]
+
+
+@pytest.mark.xfail(strict=True, reason="AuthenticationError")
+def test_what_a_manager_holds_works_in_a_call(functions: Functions) -> None:
+    functions.submit(abs, -1).result(LIMIT_S)  # its job began before there was a manager
+
+    def tells(number: int, queue: queue.Queue[int], known: dict[int, int], lock: threading.Lock) -> None:
+        with lock:
+            queue.put(number)
+            known[number] = known.get(number, 0) + 1
+
+    with multiprocessing.Manager() as manager:
+        given = manager.Queue(), manager.dict(), manager.Lock()
+        for future in [functions.submit(tells, number, *given) for number in range(3)]:
+            future.result(LIMIT_S)
+        assert sorted(given[0].get() for _ in range(3)) == [0, 1, 2]
+        assert dict(given[1]) == {0: 1, 1: 1, 2: 1}
