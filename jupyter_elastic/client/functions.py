@@ -19,6 +19,7 @@ import re
 import sys
 import threading
 import time
+import types
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -36,6 +37,7 @@ from jupyter_elastic.jobfiles import functions as files
 from jupyter_elastic.jobfiles.environment import environment, search_path
 from jupyter_elastic.jobfiles.functions import (
     Begun,
+    Body,
     CallKind,
     CallWriter,
     NamedCall,
@@ -123,23 +125,42 @@ class BadNumber(BadRequest, ValueError):
     """A number that is out of its range; a ValueError, as `concurrent.futures` raises."""
 
 
+class _Setting(NamedTuple):
+    """What workers take over from this process: that of each call's submit."""
+
+    env: dict[str, str]
+    path: tuple[str, ...]
+    workdir: str
+    authkey: bytes
+
+
 class _Unwritten(NamedTuple):
     future: Future[Any]
     kind: CallKind
-    function: bytes
-    body: bytes
+    function: Body
+    body: Body
     retries: int
+    setting: _Setting
 
-    @property
     def size(self) -> int:
-        return len(self.body) + 200
+        """Bytes that it takes beside what other calls that wait have too."""
+        found = 200
+        for body in (self.function, self.body):
+            for part in (body,) if isinstance(body, bytes) else body:
+                if isinstance(part, bytes):
+                    found += len(part)
+                elif not part.counted:
+                    part.counted = True
+                    found += len(part.data)
+        return found
 
 
 class _Run:
     """One job, with the futures of its calls that are without a result."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, setting: _Setting) -> None:
+        self.folder, self.setting = folder, setting
+        self._changed = _own_modules()
         self.writer = CallWriter(folder)
         self.begun = Begun(folder)
         self.results = ResultReader(folder)
@@ -158,6 +179,12 @@ class _Run:
         for number, future in new.items():
             future._number, future._run = number, self
         return new
+
+    def is_outdated(self) -> bool:
+        """Whether a module that its workers may have imported was edited since."""
+        now = _own_modules()
+        self._changed = now | self._changed
+        return any(self._changed[file] != at for file, at in now.items())
 
     def close(self) -> None:
         """Close its files: all its futures have a result."""
@@ -209,6 +236,7 @@ class Functions(concurrent.futures.Executor):
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._client: Client | None = None
+        self._seen: tuple[object, _Setting] | None = None
 
     def __reduce__(self) -> NoReturn:
         raise PackagingError(NESTED)
@@ -363,10 +391,20 @@ class Functions(concurrent.futures.Executor):
         if files.calling:
             raise BadRequest(NESTED)
 
-    def _add(self, kind: CallKind, function: bytes, body: bytes, retries: int) -> Future[Any]:
+    def _setting(self) -> _Setting:
+        here, key = os.getcwd(), b""  # noqa: PTH109 - asked at each submit
+        if "multiprocessing.managers" in sys.modules:
+            key = bytes(sys.modules["multiprocessing"].current_process().authkey)
+        # The variables as CPython holds them: to ask for each of them takes longer than all else of a submit.
+        now = (here, sys.path.copy(), vars(os.environ)["_data"].copy(), key)
+        if self._seen is None or self._seen[0] != now:
+            self._seen = now, _Setting(environment(os.environ), search_path(), here, key)
+        return self._seen[1]
+
+    def _add(self, kind: CallKind, function: Body, body: Body, retries: int) -> Future[Any]:
         future: Future[Any] = Future()
         future._functions = self
-        call = _Unwritten(future, kind, function, body, retries)
+        call = _Unwritten(future, kind, function, body, retries, self._setting())
         with self._change:
             if self._pid != os.getpid():
                 raise BadRequest("a process that was forked from the one that submits can't submit: make new Functions")
@@ -383,7 +421,7 @@ class Functions(concurrent.futures.Executor):
                 self._thread.start()
                 _open.add(self)
             self._unwritten.append(call)
-            self._unwritten_bytes += call.size
+            self._unwritten_bytes += call.size()
             self._outstanding += 1
             if len(self._unwritten) == 1:
                 self._change.notify_all()
@@ -446,11 +484,13 @@ class Functions(concurrent.futures.Executor):
             self._outstanding -= sum(call.future.cancelled() for call in calls)
             calls = [call for call in calls if not call.future.cancelled()]
         try:
-            if calls:
-                self._bring(calls)
-        except Exception as problem:
-            for call in calls:
-                self._settle(call.future, problem)
+            for _, group in itertools.groupby(calls, key=lambda call: call.setting):
+                alike = list(group)
+                try:
+                    self._bring(alike)
+                except Exception as problem:
+                    for call in alike:
+                        self._settle(call.future, problem)
         finally:
             with self._change:
                 self._being_written = []
@@ -458,11 +498,11 @@ class Functions(concurrent.futures.Executor):
         return bool(calls)
 
     def _bring(self, calls: list[_Unwritten]) -> None:
-        """Give calls to the present job, or to a new one."""
-        run = self._runs[-1] if self._runs else None
+        """Give calls to the job that has what their submits had, or to a new one."""
+        run = next((one for one in reversed(self._runs) if one.setting == calls[0].setting), None)
         if run is not None and not run.futures:
             self._ask_end(run)  # cancelled while it had nothing to do?
-        if run is not None and run.ended:
+        if run is not None and (run.ended or run.is_outdated()):
             run = None
         new = run.add(calls) if run is not None else None
         if run is None or new is None:
@@ -480,14 +520,16 @@ class Functions(concurrent.futures.Executor):
 
     def _start(self, calls: list[_Unwritten]) -> tuple[_Run, dict[int, Future[Any]]]:
         """Queue a job with these as its first calls."""
+        setting = calls[0].setting
         payload = Payload(
             source=files.SOURCE,
             filename=f"<{self.name}>",
             first_line=1,
             names=pickle.dumps({}),
-            env=environment(os.environ),
-            sys_path=search_path(),
-            workdir=str(Path.cwd()),
+            env=setting.env,
+            sys_path=setting.path,
+            workdir=setting.workdir,
+            authkey=setting.authkey,
             kernel=processes.this_process(),
         )
         folder = create_job_folder(payload, paths.jobs_dir())
@@ -495,7 +537,7 @@ class Functions(concurrent.futures.Executor):
             undo.callback(remove_job_folder, folder)
             if self.max_workers is not None:
                 files.limit(folder, self.max_workers)
-            run = _Run(folder)
+            run = _Run(folder, setting)
             undo.callback(run.close)
             new = run.add(calls) or {}
             try:
@@ -635,6 +677,22 @@ def remote(function: Callable[..., Any] | None = None, /, *, retries: int = file
     """Let a function be called on the pool too: `@remote` or `@remote(retries=0)`, then `f.remote(x)`."""
     _checked(retries)
     return Remote(function, retries) if function is not None else lambda fn: Remote(fn, retries)
+
+
+def _own_modules() -> dict[str, int]:
+    """When the file of each loaded module was changed, but for those of Python and of installed packages."""
+    found = {}
+    for module in list(sys.modules.values()):
+        file = vars(module).get("__file__") if type(module) is types.ModuleType else None
+        if type(file) is str and not _is_installed(file):
+            with contextlib.suppress(OSError):
+                found[file] = os.stat(file).st_mtime_ns  # noqa: PTH116 - many files, before every batch of calls
+    return found
+
+
+@functools.lru_cache(maxsize=10_000)
+def _is_installed(file: str) -> bool:
+    return any(part in file for part in ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__)))  # noqa: PTH120
 
 
 def _slots(client: Client) -> int:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import linecache
+import math
 import pickle
 import re
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +23,57 @@ import msgspec
 
 from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.jobfiles import functions as files
-from jupyter_elastic.jobfiles.functions import Raised, Result, ResultKind
+from jupyter_elastic.jobfiles.functions import Body, Piece, Raised, Result, ResultKind
 from jupyter_elastic.jobfiles.names_used import globals_read
 from jupyter_elastic.types.errors import BadRequest, ElasticError, JobFailed, PackagingError, described
 
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in ')
+_APART = 64 * 1024
+"""Bytes from which a piece of a pickle is kept apart: an array, a text, what pickle writes at once of a long list."""
 _PLAIN = (int, float, str, bytes, bool, types.NoneType)
+
+
+_pieces: weakref.WeakValueDictionary[bytes, Piece] = weakref.WeakValueDictionary()
+"""Those of all calls that wait. Each submit pickles its values, which may have changed, and copies what has."""
+
+
+class _Parts:
+    """A pickle's file that keeps large pieces apart."""
+
+    def __init__(self, most: float) -> None:
+        self._parts: list[bytes | Piece] = []
+        self._most, self._size = most, 0
+
+    def write(self, data: Any) -> None:
+        with memoryview(data) as view:
+            self._size += view.nbytes
+            if self._size > self._most:
+                raise PackagingError(
+                    f"the arguments are over {files.LARGEST // 1024**2} MiB: write them to a file, and give the "
+                    "file's name"
+                )
+            if view.nbytes < _APART:
+                self._parts.append(bytes(view))
+                return
+            piece = _pieces.get(hashlib.blake2b(view).digest())
+            if piece is None:
+                copied = bytes(view)  # its digest is asked again: another thread may have changed what was pickled
+                digest = hashlib.blake2b(copied).digest()
+                piece = _pieces.setdefault(digest, Piece(copied, digest))
+            self._parts.append(piece)
+
+    @property
+    def body(self) -> Body:
+        """What was written."""
+        if any(isinstance(part, Piece) for part in self._parts):
+            return tuple(self._parts)
+        return b"".join(part for part in self._parts if isinstance(part, bytes))
+
+
+def _dumps(value: Any, most: float = math.inf) -> Body:
+    parts = _Parts(most)
+    code_by_value.Pickler(parts).dump(value)
+    return parts.body
 
 
 class RemoteTraceback(Exception):
@@ -83,13 +131,13 @@ def _with_source(traceback: str) -> str:
     return "\n".join(found)
 
 
-def pickled_function(fn: Callable[..., Any]) -> bytes:
+def pickled_function(fn: Callable[..., Any]) -> Body:
     """The function, with what it reads around it. PackagingError names what can't travel."""
     if not callable(fn):
         raise BadRequest(f"a {type(fn).__name__} can't be called; give a function and its arguments: submit(f, x)")
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
-        return code_by_value.dumps(fn)
+        return _dumps(fn)
     except Exception as problem:
         read = _around(fn)
         culprit = next((f"`{name}` reads `{key}`, which" for key, value in read.items() if not _can_travel(value)), "")
@@ -114,13 +162,15 @@ def _around(fn: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
     """The arguments of a call. PackagingError names the one that can't travel, or says that they are too large."""
     given = (args, kwargs)
     if all(type(value) in _PLAIN for value in (*args, *kwargs.values())):
-        return _limited(pickle.dumps(given, pickle.HIGHEST_PROTOCOL))
+        data = pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
+        if len(data) < _APART:
+            return data
     try:
-        return _limited(code_by_value.dumps(given))
+        return _dumps(given, files.LARGEST)
     except PackagingError:
         raise
     except Exception as problem:
@@ -132,22 +182,14 @@ def pickled_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         ) from problem
 
 
-def pickled(value: Any, what: str) -> bytes:
+def pickled(value: Any, what: str) -> Body:
     """A value; `what` is its name in an error."""
     try:
-        return _limited(code_by_value.dumps(value))
+        return _dumps(value, files.LARGEST)
     except PackagingError:
         raise
     except Exception as problem:
         raise PackagingError(f"{what} can't travel to the pool: {_why(problem)}") from problem
-
-
-def _limited(data: bytes) -> bytes:
-    if len(data) > files.LARGEST:
-        raise PackagingError(
-            f"the arguments are over {files.LARGEST // 1024**2} MiB: write them to a file, and give the file's name"
-        )
-    return data
 
 
 def _can_travel(value: Any) -> bool:

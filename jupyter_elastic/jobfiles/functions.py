@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import struct
 import time
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -39,8 +40,10 @@ _CALL = struct.Struct("<IBBQ")
 """Length of the body, kind, retries, where the function's record begins."""
 _RESULT = struct.Struct("<IBI")
 """Length of the body, kind, the call's number."""
-KNOWN = 256
-"""Functions that a writer remembers, so as not to write them again."""
+KNOWN = 16_384
+"""Functions and pieces that a writer remembers, so as not to write them again."""
+_PIECES = 0x80
+"""Marks the kind of a record whose body is msgpack: bytes, and in the place of each piece where its record begins."""
 _PORTION = 5_000
 """Calls that are read at once."""
 _COARSE_NS = 1_000_000_000
@@ -58,6 +61,8 @@ class CallKind(IntEnum):
     """A pickled list of arguments: the function is called with each, and a list comes back."""
     NAMED = 3
     """msgpack of a `NamedCall`; the result is JSON."""
+    PIECE = 4
+    """A large piece of the bodies of later records."""
 
 
 class ResultKind(IntEnum):
@@ -87,6 +92,19 @@ class Raised(Struct, frozen=True, kw_only=True):
     traceback: str = ""
     pickled: bytes = b""
     """The exception itself; empty when it can't be pickled."""
+
+
+class Piece:
+    """A large piece of a pickle. Those of all bodies that wait are one when they are equal, and are written once."""
+
+    __slots__ = ("__weakref__", "counted", "data", "digest")
+
+    def __init__(self, data: bytes, digest: bytes) -> None:
+        self.data, self.digest, self.counted = data, digest, False
+
+
+Body: TypeAlias = bytes | tuple[bytes | Piece, ...]
+"""A pickle, or its parts."""
 
 
 class Call(NamedTuple):
@@ -130,23 +148,20 @@ class CallWriter:
         self._folder = folder
         self._file = private_files.open_private(folder / CALLS, append=True)
         self._end = 0
-        self._functions: dict[bytes, int] = {}
+        self._known: dict[bytes, int] = {}
+        """Where each function and piece stands, by its digest."""
         self._records: list[bytes] = []
         self.count = 0
         """Calls that were added."""
 
-    def add(self, kind: CallKind, body: bytes, *, function: bytes = b"", retries: int = RETRIES) -> int:
+    def add(self, kind: CallKind, body: Body, *, function: Body = b"", retries: int = RETRIES) -> int:
         """The number of the call, which `write` brings to disk. `function` is pickled; equal ones are written once."""
         where = 0
         if kind != CallKind.NAMED:
-            where = self._functions.pop(function, -1)
-            if where < 0:
-                where = self._end
-                self._add(CallKind.FUNCTION, function, 0, 0)
-            self._functions[function] = where
-            if len(self._functions) > KNOWN:  # each call may be of another lambda
-                del self._functions[next(iter(self._functions))]
-        self._add(kind, body, where, retries)
+            mark, data = self._written(function)
+            where = self._once(CallKind.FUNCTION | mark, data, hashlib.blake2b(data).digest())
+        mark, data = self._written(body)
+        self._add(kind | mark, data, where, retries)
         self.count += 1
         return self.count - 1
 
@@ -172,7 +187,27 @@ class CallWriter:
         """Close the file."""
         self._file.close()
 
-    def _add(self, kind: CallKind, body: bytes, function: int, retries: int) -> None:
+    def _written(self, body: Body) -> tuple[int, bytes]:
+        """How a record of this body is marked, and its bytes; its pieces are added before it."""
+        if isinstance(body, bytes):
+            return 0, body
+        parts = [
+            self._once(CallKind.PIECE, part.data, part.digest) if isinstance(part, Piece) else part for part in body
+        ]
+        return _PIECES, msgspec.msgpack.encode(parts)
+
+    def _once(self, kind: int, data: bytes, digest: bytes) -> int:
+        """Where the record of this kind stands, which may have been written before."""
+        where = self._known.pop(digest, -1)
+        if where < 0:
+            where = self._end
+            self._add(kind, data, 0, 0)
+        self._known[digest] = where
+        if len(self._known) > KNOWN:  # each call may be of another lambda
+            del self._known[next(iter(self._known))]
+        return where
+
+    def _add(self, kind: int, body: bytes, function: int, retries: int) -> None:
         self._records += [_CALL.pack(len(body), kind, retries, function), body]
         self._end += _CALL.size + len(body)
 
@@ -200,7 +235,7 @@ class Calls:
             after = self._end + _CALL.size + length
             if after > size:
                 break
-            if kind != CallKind.FUNCTION:
+            if kind & ~_PIECES not in {CallKind.FUNCTION, CallKind.PIECE}:
                 self.offsets.append(self._end)
                 self.retries.append(retries)
             self._file.seek(length, os.SEEK_CUR)
@@ -216,7 +251,10 @@ class Calls:
         body = os.pread(self._file.fileno(), length, offset + _CALL.size)
         if len(body) < length:
             raise EOFError(f"the call at {offset} is cut off")
-        return Call(CallKind(kind), function, body)
+        if kind & _PIECES:
+            parts = msgspec.msgpack.decode(body)
+            body = b"".join(part if isinstance(part, bytes) else self.read(part).body for part in parts)
+        return Call(CallKind(kind & ~_PIECES), function, body)
 
     def close(self) -> None:
         """Close the file."""

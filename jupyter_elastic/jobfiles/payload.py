@@ -55,6 +55,8 @@ class Payload(Struct, frozen=True, kw_only=True):
     workdir: str = ""
     copied: str = ""
     """SHA-256 of the tar of `workdir` that other hosts get; empty: they have the folder itself."""
+    authkey: bytes = b""
+    """multiprocessing's key of the process that packaged it, where that has managers: their proxies work in workers."""
     kernel: tuple[int, float] | None = None
     """The process that packaged it, by pid and start time: its forkservers are kept while it lives."""
     seed: int | None = None
@@ -87,6 +89,10 @@ def restore_namespace(payload: Payload, namespace: dict[str, Any] | None = None)
     It is the very dict that functions of the notebook see as their globals, so that a cell which sets a name changes
     what they read, as it would in the notebook.
     """
+    if payload.authkey:
+        import multiprocessing
+
+        multiprocessing.current_process().authkey = payload.authkey
     namespace = {} if namespace is None else namespace
     namespace.update(load_names(io.BytesIO(payload.names), namespace))
     return namespace

@@ -536,7 +536,6 @@ def test_what_a_function_leaves_open_is_on_the_disk(functions: Functions, tmp_pa
     assert gzip.decompress(data) == b"a line"
 
 
-@pytest.mark.xfail(strict=True, reason="each submit holds and writes its own copy")
 @pytest.mark.parametrize("how", ["global", "partial", "method", "argument", "list"])
 def test_a_large_value_of_many_calls_is_there_once(pool: Pool, functions: Functions, how: str) -> None:
     table = np.arange(1_000_000.0)
@@ -577,7 +576,6 @@ def test_a_large_value_of_many_calls_is_there_once(pool: Pool, functions: Functi
     assert peak < 8 * 9_000_000
 
 
-@pytest.mark.xfail(strict=True, reason="what the running job has taken over stays")
 def test_each_call_runs_with_the_folder_and_the_variables_of_its_submit(
     functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -604,7 +602,6 @@ def test_each_call_runs_with_the_folder_and_the_variables_of_its_submit(
     assert futures[4].place[0] == futures[5].place[0]
 
 
-@pytest.mark.xfail(strict=True, reason="the running job has the module as it was")
 def test_a_module_that_was_edited_and_reloaded_is_imported_anew(
     functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -628,7 +625,6 @@ def test_a_module_that_was_edited_and_reloaded_is_imported_anew(
         del sys.modules["edited_module"]
 
 
-@pytest.mark.xfail(strict=True, reason="AuthenticationError")
 def test_what_a_manager_holds_works_in_a_call(functions: Functions) -> None:
     functions.submit(abs, -1).result(LIMIT_S)  # its job began before there was a manager
 
