@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import cloudpickle
-
+from jupyter_elastic.jobfiles import code_by_value
 from jupyter_elastic.training import session
 from jupyter_elastic.training.group import Group, Overtaken
 from jupyter_elastic.training.membership import groups, in_job
@@ -123,23 +122,22 @@ def _taken_up(state: State, job: session.Session) -> tuple[Any, bool] | None:
 def _dumps(outcome: tuple[Any, bool], state: State) -> bytes:
     """A pickle in which the state and its objects are named: a cell that is run again has made them already.
 
-    Classes of the cell are named too, where that can be: else it could not catch an exception of theirs.
+    The cell's classes are named too: else it could not catch an exception of theirs.
     """
     names = {id(value): name for name, value in state.objects().items()}
+    cell = sys.modules["__main__"]
 
-    def dumped(kind: Any) -> bytes:
-        class Pickler(kind):
-            def persistent_id(self, value: Any) -> Any:
-                return names.get(id(value))
+    class Pickler(code_by_value.Pickler):
+        def persistent_id(self, value: Any) -> Any:
+            return names.get(id(value))
 
-        file = io.BytesIO()
-        Pickler(file, protocol=5).dump(outcome)
-        return file.getvalue()
+        def reducer_override(self, obj: Any) -> Any:
+            name = obj.__qualname__ if isinstance(obj, type) else ""
+            return name if name and getattr(cell, name, None) is obj else super().reducer_override(obj)
 
-    try:
-        return dumped(pickle.Pickler)
-    except Exception:
-        return dumped(cloudpickle.Pickler)
+    file = io.BytesIO()
+    Pickler(file, protocol=5).dump(outcome)
+    return file.getvalue()
 
 
 def _loads(outcome: bytes, state: State) -> tuple[Any, bool]:

@@ -24,6 +24,15 @@ class Two(Exception):
         super().__init__(f"{trial}: {why}")
 
 
+class Unreadable:
+    def __reduce__(self):
+        return unreadable, ()
+
+
+def unreadable():
+    raise OSError("only written")
+
+
 class Killed(BaseException):
     """The process ends here."""
 
@@ -116,26 +125,63 @@ def test_an_exception_that_has_ended_the_cell_is_not_kept(alone):
     assert train(State()) == "well"
 
 
-def test_what_cannot_be_read_again_is_trained_again_and_that_is_said(alone, capsys):
-    for raises in (Two(1, "x"), None):
+def test_what_cannot_be_kept_is_trained_again_and_that_is_said(alone, capsys):
+    trained = []
+
+    @training.run
+    def train(state):
+        trained.append(state.name)
+        return (i for i in range(3))
+
+    for _ in range(2):
         alone.begin_cell()
-        alone.outcomes = {}
-        trained = []
+        train(State(name="a"))
+        train(State(name="b"))
+    assert trained == ["a", "b", "a", "b"]
+    assert "training 1 of this cell has given can't be kept (TypeError: " in capsys.readouterr().err
 
-        @training.run
-        def train(state, raises, trained=trained):
-            trained.append(state.name)
-            if raises is not None:
-                raise raises
-            return (i for i in range(3))
 
-        for _ in range(2):
-            alone.begin_cell()
-            with contextlib.suppress(Two):
-                train(State(name="a"), raises)
-            train(State(name="b"), None)
-        assert trained == ["a", "b", "a", "b"]
-        assert "training 1 of this cell has given can't be " in capsys.readouterr().err
+def test_what_cannot_be_read_is_trained_again(alone, capsys):
+    trained = []
+
+    @training.run
+    def train(state):
+        trained.append(state.name)
+        return Unreadable()
+
+    for _ in range(2):
+        alone.begin_cell()
+        train(State(name="a"))
+        train(State(name="b"))
+    assert trained == ["a", "b", "a", "b"]
+    assert "training 1 of this cell has given can't be read (only written)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("problem", [Two(1, "x"), ValueError("a", 2)])
+def test_a_retry_after_an_exception_is_a_training_of_its_own(alone, problem):
+    trained = []
+
+    @training.run
+    def train(state, problem):
+        trained.append(state.lr)
+        state.total += 1
+        if problem is not None:
+            raise problem
+        return state.total
+
+    def cell():
+        try:
+            return train(State(lr=1.0, total=0), problem)
+        except (Two, ValueError) as raised:
+            first = (type(raised), raised.args, str(raised))
+        return first, train(State(lr=0.1, total=10), None), train(State(lr=0.1, total=20), None)
+
+    expected = (type(problem), problem.args, str(problem)), 11, 21
+    assert cell() == expected
+    alone.begin_cell()
+    alone.kept = None
+    assert cell() == expected
+    assert trained == [1.0, 0.1, 0.1, 0.1], "only the last one, which no other has followed, is trained again"
 
 
 def test_what_a_training_returns_of_its_state_is_that_of_the_state(alone):
