@@ -338,18 +338,19 @@ def wrap(model: Any, **options: Any) -> Any:
     return group.wrap(model, **options)
 
 
-def commit(*, durable: bool = False) -> None:
+def commit(*, durable: bool = False, epoch_done: bool = False) -> None:
     """Commit the state that is being trained (`state.commit()` for functions that don't see it).
 
     Args:
         durable: Write the commit to disk too.
+        epoch_done: The present epoch is over (see `State.commit`).
 
     Raises:
         BadRequest: No function under `@training.run` is running.
     """
     if _context.state is None:
         raise BadRequest("training.commit() works within a function under @training.run; elsewhere use state.commit().")
-    _context.state.commit(durable=durable)
+    _context.state.commit(durable=durable, epoch_done=epoch_done)
 
 
 def boundary() -> None:

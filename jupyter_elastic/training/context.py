@@ -53,7 +53,7 @@ class ElasticState(Protocol):
     def passed(self, steps: int) -> None:
         """A whole pass over some data was trained by other means than `batches`."""
 
-    def commit(self, *, durable: bool = False) -> None:
+    def commit(self, *, durable: bool = False, epoch_done: bool = False) -> None:
         """Keep everything as it is now."""
 
 

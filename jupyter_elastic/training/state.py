@@ -67,6 +67,8 @@ class State:
         object.__setattr__(self, "_parts", {})
         self._pass = self._done = self._step = self._samples = self._in_epoch = 0
         self._calls = 0
+        self._unplaced: int | None = None
+        """The epoch that was committed last without a pass over data by which its end is known."""
         self._unproven = 0
         """Samples of this pass since the optimizer last stepped."""
         self._stepped = 0
@@ -274,7 +276,7 @@ class State:
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
-    def commit(self, *, durable: bool = False) -> None:
+    def commit(self, *, durable: bool = False, epoch_done: bool = False) -> None:
         """Keep everything as it is now, and regroup if the workers of the job are to change.
 
         A worker that dies takes the others back to the last commit, so commit as often as steps are dear. A commit
@@ -283,14 +285,22 @@ class State:
 
         Args:
             durable: Write it to disk now; otherwise it is in memory outside of the workers, and on disk seconds later.
+            epoch_done: The present epoch is over: for an epoch whose data came neither by `batches` nor by Keras'
+                `fit`, so that nobody else knows.
 
         Raises:
-            BadRequest: A value can't be pickled; the message names it.
+            BadRequest: A value can't be pickled; the message names it. Or `epoch_done` outside of `state.epochs`.
         """
+        if epoch_done and self._in_epochs is None:
+            raise BadRequest("commit(epoch_done=True) works within `for state.epoch in state.epochs(...)` only.")
         if context.warming_up:
             raise StepWarmedUp
         if self._logical and not context.last_micro_batch:
             return  # no step is taken since the last one, and other processes may not come by here
+        if epoch_done:
+            self.passed(0)
+        elif self._in_epochs is not None and not self._calls and self._unplaced != -1:
+            self._unplaced = int(self.epoch)
         group = context.group
         if durable or not context.change or group is None or not group.elastic:  # else `on_leave` keeps it
             self._save(durable=durable)
@@ -535,6 +545,12 @@ class State:
             part.reset()
         self._in_epochs = self._iteration = None
         context.begin_step()
+        if self._unplaced == self.epoch and not (self._pass or self._done) and _owns_commits():
+            self._unplaced = -1  # and no other one is spoken of
+            sys.stderr.write(
+                f"note: epoch {self.epoch} begins again: its data came neither by training.batches nor by fit, so that "
+                "nobody knows how far it was. After the last batch, state.commit(epoch_done=True) keeps it\n"
+            )
 
     def wanted(self) -> bool:
         """Whether this worker knows of a change; the group has to agree on it before anybody goes."""

@@ -34,7 +34,7 @@ from jupyter_elastic.platform import private_files, processes, reachability
 from jupyter_elastic.platform.imports import after_import
 from jupyter_elastic.protocol import worker as messages
 from jupyter_elastic.protocol.slot_agent import Enter
-from jupyter_elastic.training import accelerate, apart, guards, lightning, samplers
+from jupyter_elastic.training import accelerate, apart, guards, lightning, samplers, splits
 from jupyter_elastic.training import session as training_session
 from jupyter_elastic.types.errors import ElasticError
 from jupyter_elastic.worker import (
@@ -302,6 +302,7 @@ class Worker:
         sys.path[:] = [*(entry for entry in payload.sys_path if entry not in sys.path), *sys.path]
         self._session.rank = self._rank
         training_session.current = self._session
+        splits.begin_cell()
         if self._plugin is not None:
             self._session.groups = self._plugin.groups
             cast("plugin.StayingPlugin", self._plugin).next_cell(self._host())
@@ -342,6 +343,7 @@ class Worker:
                 f"note: {left} of the session's workers left, and their variables with them; {size} go on\n"
             )
         self._came_in = True
+        splits.joined(rank, size)
         self._output.follow(rank)
         self._place = place
         self._expect(rank, size)

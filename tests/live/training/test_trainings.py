@@ -356,3 +356,47 @@ def test_native_states_one_after_the_other_and_a_job_that_begins_anew_in_the_sec
             check(bench, expected)
 
     asyncio.run(story())
+
+
+SPLIT = (
+    HELP
+    + """
+data = list(range(40))
+mine = data[rank::world_size]
+seen, done = [], []
+
+@training.run
+def train(state):
+    for state.epoch in state.epochs(20):
+        seen.append(state.epoch)
+        for x in mine:
+            state.total += x
+        note(epoch=state.epoch, size=training.size(), rank=training.rank())
+        if not os.path.exists(os.path.join(FOLDER, "hurry")): time.sleep(0.05)
+        state.commit(epoch_done=DONE)
+
+train(training.State(total=0))
+"""
+)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_data_of_another_library_that_stay_split_and_epochs_that_begin_again_are_named(done, tmp_path):
+    async def story():
+        cell = "import torch\n" + SPLIT.replace("DONE", str(done))
+        async with Bench(Torch, tmp_path / "job", cell, out=("seen",)) as bench:
+            await bench.launch("h:0", "h:1")
+            await bench.step_at(2)
+            await bench.rescale("h:0")
+            await bench.step_at(1)
+            hurry(bench)
+            await bench.ended()
+            assert bench.exit.outcome == "completed", bench.story()
+            said = bench.text(0, "stderr")
+            assert (
+                said.count("note: `mine = data[rank::world_size]` has split the data for 2 workers, and 1 go on") == 1
+            )
+            assert said.count("begins again: its data came neither by") == (0 if done else 1)
+            assert len(bench.results()[0]["seen"]) == (20 if done else 21)
+
+    asyncio.run(story())
