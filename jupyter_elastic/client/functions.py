@@ -45,6 +45,7 @@ from jupyter_elastic.jobfiles.functions import (
 )
 from jupyter_elastic.jobfiles.payload import Payload, create_job_folder, remove_job_folder
 from jupyter_elastic.platform import paths, processes
+from jupyter_elastic.platform.python_path import PACKAGE
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import ENDED, JobSpec
 from jupyter_elastic.types.errors import BadRequest, DaemonUnreachable, ElasticError, JobFailed, PackagingError
@@ -67,6 +68,7 @@ NESTED = (
     "a function that runs on the pool can't submit others: it would hold a slot while it waits for one. "
     "Return what is to be done next, and submit it where the result is taken"
 )
+_INSTALLED = ("/site-packages/", "/dist-packages/", str(PACKAGE), str(Path(os.__file__).parent))
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 _P = ParamSpec("_P")
@@ -682,17 +684,17 @@ def remote(function: Callable[..., Any] | None = None, /, *, retries: int = file
 def _own_modules() -> dict[str, int]:
     """When the file of each loaded module was changed, but for those of Python and of installed packages."""
     found = {}
-    for module in list(sys.modules.values()):
-        file = vars(module).get("__file__") if type(module) is types.ModuleType else None
-        if type(file) is str and not _is_installed(file):
-            with contextlib.suppress(OSError):
-                found[file] = os.stat(file).st_mtime_ns  # noqa: PTH116 - many files, before every batch of calls
+    for file in _own_files(len(sys.modules)):
+        with contextlib.suppress(OSError):
+            found[file] = os.stat(file).st_mtime_ns  # noqa: PTH116 - many files, before every batch of calls
     return found
 
 
-@functools.lru_cache(maxsize=10_000)
-def _is_installed(file: str) -> bool:
-    return any(part in file for part in ("/site-packages/", "/dist-packages/", os.path.dirname(os.__file__)))  # noqa: PTH120
+@functools.lru_cache(maxsize=1)  # to look at thousands of modules takes longer than all else of a batch
+def _own_files(modules: int) -> list[str]:  # noqa: ARG001 - how many are loaded
+    plain = [vars(module) for module in list(sys.modules.values()) if type(module) is types.ModuleType]
+    names = [file for module in plain if type(file := module.get("__file__")) is str]
+    return [file for file in names if not any(part in file for part in _INSTALLED)]
 
 
 def _slots(client: Client) -> int:
