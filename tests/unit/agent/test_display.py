@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,85 @@ def test_a_flush_waits_for_what_the_thread_is_writing(tmp_path: Path) -> None:
     threading.Timer(0.2, go_on.set).start()
     recorder.flush()
     assert b"late" in (tmp_path / displays.FILE).read_bytes()
+
+
+def played(folder: Path, steps: list[str], *, late: bool) -> list[str]:
+    """What is shown after `steps` of a rank: o, e and d print or display a text, c and w clear at once or with wait.
+
+    `late`: the screen reads only at the end, when all is in the files; else after each step, and the records come last.
+    """
+    rank = folder / "rank.0"
+    rank.mkdir()
+    outputs, waiting = Outputs(folder), []
+
+    def write() -> None:
+        with (rank / displays.FILE).open("ab") as file:
+            for record in waiting:
+                file.write(displays.encode(record) + b"\n")
+        waiting.clear()
+
+    for step in steps:
+        kind, text = step[0], step[1:]
+        out, err = ((rank / name).stat().st_size if (rank / name).exists() else 0 for name in ("stdout", "stderr"))
+        if kind in "oe":
+            with (rank / {"o": "stdout", "e": "stderr"}[kind]).open("a") as file:
+                file.write(text)
+        elif kind == "d":
+            waiting[:] = queued(waiting, Display(kind="display_data", after=out, data={displays.PLAIN: text}))
+        else:
+            waiting[:] = queued(waiting, Display(kind="clear_output", after=out, errors=err, wait=kind == "w"))
+        if not late:
+            outputs.poll()
+        if len(waiting) > 2:
+            write()
+    write()
+    outputs.poll()
+    return [line[1] for line in outputs.snapshot()["0"]]
+
+
+@pytest.mark.xfail(strict=True, reason="printed lines stay")
+@pytest.mark.parametrize("late", [True, False], ids=["late", "at once"])
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        (["oa\n", "c"], []),
+        (["oa\n", "w"], ["a"]),
+        (["oa\n", "w", "ob\n"], ["b"]),
+        (["oa\n", "w", "eb\n"], ["b"]),
+        (["ea\n", "ob\n", "w", "dc"], ["c"]),
+        (["oa\n", "w", "ob\n", "w", "oc\n", "w"], ["c"]),
+        (["oa\n", "c", "ob\n", "w"], ["b"]),
+        (["oa", "w", "ob", "w", "oc"], ["c"]),
+        (["oa", "w", "ob", "c"], []),
+        (["da", "w", "db", "w", "dc", "w"], ["c"]),
+        (["da", "ob\n", "w", "oc\n"], ["c"]),
+        (["oab", "w", "ocd\n", "oe\n"], ["cd", "e"]),
+        (["oaä\n", "w", "oöö\n", "oe\n", "w", "w"], ["öö", "e"]),
+    ],
+)
+def test_clear_output_takes_back_what_was_printed_as_in_a_notebook(
+    tmp_path: Path, steps: list[str], left: list[str], late: bool
+) -> None:
+    assert played(tmp_path, steps, late=late) == left
+
+
+@pytest.mark.xfail(strict=True, reason="the thread that writes ends")
+def test_what_cannot_be_written_is_said_and_what_follows_is_shown(tmp_path: Path) -> None:
+    class Ends:
+        def __str__(self) -> str:
+            raise SystemExit
+
+    recorder = Recorder()
+    recorder.follow(tmp_path)
+    for data in ({"text/plain": Ends()}, {object(): "no key"}, {"text/plain": float("nan")}):
+        recorder.put(Display(kind="display_data", data=data))
+    recorder.put(Display(kind="display_data", data={displays.PLAIN: "last"}))
+    found: list[tuple[Display, int]] = []
+    reader, limit = displays.Reader(tmp_path), time.monotonic() + 60
+    while not any(record.data == {"text/plain": "last"} for record, _ in found) and time.monotonic() < limit:
+        found += reader.more()
+    assert [record.data["text/plain"] for record, _ in found[:2]] == [
+        "what was displayed can't be kept: SystemExit",
+        "what was displayed can't be kept: TypeError: Only dicts with str-like or number-like keys are supported",
+    ]
+    assert found[-1][0].data == {"text/plain": "last"}
