@@ -30,6 +30,8 @@ class Display(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Kind
     after: int = 0
     """How many bytes of stdout the rank had written before."""
+    errors: int = 0
+    """Of `clear_output`, how many bytes of stderr it had written before."""
     id: str = ""
     """Display id, or that of the comm."""
     data: dict[str, Any] = {}
@@ -38,7 +40,7 @@ class Display(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: str = ""
     """Of a comm that is opened: `jupyter.widget`."""
     wait: bool = False
-    """Of `clear_output`: when the next display comes."""
+    """Of `clear_output`: when the rank next displays or prints something."""
     buffers: list[bytes] = []
 
 

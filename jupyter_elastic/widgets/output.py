@@ -45,11 +45,13 @@ class _File:
         self.offset = 0
         self.skipped = 0
         """Bytes left out by the last read."""
+        self.ends: list[int] = []
+        """Where the lines of the last read end."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self, until: int | None = None) -> str:
         """What was appended since, up to the offset `until`; empty when nothing was."""
-        self.skipped = 0
+        self.skipped, self.ends = 0, []
         try:
             size = self.path.stat().st_size
             if size < self.offset:  # begun anew
@@ -67,6 +69,7 @@ class _File:
                 data = file.read(end - self.offset)
         except OSError:
             return ""
+        self.ends = [self.offset + found.end() for found in re.finditer(b"\n", data)]
         self.offset += len(data)
         return self._decoder.decode(data)
 
@@ -75,13 +78,15 @@ _Line = tuple[str, str] | tuple[str, str, str]
 
 
 @dataclass
-class _Displayed:
-    """A display among the lines."""
+class _Kept:
+    """A line, a display or a note."""
 
-    name: str
-    end: int
-    """Where its record ends in the file."""
     line: _Line
+    at: int = 0
+    """Of a line, where it ends in its stream."""
+    name: str = ""
+    end: int = 0
+    """Of a display, where its record ends in the file."""
 
 
 class RankOutput:
@@ -90,9 +95,10 @@ class RankOutput:
     def __init__(self, folder: Path) -> None:
         self._files = {stream: _File(folder / stream) for stream in _STREAMS}
         self._displays = displays.Reader(folder)
-        self._lines: deque[tuple[str, str] | _Displayed] = deque(maxlen=MAX_LINES)
+        self._lines: deque[_Kept] = deque(maxlen=MAX_LINES)
         self._open = dict.fromkeys(_STREAMS, "")
-        self._clears = False
+        self._clears: Display | None = None
+        """What was displayed and printed before it is taken back with what comes next."""
         self.total = 0
         """Lines seen, those that are no longer held included."""
 
@@ -101,20 +107,18 @@ class RankOutput:
         changed = False
         for record, end in self._displays.more():
             changed = True
-            if record.after > self._files["stdout"].offset:
-                self._read("stdout", record.after)
+            for stream, until in zip(_STREAMS, (record.after, record.errors), strict=True):
+                if until > self._files[stream].offset:
+                    self._read(stream, until)
             self._show(record, end)
         for stream in _STREAMS:
             changed = self._read(stream) or changed
+        self._clear_if_printed()
         return changed
 
     def lines(self, limit: int = MAX_LINES, *, after: int = 0) -> list[_Line]:
         """(stream, text) of the last lines; the unfinished ones last. Displays only `after` that offset."""
-        lines = [
-            line.line if isinstance(line, _Displayed) else line
-            for line in self._lines
-            if not isinstance(line, _Displayed) or line.end > after
-        ]
+        lines = [kept.line for kept in self._lines if not kept.end or kept.end > after]
         unfinished = [(stream, _shown(text)) for stream, text in self._open.items() if _shown(text)]
         return [*lines, *unfinished][-limit:] if limit else []
 
@@ -127,38 +131,57 @@ class RankOutput:
         file = self._files[stream]
         text = file.more(until)
         if file.skipped:
-            self._lines.append(("note", f"… {file.skipped:,} bytes are only in the file …"))
+            self._lines.append(_Kept(("note", f"… {file.skipped:,} bytes are only in the file …")))
         self._feed(stream, text)
         return bool(text)
 
     def _show(self, record: Display, end: int) -> None:
+        self._clear_if_printed()
         if record.kind == "clear_output":
-            self._clears = record.wait
+            self._clears = record
             if not record.wait:
                 self._clear()
         elif record.kind == "update_display_data":
             for line in self._lines:
-                if isinstance(line, _Displayed) and record.id and line.name == record.id:
+                if record.id and line.name == record.id:
                     line.line, line.end = _drawn(record), end
         elif record.kind in {"display_data", "execute_result"}:
             if self._clears:
                 self._clear()
-            self._lines.append(_Displayed(record.id, end, _drawn(record)))
+            self._lines.append(_Kept(_drawn(record), name=record.id, end=end))
             self.total += 1
 
     def _clear(self) -> None:
-        """Displays are taken back; what was printed stays, as it does in the file."""
-        self._clears = False
-        self._lines = deque((line for line in self._lines if not isinstance(line, _Displayed)), MAX_LINES)
+        """Take back what was displayed and printed before; the files have it."""
+        assert self._clears is not None
+        before, self._clears = {"stdout": self._clears.after, "stderr": self._clears.errors}, None
+        left = [kept for kept in self._lines if kept.line[0] in before and kept.at > before[kept.line[0]]]
+        for kept in left:  # the first may have begun before
+            stream, text, *_ = kept.line
+            kept.line = (stream, _end_of(text, kept.at - 1 - before[stream]))
+        self._lines = deque(left, MAX_LINES)
+        for stream, at in before.items():
+            self._open[stream] = _end_of(self._open[stream], self._files[stream].offset - at)
+
+    def _clear_if_printed(self) -> None:
+        record, (out, err) = self._clears, (self._files[stream].offset for stream in _STREAMS)
+        if record is not None and (out > record.after or err > record.errors):
+            self._clear()
 
     def _feed(self, stream: str, text: str) -> None:
         *whole, rest = (self._open[stream] + text).split("\n")
-        for line in whole:
-            self._lines.append((stream, _shown(line)))
+        for line, end in zip(whole, self._files[stream].ends, strict=True):
+            self._lines.append(_Kept((stream, _shown(line)), at=end))
             self.total += 1
         # Of an unfinished line only what a terminal would still show is kept, so that a bar of hours stays small.
         cut = max(rest.rfind("\r", 0, len(rest) - 1), 0)
         self._open[stream] = rest[cut:][-4 * MAX_LINE :]
+
+
+def _end_of(text: str, size: int) -> str:
+    """The last `size` bytes of the text."""
+    data = text.encode()
+    return data[max(0, len(data) - max(0, size)) :].decode(errors="ignore")
 
 
 def _shown(line: str) -> str:

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display
+from jupyter_elastic.types.errors import described
 
 PAUSE_S = 0.2
 """Records are written at most so often; of what is shown and replaced in between only the last is."""
@@ -88,8 +89,13 @@ class Recorder:
 
 def queued(waiting: list[Display], record: Display) -> list[Display]:
     """The queue after `record` was added; what nobody would see any more is left out."""
-    if record.kind == "clear_output":
-        return [*[one for one in waiting if one.kind.startswith("comm_")], record]
+    cleared = max((index for index, one in enumerate(waiting) if one.kind == "clear_output"), default=0)
+    if record.kind == "clear_output" and not record.wait:
+        return [*_comms(waiting), record]
+    if record.kind in {"clear_output", "display_data", "execute_result"}:
+        if record in waiting[cleared:] and len(waiting) == cleared + 1:  # nothing was printed in between
+            return waiting
+        waiting = [*_comms(waiting[:cleared]), *waiting[cleared:]]  # who waited for this has come
     if record.kind == "update_display_data":
         for index, one in enumerate(waiting):
             if one.id == record.id and one.kind in {"display_data", "update_display_data"}:
@@ -104,13 +110,21 @@ def queued(waiting: list[Display], record: Display) -> list[Display]:
     return [*waiting, record]
 
 
+def _comms(records: list[Display]) -> list[Display]:
+    return [one for one in records if one.kind.startswith("comm_")]
+
+
 def _sets_state(record: Display) -> bool:
     return record.kind == "comm_msg" and record.data.get("method") == "update" and not record.buffers
 
 
 def fitting(record: Display) -> bytes:
     """The record as a line; one that is too large is replaced by its plain text and a note."""
-    line = displays.encode(record)
+    try:
+        line = displays.encode(record)
+    except BaseException as problem:  # it holds what the cell has given, in the thread that writes all displays
+        note = f"what was displayed can't be kept: {described(problem)}"
+        return displays.encode(Display(kind="display_data", after=record.after, data={displays.PLAIN: note}))
     if len(line) <= displays.MAX_BYTES:
         return line
     size, limit = len(line) / 1024**2, displays.MAX_BYTES // 1024**2
@@ -124,10 +138,11 @@ def fitting(record: Display) -> bytes:
 recorder = Recorder()
 
 
-def printed() -> int:
-    """Bytes that this worker's rank has written to stdout."""
+def printed(stream: TextIO | None = None) -> int:
+    """Bytes that this worker's rank has written to stdout, or to `sys.stderr`."""
     sys.stdout.flush()
-    return os.fstat(1).st_size
+    sys.stderr.flush()
+    return os.fstat(1 if stream is None else 2).st_size
 
 
 def show_bundle(

@@ -49,8 +49,8 @@ class _Publisher(DisplayPublisher):
         show_bundle(kind, sendable(data), metadata, name)  # type: ignore[arg-type]
 
     def clear_output(self, wait: bool = False) -> None:
-        """Take back what this rank has displayed; `wait`: when the next display comes."""
-        recorder.put(Display(kind="clear_output", after=printed(), wait=wait))
+        """Take back what this rank has displayed and printed; `wait`: when it next displays or prints something."""
+        recorder.put(Display(kind="clear_output", after=printed(), errors=printed(sys.stderr), wait=wait))
 
 
 class _Formatter(DisplayFormatter):
