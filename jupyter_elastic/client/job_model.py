@@ -174,6 +174,8 @@ class JobModel:
         self.progress: Progress | None = None
         self.elastic: bool | None = None
         """Whether the cell has come to an elastic loop; until then its size stays."""
+        self.stays = ""
+        """Why it doesn't grow: a worker could not join."""
         self.held = 0
         """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
         self.held_until: float | None = None
@@ -200,7 +202,7 @@ class JobModel:
         self.reason, self.attempt, self.preemptions = info.reason, info.attempt, info.preemptions
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
         self.slots, self.progress, self.elastic = info.slots, info.progress, info.elastic
-        self.held, self.held_until = info.held, info.held_until
+        self.held, self.held_until, self.stays = info.held, info.held_until, info.stays
         self.pinned, self.pinned_why, self.pinned_until = info.pinned, info.pinned_why, info.pinned_until
         self._wanted = len(info.slots)
 
@@ -240,6 +242,7 @@ class JobModel:
             case JobProgressed():
                 self._advance(event.at, data.progress)
             case WorkerDied() | WorkerReplaced():
+                self.stays = data.text if isinstance(data, WorkerDied) and data.empty else self.stays
                 self._size(event.at, len(self.slots), data.text)
             case JobRequeued():
                 self.phase, self.reason, self.slots = "queued", data.reason or data.cause, ()
@@ -247,6 +250,7 @@ class JobModel:
                 self._size(event.at, 0, f"{data.cause}: {data.reason}" if data.reason else data.cause)
             case JobResized():
                 self.spec = data.applied(self.spec) if self.spec is not None else None
+                self.stays = ""
             case JobEnded():
                 self.phase, self.reason, self.ended_at, self.slots = data.outcome, data.reason, event.at, ()
                 self._size(event.at, 0, data.outcome)
@@ -329,7 +333,7 @@ class JobModel:
         self.phase, self.attempt, self.slots = "starting", data.attempt, data.slots
         self.started_at = self.started_at if self.started_at is not None else at
         self.reason, self._wanted, self._why = "", len(data.slots), data.reason
-        self.elastic = None
+        self.elastic, self.stays = None, ""
         self._speed.clear()
         self._size(at, len(data.slots), data.reason or ("started" if data.attempt <= 1 else "started again"))
 
@@ -408,7 +412,8 @@ class JobModel:
                 return "run", f"starting on {self._count(held)}", self._why
             case "running":
                 stays = size_stays(self.spec, held, self.elastic) if self.spec else ""
-                return "run", f"running on {self._count(held)}", "; ".join(filter(None, (*others, self._why, stays)))
+                detail = "; ".join(filter(None, (*others, self.stays or self._why, stays)))
+                return "run", f"running on {self._count(held)}", detail
             case "rescaling":
                 verb = "growing" if self._wanted > held else "shrinking" if self._wanted < held else "moving"
                 detail = "; ".join(filter(None, (*others, self._why)))

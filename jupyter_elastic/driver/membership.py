@@ -21,6 +21,8 @@ The rules, measured in ARCHITECTURE.md:
   met: each newcomer then makes them alone.
 - Who comes back to the rendezvous after another member has come to the end of its cell was left behind by it, unless a
   member died: the news of that may come later, so a few ticks pass before the attempt is given up.
+- A newcomer that fails before it has taken a step with the others ends nothing while these are enough: its slot, and
+  those of all that came with it, stay empty until they are commanded anew. One that is killed is tried again, twice.
 - What a lost host held is not wanted until it is back, keeps its slots, and the deaths there are nobody's fault.
 - Calls are repeated at every tick: Horovod drops one that comes while a state is being reset.
 - The workers of a *resumable* cell are never regrouped: a change or a death ends them all, and when the last is gone
@@ -43,6 +45,8 @@ DEATHS = 10
 PATIENCE = 10
 """Ticks that members of a broken join get to abort by themselves or to come back to the rendezvous."""
 
+TRIES = 3
+"""So many newcomers in a row may be killed, or groups with them end, before a step with the others."""
 RESTARTS = 3
 """So many times in a row a worker of a resumable cell may die before `STEADY`, and the attempt gives up."""
 STEADY = 300
@@ -112,6 +116,14 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Drop:
+    """End this newcomer, if it lives: it has failed, and the others go on without it. These slots stay empty."""
+
+    name: str
+    slots: tuple[SlotId, ...]
+
+
+@dataclass(frozen=True)
 class Restart:
     """End these workers: when they are gone, all that is wanted is forked anew."""
 
@@ -150,7 +162,7 @@ class GiveUp:
     why: Literal["not elastic", "host lost", "too often", "left early"]
 
 
-Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Restart | Release | Settled | GiveUp
+Action: TypeAlias = Fork | Private | Go | Removed | Update | Kill | Drop | Restart | Release | Settled | GiveUp
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -168,6 +180,8 @@ class _Worker:
     """It holds the state of the training."""
     training: int = 0
     """The training of the cell that it has come to."""
+    new: bool = False
+    """There was a group before it, and it has not taken a step with that."""
     promise: tuple[int, int] | None = None
     """Of a newcomer: the rank and size that it was promised."""
     early: bool = False
@@ -239,6 +253,10 @@ class Membership:
     _held: frozenset[SlotId] = frozenset()
     _lost: frozenset[SlotId] = frozenset()
     """Slots whose hosts are lost."""
+    _refused: frozenset[SlotId] = frozenset()
+    """Slots that stay empty because a newcomer has failed."""
+    _misses: int = 0
+    """Newcomers that were killed, and groups with some that ended, in a row without a step."""
 
     # what happened
 
@@ -253,6 +271,8 @@ class Membership:
         self.generation, self.commanded = generation, tuple(dict.fromkeys(slots))
         idle = before - set(self.commanded) - {w.slot for w in self._workers.values()}
         self._held -= idle
+        self._refused &= set(self.commanded)
+        self._misses = 0
         return [*(Release(slot) for slot in sorted(idle)), *self._want(planned=True, anew=anew)]
 
     def lost(self, slots: Iterable[SlotId]) -> list[Action]:
@@ -266,7 +286,7 @@ class Membership:
         return self._want(planned=True)
 
     def _want(self, *, planned: bool, anew: bool = False) -> list[Action]:
-        self.wanted = tuple(slot for slot in self.commanded if slot not in self._lost)
+        self.wanted = tuple(slot for slot in self.commanded if slot not in self._lost | self._refused)
         self._called.clear()
         living = {w.slot for w in self._workers.values() if not w.out}
         changed = (
@@ -322,8 +342,21 @@ class Membership:
             self._first_done = self._first_done or name
         return self._decide()
 
-    def gone(self, name: str) -> list[Action]:
-        """A worker's process is gone, whatever the reason."""
+    def took_part(self, name: str) -> None:
+        """A newcomer has taken a step with the others."""
+        if (worker := self._workers.get(name)) is not None:
+            worker.new = False
+            self._misses = 0
+
+    def failed(self, name: str) -> list[Action]:
+        """A worker's cell has failed; nothing follows where that is the attempt's own failure."""
+        worker = self._workers.get(name)
+        if worker is None or not worker.new or worker.out:
+            return []
+        return [Kill(name)] if worker.slot in self._refused else self._refuse(worker)
+
+    def gone(self, name: str, *, by_itself: bool = False) -> list[Action]:
+        """A worker's process is gone, whatever the reason; `by_itself`: nobody has killed it."""
         worker = self._workers.pop(name, None)
         if worker is None:
             return []
@@ -332,7 +365,7 @@ class Membership:
             return self._decide()
         if worker.round == self.round and self._settled < self.round:
             self._broken = 0
-        if worker.slot in self._lost:
+        if worker.slot in self._lost | self._refused:
             self._member_died |= worker.round == self.round
             return self._decide() if self.replaces or self.resumable else [GiveUp(name, "host lost"), *self.end()]
         if self.resumable and not self.finishing:
@@ -347,6 +380,8 @@ class Membership:
                 return [GiveUp(name, "not elastic"), *self.end()]
             if self.deaths > DEATHS + 2 * len(self.wanted):
                 return [GiveUp(name, "too often"), *self.end()]
+            if actions := self._missed(worker, TRIES if by_itself else 1):
+                return actions
         elif not self.replaces:
             return [GiveUp(name, "not elastic"), *self.end()]
         return self._decide()
@@ -480,16 +515,30 @@ class Membership:
         for slot in self.wanted:
             if slot not in taken:
                 self._age = 0
-                worker = _Worker(f"w{self._born}", slot, self._born)
+                newcomer = self.round > 0 and not self.resumable
+                worker = _Worker(f"w{self._born}", slot, self._born, new=newcomer)
                 self._born += 1
                 self._workers[worker.name] = worker
                 rank = sum(1 for w in self._workers.values() if w.slot in self.wanted and w.place != Place.LEAVING) - 1
                 if self._entered:
                     rank, _ = worker.promise = self._promise()
-                actions.append(
-                    Fork(worker.name, slot, rank, len(self.wanted), newcomer=self.round > 0 and not self.resumable)
-                )
+                actions.append(Fork(worker.name, slot, rank, len(self.wanted), newcomer=newcomer))
         return actions
+
+    def _refuse(self, worker: _Worker) -> list[Action]:
+        """Go on without this newcomer and all others, whose promises would be broken; nothing if too few are left."""
+        others = [w for w in self._members() if not w.new]
+        enough = len(others) >= max(1, min(self.min_slots, len(self.commanded)))
+        if not (enough and self.replaces) or self.ended or self.finishing:
+            return []
+        self._refused |= set(self.commanded) - {w.slot for w in others}
+        self._misses = 0
+        return [Drop(worker.name, tuple(sorted(self._refused))), *self._want(planned=False)]
+
+    def _missed(self, worker: _Worker, times: int = 1) -> list[Action]:
+        """A newcomer is gone, or a group with it has ended, before a step: after a few tries it is refused."""
+        self._misses += times * worker.new
+        return self._refuse(worker) if worker.new and self._misses >= TRIES else []
 
     def _kept(self) -> list[_Worker]:
         """Members that are to stay."""
@@ -558,6 +607,9 @@ class Membership:
             return self._remove(members, keep=True)
         if not self._enough(coming) or (members and not coming):
             return []
+        new = [w for w in members if w.new]
+        if new and not self._member_died and (actions := self._missed(new[0])):
+            return actions
         left = [w for w in members if w not in coming]
         actions = self._remove(left, keep=not any(w.has_state for w in coming))
         self.round += 1
@@ -602,7 +654,7 @@ class Membership:
         if self.resumable and not (self.ended or self.finishing):
             now |= self._held & set(self.wanted)
         if not (self.ended or self.finishing):
-            now |= self._held & self._lost & set(self.commanded)
+            now |= self._held & (self._lost | self._refused) & set(self.commanded)
         free = sorted(self._held - now)
         self._held = now
         return [Release(slot) for slot in free]

@@ -237,6 +237,8 @@ class GroupEngine(WorkersEngine):
                 self._do(self.machine.unmet(member.name))
             case messages.Joined(round=round_):
                 self._do(self.machine.joined(member.name, round_))
+            case messages.TookPart():
+                self.machine.took_part(member.name)
             case messages.Left():
                 for name in self.members.keys() - {member.name}:
                     self.send(name, msgspec.structs.replace(message, rank=member.rank))

@@ -62,6 +62,8 @@ class Member:
     """Its file descriptor into which `stacks.DUMP` has its stack written."""
     stopped_since: float | None = None
     """Since when it was seen stopped by a signal, by the clock of who looked; None while it was not."""
+    failed: str = ""
+    """Of what its cell has failed, and the others went on without it; empty: it has not."""
     killed_because: str = ""
     """Why the driver has killed it, as a cause of death; empty: it has not."""
 

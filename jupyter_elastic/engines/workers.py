@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import shutil
 import signal
 import time
@@ -28,7 +29,7 @@ from jupyter_elastic.driver.usage_sampler import UseElsewhere
 from jupyter_elastic.driver.waits import patience_s
 from jupyter_elastic.engines import cell_text, deaths
 from jupyter_elastic.engines.commit_flusher import CommitFlusher
-from jupyter_elastic.engines.failures import Failures, Weight, ended_early
+from jupyter_elastic.engines.failures import LINE, Failures, Weight, ended_early
 from jupyter_elastic.engines.hosts import Hosts, host_of
 from jupyter_elastic.engines.server_addresses import ServerAddresses, reserve
 from jupyter_elastic.engines.wait_watch import WaitWatch
@@ -79,6 +80,7 @@ FAIL: Ladder = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 0.0))
 RAISED: Ladder = ((signal.SIGTERM, 7.0), (signal.SIGKILL, 0.0))
 """The same where a cell has failed, whose worker may take `worker.leaving.LIMIT_S` for its end; others end at once."""
 KILL: Ladder = ((signal.SIGKILL, 0.0),)
+CAME_TO_ITS_END = Failure(message="its cell came to its end")
 
 log = logging.getLogger(__name__)
 
@@ -308,6 +310,8 @@ class WorkersEngine:
             match action:
                 case membership.Fork():
                     self._fork(action)
+                case membership.Drop(name, slots):
+                    self._drop(name, slots)
                 case membership.Kill(name):
                     self._end_worker(name)
                 case membership.Restart(names, planned):
@@ -439,7 +443,10 @@ class WorkersEngine:
             self.hosts.unusable(host_of(member.slot), str(problem))
             self._do(self.machine.gone(member.name))
             return
-        self._fail(Weight.RAISED, Failure(rank=member.rank, type="EngineError", message=str(problem)))
+        failure = Failure(rank=member.rank, type="EngineError", message=str(problem))
+        self._last_left = (member, None)
+        if not self._spares(member, failure):
+            self._fail(Weight.RAISED, failure)
         self._do(self.machine.gone(member.name))
 
     # --- what hosts do (`hosts.HostsOwner`)
@@ -463,7 +470,9 @@ class WorkersEngine:
 
     def unreadable(self, member: Member, problem: ProtocolError) -> None:
         """Fail: nothing that this worker sends could be trusted."""
-        self._fail(Weight.RAISED, Failure(rank=member.rank, type=type(problem).__name__, message=str(problem)))
+        failure = Failure(rank=member.rank, type=type(problem).__name__, message=str(problem))
+        if not self._spares(member, failure):
+            self._fail(Weight.RAISED, failure)
 
     def received(self, member: Member, message: messages.FromWorker) -> None:
         """Take a worker's message."""
@@ -491,6 +500,8 @@ class WorkersEngine:
             case messages.Committed(durable=durable):
                 self.machine.committed()
                 self._flusher.saved(durable=durable, hand=self.hosts.remote(member.slot))
+            case messages.Done() if member.newcomer and not member.was_member and self._spares(member, CAME_TO_ITS_END):
+                pass
             case messages.Done():
                 member.done = True
                 self._is_running()
@@ -504,6 +515,8 @@ class WorkersEngine:
                 self._maybe_elastic()
             case messages.Failed(broken_group=True) if self.machine.elastic and self._session is None:
                 pass  # it comes back from the last commit
+            case messages.Failed() | messages.Interrupted() if self._spares(member, _raised(message)):
+                pass
             case messages.Failed(echo=echo):
                 self._fail(Weight.BROKEN_GROUP if echo else Weight.RAISED, _raised(message))
             case messages.Interrupted() if not (
@@ -517,7 +530,7 @@ class WorkersEngine:
 
     def parked(self, member: Member, pinned: str) -> None:
         """Take note that a worker is through with this cell, and stays."""
-        if self._session is not None:
+        if self._session is not None and not member.failed:
             self._session.parked(member.process, Stays(member.rank, member.seat, member.slot, pinned))
 
     def left(self, member: Member, code: int | None) -> None:
@@ -532,9 +545,29 @@ class WorkersEngine:
             if self._failures:  # perhaps it died first and its news came last
                 self._failures.add(*self._death(member, code))
         unasked = self.machine.needs(member.name) and not (member.doomed or self._stopping)
-        self._do(self.machine.gone(member.name))
-        if unasked and not self._failures:
+        self._do(self.machine.gone(member.name, by_itself=code is not None and 0 <= code != messages.BROKEN_GROUP))
+        if unasked and not (self._failures or member.failed):
             self._died(member, code)
+
+    def _spares(self, member: Member, failure: Failure) -> bool:
+        """Whether the others go on without a worker that fails: it is sent away already, or took no step with them."""
+        if self.machine.removed(member.name) and not member.was_member:
+            return True
+        if actions := self.machine.failed(member.name):
+            member.failed = _in_short(failure)
+            self._do(actions)
+        return bool(actions)
+
+    def _drop(self, name: str, slots: tuple[SlotId, ...]) -> None:
+        """End a newcomer without which the others go on, and say why."""
+        left, code = self._last_left or (Member(name, "", 0), None)
+        member = self.members.get(name, left)
+        if not member.failed:
+            gone = f"the worker {self._cause(member, code)}"
+            member.failed = gone if member is left else "no step was taken in a group with it"
+        self._died(member, code, slots)
+        self.workers.kill(name)
+        (self.context.folder / "results" / f"rank.{member.rank}.pickle").unlink(missing_ok=True)
 
     def _goes_on_without(self, member: Member) -> bool:
         """Whether the session does: the worker stays, was asked to leave, never came in, or another takes its place."""
@@ -564,16 +597,26 @@ class WorkersEngine:
 
     # --- deaths and failures
 
-    def _died(self, member: Member, code: int | None) -> None:
-        """Report a death after which the attempt goes on."""
+    def _died(self, member: Member, code: int | None, empty: tuple[SlotId, ...] = ()) -> None:
+        """Report a death after which the attempt goes on; slots that stay `empty`, if it was a newcomer's."""
         self._deaths += 1
         self._vacant[member.slot] = (time.monotonic(), member.rank, self._deaths)
-        cause = member.killed_because or deaths.cause(code, oom=deaths.oom_kills() > self._oom_kills)
+        cause = member.failed or self._cause(member, code)
         self.report(
             DeathReported(
-                count=self._deaths, rank=member.rank, slot=member.slot, cause=cause, step=self._step, **self._stamp()
+                count=self._deaths,
+                rank=member.rank,
+                slot=member.slot,
+                cause=cause,
+                step=self._step,
+                empty=empty,
+                generation=self.machine.generation,
+                **self._stamp(),
             )
         )
+
+    def _cause(self, member: Member, code: int | None) -> str:
+        return member.killed_because or deaths.cause(code, oom=deaths.oom_kills() > self._oom_kills)
 
     def replaced(self, slots: Iterable[SlotId]) -> None:
         """On these slots are workers that take part: report those whose predecessors died."""
@@ -848,6 +891,13 @@ def _close(done: asyncio.Task[ServerAddresses]) -> None:
 def is_parked(member: Member) -> bool:
     """Whether it lives on as a worker of its session, and has left this cell alone."""
     return isinstance(member.process, SessionWorker) and member.process.parked
+
+
+def _in_short(failure: Failure) -> str:
+    """A failure as a line, such as `ValueError: 7, line 4 of the cell`, whose lines begin its traceback."""
+    text = ": ".join(filter(None, (failure.type, " ".join(failure.message.split())[:LINE])))
+    frames = re.findall(r'File "(.*?)", line (\d+)', failure.traceback.rpartition("Traceback (")[2])
+    return text + "".join([f", line {line} of the cell" for file, line in frames if file == frames[0][0]][-1:])
 
 
 def _raised(message: messages.Failed | messages.Interrupted) -> Failure:

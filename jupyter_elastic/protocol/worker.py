@@ -18,6 +18,8 @@ from jupyter_elastic.protocol.framing import Frames
 
 MAX_MESSAGE = 1024 * 1024
 """Bytes, in either direction."""
+BROKEN_GROUP = 75
+"""The exit code of a worker that leaves because its group has broken."""
 
 RendezvousPoint: TypeAlias = Literal["init", "collective", "run"]
 """Where a worker waits for its group. `init`: the first initialisation, or one after a shutdown; newcomers wait at
@@ -280,6 +282,10 @@ class Joined(_Message, frozen=True, kw_only=True):
     round: int
 
 
+class TookPart(_Message, frozen=True, kw_only=True):
+    """A newcomer has taken a step with the others."""
+
+
 class Left(_Message, frozen=True, kw_only=True):
     """A member's training function has returned, after so many collectives. The driver passes it on to the others."""
 
@@ -323,6 +329,7 @@ FromWorker: TypeAlias = (
     | Entered
     | Unmet
     | Joined
+    | TookPart
     | Left
     | LeftBehind
 )

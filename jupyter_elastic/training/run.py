@@ -11,7 +11,9 @@ import functools
 import hashlib
 import io
 import random
+import re
 import sys
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +31,8 @@ from jupyter_elastic.training.state import State, frameworks, warm_up
 from jupyter_elastic.types.errors import BadRequest
 
 _Result = TypeVar("_Result")
+_ALONE = re.compile(r"/(torch/.*distributed|horovod|mpi4py)\b")
+"""Files of libraries that fail where they find a group of one."""
 
 
 def run(function: Callable[..., _Result]) -> Callable[..., _Result]:
@@ -148,7 +152,8 @@ def warm_up_step(
 
     The members of a group stand still while a newcomer does what it does for the first time: TensorFlow traces for a
     second and more. So it does it before it joins. Outside the state a step is no secret: a list that the function
-    appends to has one value more on the newcomer. What fails here fails again in the group.
+    appends to has one value more on the newcomer. What fails here would fail in the group, and so keeps this worker out
+    of it, unless a library's own collective fails, which has no other members here.
     """
     before = state.encoded()
     generators = _generators()
@@ -160,6 +165,8 @@ def warm_up_step(
     except StepWarmedUp:
         pass
     except Exception as problem:
+        if not any(_ALONE.search(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)):
+            raise
         sys.stderr.write(f"(the private first step ended early: {type(problem).__name__}: {problem})\n")
     finally:
         state.drop()

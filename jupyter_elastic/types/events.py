@@ -107,10 +107,16 @@ class WorkerDied(AttemptEvent, frozen=True, kw_only=True):
     slot: SlotId
     cause: Text
     step: Step | None = None
+    empty: tuple[SlotId, ...] = ()
+    """As in `DeathReported`; the job gives them back."""
+    workers: Count = 0
+    """With `empty`: so many go on, until the next attempt or a `JobResized`."""
 
     @property
     def text(self) -> str:
         """For people: `rank 1 was killed by SIGKILL at step 120`."""
+        if self.empty:
+            return f"rank {self.rank} could not join: {self.cause}; the job stays at {self.workers}"
         return f"rank {self.rank} {self.cause}" + ("" if self.step is None else f" at step {self.step}")
 
 

@@ -28,6 +28,8 @@ class JobInfo(Record, frozen=True, kw_only=True):
     restarts: int = 0
     elastic: bool | None = None
     """Whether its cell has come to an elastic loop; until then its size stays."""
+    stays: str = ""
+    """Why it doesn't grow: a worker could not join; empty where that is not so."""
     held: int = 0
     """Slots that its session keeps after its end, until `held_until` unless somebody waits."""
     held_until: float | None = None

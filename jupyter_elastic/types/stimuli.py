@@ -201,6 +201,10 @@ class DeathReported(AttemptReport, frozen=True, kw_only=True):
     """`was killed by SIGKILL`."""
     step: Step | None = None
     """The last step that was reported before."""
+    empty: tuple[SlotId, ...] = ()
+    """It was a newcomer that took no step with the others: its slot stays empty, and those of who came with it."""
+    generation: Count = 0
+    """With `empty`: the newest that the engine knew then."""
 
 
 class ReplacementReported(AttemptReport, frozen=True, kw_only=True):

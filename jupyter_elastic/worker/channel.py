@@ -200,6 +200,8 @@ class WorkerSession:
         self.keeps_size = ""
         """Why a session that could grow keeps its size in this cell; empty: it doesn't, or that was said."""
         self._channel = channel
+        self._is_new = channel.start.newcomer
+        """It has not taken a step with those who were there before it."""
         self._commits = Commits(folder)
         self.collective_count = CollectiveCount()
         self.at_boundary: Callable[[], None] = lambda: None
@@ -262,7 +264,15 @@ class WorkerSession:
 
     def collective(self, step: int) -> None:
         """The group is to begin something together: the driver learns when a member has left before."""
+        if self.collective_count.count and step > self.collective_count.step:
+            self.took_part()
         self._check_left(self.collective_count.begin(step))
+
+    def took_part(self) -> None:
+        """A step with the group is done: from now on a failure of this worker is the job's."""
+        if self._is_new:
+            self._is_new = False
+            self._channel.send(messages.TookPart())
 
     def leave(self) -> None:
         """The training function has returned: the others learn it from the driver."""

@@ -21,6 +21,11 @@ class CollectiveCount:
         """The step of the last collective."""
         return self._at.step
 
+    @property
+    def count(self) -> int:
+        """How many collectives it has begun."""
+        return self._at.count
+
     def joined(self, round_: int) -> None:
         """A new process group was formed: every member counts from 0."""
         self._at = Left(round=round_, call=0, count=0, step=self._at.step)

@@ -59,7 +59,6 @@ from jupyter_elastic.worker.rank_output import RankOutput
 from jupyter_elastic.worker.stacks import Watch
 
 FAILED = 1
-BROKEN_GROUP = 75
 INTERRUPTED = 130
 FRAMEWORKS = frozenset({"torch", "tensorflow"})
 """What a newcomer's parent is to have imported, where the session has."""
@@ -432,7 +431,7 @@ class Worker:
         if self._parking is not None:
             return
         if broken:
-            leave(BROKEN_GROUP)
+            leave(messages.BROKEN_GROUP)
         problem.__traceback__ = problem.__context__ = problem.__cause__ = None  # they hold what the cell has
         signal.signal(signal.SIGTERM, lambda *_: leave(FAILED))
         time.sleep(END_S)

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from jupyter_elastic.driver.membership import (
     Action,
+    Drop,
     Fork,
     GiveUp,
     Go,
@@ -37,6 +38,8 @@ class Worker:
         self.has_state = False
         self.round = 0
         self.updated = False
+        self.new = False
+        """It came to a group that was there before it, and has not taken a step with that."""
 
     def __repr__(self) -> str:
         return f"{self.name} on {self.slot}: {self.place}, round {self.round}"
@@ -51,6 +54,8 @@ class Rings(RuleBasedStateMachine):
         self.commanded: tuple[str, ...] = ()
         self.lost: set[str] = set()
         """Slots whose hosts are lost."""
+        self.refused: set[str] = set()
+        """Slots that stay empty because a newcomer has failed."""
         self.generation = 0
         self.rounds: list[Go] = []
         self.early: list[set[str]] = []
@@ -61,17 +66,18 @@ class Rings(RuleBasedStateMachine):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        return tuple(slot for slot in self.commanded if slot not in self.lost)
+        return tuple(slot for slot in self.commanded if slot not in self.lost | self.refused)
 
     # the world does what it is told
 
     def do(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Fork(name, slot):
+                case Fork(name, slot, newcomer=newcomer):
                     assert slot in self.wanted
                     assert all(w.slot != slot for w in self.living()), "two workers on one slot"
                     self.workers[name] = Worker(name, slot)
+                    self.workers[name].new = newcomer
                 case Go():
                     self.go(action)
                 case Private(name, rank, size, alone):
@@ -94,6 +100,14 @@ class Rings(RuleBasedStateMachine):
                         "called for nothing"
                     )
                     self.workers[name].updated = True
+                case Drop(name, slots):
+                    assert self.workers[name].new, "a worker is dropped that has trained with the others"
+                    self.refused |= set(slots)
+                    left = [w for w in self.living() if w.slot in self.wanted and not w.new]
+                    assert len(left) >= max(1, min(self.machine.min_slots, len(self.commanded)))
+                    assert {w.slot for w in left} == set(self.wanted), "the others do not go on"
+                    if self.workers[name].place != "dead":
+                        self.workers[name].place = "leaving"
                 case Release(slot):
                     assert all(w.slot != slot for w in self.living())
                     assert slot not in set(self.commanded) & self.lost, "given back although its host can come again"
@@ -155,6 +169,7 @@ class Rings(RuleBasedStateMachine):
     def command(self, slots: list[str]) -> None:
         self.generation += 1
         self.commanded = tuple(slots)
+        self.refused &= set(slots)
         self.do(self.machine.want(self.generation, slots))
 
     @initialize(
@@ -217,6 +232,9 @@ class Rings(RuleBasedStateMachine):
             self.do(self.machine.unmet(worker.name))
         elif worker.place == "ring" and self.whole(worker) and not worker.has_state:
             worker.has_state = True  # it came through a sync
+        elif worker.place == "ring" and self.whole(worker) and worker.new:
+            worker.new = False
+            self.machine.took_part(worker.name)
         elif worker.place == "ring" and (worker.updated or not self.whole(worker)):
             worker.place = "door"
             self.do(self.machine.ready(worker.name, "init", has_state=worker.has_state))
@@ -245,6 +263,19 @@ class Rings(RuleBasedStateMachine):
     def death(self, data: st.DataObject) -> None:
         places = ("cell", "init", "private", "collective", "run", "joining", "ring", "door", "leaving")
         self.die(self.pick(data, *places))
+
+    @precondition(lambda self: not self.gave_up and self.those("cell", "private", "joining", "ring"))
+    @rule(data=st.data())
+    def failure(self, data: st.DataObject) -> None:
+        """Of a cell; the attempt's own where nothing follows."""
+        worker = self.pick(data, "cell", "private", "joining", "ring")
+        deaths = self.machine.deaths
+        actions = self.machine.failed(worker.name)
+        assert worker.new or not actions
+        self.do(actions)
+        if actions:
+            self.die(worker)
+            assert self.machine.deaths == deaths
 
     def die(self, worker: Worker) -> None:
         worker.place = "dead"

@@ -454,7 +454,9 @@ class World:
         if attempt.slots and r.random() < 0.2:  # a worker died, and was replaced at once
             attempt.deaths += r.choice((1, 1, 40))
             about = {"count": attempt.deaths, "rank": 0, "slot": r.choice(attempt.slots)}
-            self.report(DeathReported, attempt, **about, cause="was killed by SIGKILL")
+            empty = r.choice(((), attempt.slots[1:]))  # newcomers that could not join
+            now = {"empty": empty, "generation": attempt.generation}
+            self.report(DeathReported, attempt, **about, **now, cause="was killed by SIGKILL")
             self.report(ReplacementReported, attempt, **about, after_s=r.choice((0.1, float("nan"))))
 
     def deliver(self) -> None:

@@ -62,6 +62,7 @@ class CommitHook:
 
         def kept_save() -> None:
             save()
+            self._session.took_part()
             if self._rank == 0:
                 self._session.save(_dump(state, ordinal))
 

@@ -209,7 +209,7 @@ def _resize(state: State, command: Resize) -> EventList:
     if isinstance(command.deadline_at, float) and command.deadline_at <= command.at:
         raise BadRequest("the deadline lies in the past; give a later one")
     _check_fits(state, spec)
-    if spec == replace(job.spec, begins=spec.begins):
+    if spec == replace(job.spec, begins=spec.begins) and not job.stays:
         return []
     if spec.interactive and state.needs(spec) > state.needs(job.spec):
         raise BadRequest(
@@ -362,7 +362,7 @@ def _release_reported(state: State, report: ReleaseReported) -> EventList:
     return [SlotsReleased(job=job.job, attempt=job.attempt, slots=freed)] if freed else []
 
 
-def _late(state: State, slot: SlotId, report: ReleaseReported) -> bool:
+def _late(state: State, slot: SlotId, report: ReleaseReported | DeathReported) -> bool:
     """Whether the report is of an earlier time when the same attempt had the slot."""
     return report.generation is not None and report.generation < state.slots[slot].granted
 
@@ -380,9 +380,16 @@ def _death_reported(state: State, report: DeathReported) -> EventList:
     job = _attempt(state, report)
     if job is None or job.phase == "stopping" or report.count <= job.deaths:
         return []
-    if job.deaths >= FIRST_DEATHS and report.count < FEWER * job.deaths:
+    empty = [slot for slot in job.slots if slot in report.empty and not _late(state, slot, report)]
+    if job.deaths >= FIRST_DEATHS and report.count < FEWER * job.deaths and not empty:
         return []
-    return [replace(convert(report, WorkerDied, from_attributes=True), cause=plan.plain(report.cause))]
+    died = replace(
+        convert(report, WorkerDied, from_attributes=True),
+        cause=plan.plain(report.cause),
+        empty=tuple(empty),
+        workers=max(job.size.workers - len(empty), 0) if empty else 0,
+    )
+    return [died, drains.without(state, job, empty, "a worker could not join")] if empty else [died]
 
 
 def _replacement_reported(state: State, report: ReplacementReported) -> EventList:

@@ -206,6 +206,7 @@ def _died(_state: State, job: Job, at: float, data: WorkerDied) -> None:
     job.deaths = data.count
     job.died[data.slot] = data.count
     job.mishap, job.mishap_at = data.text, at
+    job.stays = data.text if data.empty else job.stays
 
 
 def _replaced(_state: State, job: Job, _at: float, data: WorkerReplaced) -> None:
@@ -218,7 +219,7 @@ def _requeued(state: State, job: Job, at: float, data: JobRequeued) -> None:
     job.phase = after(job.phase, data)
     job.queued_at = at
     job.stop, job.reason = "", data.reason
-    job.members = ()
+    job.members, job.stays = (), ""
     state.active.discard(job.job)
     state.yielded.pop(job.job, None)
     if data.cause == "preempted":
@@ -230,6 +231,7 @@ def _requeued(state: State, job: Job, at: float, data: JobRequeued) -> None:
 
 def _resized(_state: State, job: Job, _at: float, data: JobResized) -> None:
     before, job.spec = job.spec, data.applied(job.spec)
+    job.stays = ""
     if (before.min_slots, before.max_slots) != (data.min_slots, data.max_slots):
         job.resized_by = data.by
 

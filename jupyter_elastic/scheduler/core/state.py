@@ -147,6 +147,8 @@ class Job(Struct, kw_only=True, gc=False):
     mishap: str = ""
     """The last death, for people, and what came of it."""
     mishap_at: float = 0.0
+    stays: str = ""
+    """Why it doesn't grow in this attempt until its range is changed, for people; empty: it may."""
     resized_by: str = ""
     """Who changed its range last; empty when nobody has."""
 
@@ -177,7 +179,7 @@ class Job(Struct, kw_only=True, gc=False):
         """The largest allowed number of workers that is at most `workers`; 0 if there is none."""
         if self.phase == "queued" and self.spec.begins:
             return self.spec.begins if self.spec.begins <= workers else 0
-        most = min(workers, self.spec.max_slots)
+        most = min(workers, self.spec.max_slots, self.size.workers if self.stays else workers)
         return max((size for size in self.spec.sizes or (most,) if self.spec.min_slots <= size <= most), default=0)
 
     def account(self, at: float, slots: int) -> None:

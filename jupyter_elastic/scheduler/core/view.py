@@ -166,6 +166,8 @@ def job_view(job: Job) -> JobView:
             min_servers=size.servers,
             max_servers=size.servers,
         )
+    elif job.stays:
+        spec = replace(spec, max_slots=max(spec.min_slots, job.size.workers))
     elif job.phase == "queued" and spec.begins:
         spec = replace(spec, min_slots=spec.begins, max_slots=spec.begins, sizes=())
     return JobView(

@@ -94,7 +94,6 @@ async def stays(bench: Bench, why: str, *, lost: int = 0) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in IN_SUITE else rare) for kind in BEFORE])
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_a_job_goes_on_without_a_newcomer_that_fails(folder: Path, kind: str) -> None:
     lines, why = BEFORE[kind]
@@ -125,7 +124,6 @@ NATIVE_KINDS = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in ("in run", "unfreeze", "head") else rare) for kind in NATIVE_KINDS]
 )
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_a_native_horovod_cell_goes_on_without_it(folder: Path, kind: str) -> None:
     source, why = NATIVE_KINDS[kind]
@@ -135,7 +133,6 @@ async def test_a_native_horovod_cell_goes_on_without_it(folder: Path, kind: str)
 
 @horovod
 @pytest.mark.parametrize("kind", ["mkdir", pytest.param("unfreeze", marks=rare), pytest.param("batch", marks=rare)])
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_so_does_training_run_on_horovod(folder: Path, kind: str) -> None:
     lines, why = BEFORE[kind]
@@ -147,7 +144,6 @@ async def test_so_does_training_run_on_horovod(folder: Path, kind: str) -> None:
 DIES = "if os.path.exists(FOLDER + '/late') and rank: os.kill(os.getpid(), signal.SIGKILL)"
 
 
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_a_newcomer_that_is_killed_each_time_is_given_up(folder: Path) -> None:
     async with bench_of(Torch, folder, cell(before=DIES)) as bench:
@@ -168,7 +164,6 @@ async def test_one_that_is_killed_once_is_replaced_at_once(folder: Path) -> None
         assert (await bench.ended()).outcome == "completed", bench.story()
 
 
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_the_dead_ones_place_stays_empty_where_the_others_are_enough(folder: Path) -> None:
     once = "open(FOLDER + f'/seat-{rank}', 'x')"
@@ -216,7 +211,6 @@ async def test_a_failure_of_a_worker_that_trains_is_the_jobs(folder: Path) -> No
         assert not failed_joins(bench)
 
 
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_all_that_come_with_it_are_sent_away_and_the_next_command_tries_again(folder: Path) -> None:
     fails = "if os.path.exists(FOLDER + '/late') and rank == 2: 1 / 0"
@@ -240,7 +234,6 @@ async def test_all_that_come_with_it_are_sent_away_and_the_next_command_tries_ag
 
 
 @pytest.mark.parametrize("how", ["cancel", "time limit"])
-@pytest.mark.xfail(strict=True, reason="a newcomer's failure ends the job")
 @asynchronous
 async def test_it_ends_as_any_job_does(folder: Path, how: str) -> None:
     async with bench_of(Torch, folder, cell(before=MKDIR)) as bench:

@@ -108,14 +108,15 @@ async def test_what_a_newcomer_prints_goes_to_the_rank_that_it_joins_as(folder: 
 @asynchronous
 async def test_an_error_of_a_newcomer_before_it_joins_is_shown(folder: Path) -> None:
     source = cells.SAMPLER.replace("model = torch", "if os.path.exists(FOLDER + '/late'): 1 / 0\nmodel = torch", 1)
-    async with Bench(Horovod, folder, source) as bench:
+    async with Bench(Horovod, folder, source, out=OUT) as bench:
         await bench.launch("h:0")
         await bench.step_at(1)
         (folder / "late").touch()
         await bench.rescale("h:0", "h:1")
-        assert (await bench.ended()).outcome == "failed"
+        await bench.until(lambda: bench.of("DeathReported"))
         assert bench.text(1) == "sampler 1 of 2\n"
         assert "ZeroDivisionError" in bench.text(1, "stderr")
+        await end(bench)
 
 
 @torch

@@ -5,7 +5,9 @@ from __future__ import annotations
 from jupyter_elastic.driver.membership import (
     DEATHS,
     PATIENCE,
+    TRIES,
     Action,
+    Drop,
     Fork,
     GiveUp,
     Go,
@@ -364,3 +366,89 @@ def test_worker_on_a_lost_host_ends_a_cell_that_cannot_regroup() -> None:
     machine = ring("a:0", "b:0", elastic=False)
     machine.lost(("b:0",))
     assert GiveUp("w1", "host lost") in machine.gone("w1")
+
+
+def grows(machine: Membership, *slots: str) -> None:
+    """A command, and the newcomers come to the door of `run`."""
+    known = machine.living
+    machine.want(machine.generation + 1, slots)
+    for name in machine.living[len(known) :]:
+        machine.ready(name, "init")
+        machine.ready(name, "run")
+
+
+def test_a_newcomer_that_fails_is_dropped_and_its_slot_stays_empty_until_the_next_command() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:0", "h:1"))
+    settled = Settled(1, 2, ("h:0",), complete=True)
+    assert machine.failed("w1") == [Drop("w1", ("h:1",)), settled, Kill("w1")]
+    assert machine.gone("w1") == machine.tick() == []
+    assert machine.deaths == 0
+    assert machine.want(3, ("h:0",)) == [Release("h:1"), Settled(1, 3, ("h:0",), complete=True)]
+    assert machine.want(4, ("h:0", "h:1")) == [Fork("w2", "h:1", 1, 2, newcomer=True)]
+
+
+def test_who_came_with_it_goes_too_for_the_promises_are_broken() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:0", "h:1", "h:2"))
+    machine.ready("w1", "init")
+    machine.ready("w1", "run")
+    actions = machine.failed("w2")
+    assert actions[0] == Drop("w2", ("h:1", "h:2"))
+    assert {Removed("w1"), Kill("w2")} < set(actions)
+
+
+def test_one_that_fails_in_the_group_leaves_the_others_to_themselves() -> None:
+    machine = ring("h:0")
+    grows(machine, "h:0", "h:1")
+    machine.ready("w0", "init", has_state=True)
+    join(machine)
+    assert machine.failed("w1") == [Drop("w1", ("h:1",)), Update("w0"), Update("w1")]
+    machine.gone("w1")
+    assert machine.ready("w0", "init", has_state=True) == [Go(3, 2, ("w0",), restore=False)]
+    assert join(machine) == [Settled(3, 2, ("h:0",), complete=True)]
+
+
+def test_a_failure_of_who_has_trained_is_the_attempts() -> None:
+    machine = ring("h:0", "h:1")
+    assert machine.failed("w1") == []
+    machine = ring("h:0")
+    grows(machine, "h:0", "h:1")
+    machine.ready("w0", "init", has_state=True)
+    join(machine)
+    machine.took_part("w1")
+    assert machine.failed("w1") == []
+
+
+def test_where_the_others_are_too_few_it_is_the_attempts_too() -> None:
+    machine = ring("h:0", "h:1", min_slots=2)
+    machine.gone("w1")
+    assert machine.failed("w2") == []
+    machine = ring("h:0", "h:1")
+    for name in ("w0", "w1"):
+        machine.gone(name)
+    assert machine.failed("w2") == machine.failed("w3") == []
+
+
+def test_newcomers_that_are_killed_are_tried_again_a_few_times() -> None:
+    machine = ring("h:0")
+    machine.want(2, ("h:0", "h:1"))
+    for number in range(1, TRIES):
+        assert machine.gone(f"w{number}") == [Fork(f"w{number + 1}", "h:1", 1, 2, newcomer=True)]
+    assert machine.gone(f"w{TRIES}")[0] == Drop(f"w{TRIES}", ("h:1",))
+    assert machine.tick() == []
+
+
+def test_a_newcomer_with_which_no_group_comes_to_a_step_is_dropped() -> None:
+    """As where one rank's tensors have other shapes: all of them come back, and nobody has died."""
+    machine = ring("h:0")
+    grows(machine, "h:0", "h:1")
+    for _ in range(TRIES):
+        machine.ready("w0", "init", has_state=True)
+        machine.ready("w1", "init")
+        join(machine)
+    machine.ready("w1", "init")
+    actions = machine.ready("w0", "init", has_state=True)
+    assert actions[0] == Drop("w1", ("h:1",))
+    assert Removed("w1") in actions
+    assert [a.members for a in actions if isinstance(a, Go)] == [("w0",)]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from jupyter_elastic import types as t
 from jupyter_elastic.client.job_model import JobModel
 from jupyter_elastic.scheduler.policies import DEFAULT
 from jupyter_elastic.scheduler.sim.loop import make_policy
 from tests.support.harness import Harness, host
-
-pytestmark = pytest.mark.xfail(strict=True, reason="nothing tells the pool that a newcomer failed")
 
 WHY = "rank 1 could not join: ValueError: 7, line 4 of the cell; the job stays at 1"
 

@@ -102,13 +102,26 @@ def test_a_warm_up_step_ends_at_a_commit_too():
     warm_up_step(train, SingleProcess(), State(), (), {})
 
 
-def test_what_fails_in_a_warm_up_step_is_left_to_the_group(capsys):
-    def train(state):
-        state.best = 5
-        raise ValueError("early")
+def failing(file, failure):
+    names = {"failure": failure}
+    exec(compile("def train(state):\n    state.best = 5\n    raise failure", file, "exec"), names)
+    return names["train"]
 
+
+@pytest.mark.parametrize("failure", [ValueError("early"), EngineError("no closure"), SystemExit(0), MemoryError()])
+def test_what_fails_in_a_warm_up_step_keeps_the_worker_out_of_the_group(failure):
     state = State(best=1)
-    warm_up_step(train, SingleProcess(), state, (), {})
+    with pytest.raises(type(failure)):
+        warm_up_step(failing("<In[1]>", failure), SingleProcess(), state, (), {})
+    assert state.best == 1
+
+
+@pytest.mark.parametrize(
+    "file", ["torch/distributed/distributed_c10d.py", "torch/utils/data/distributed.py", "horovod/a.py"]
+)
+def test_a_collective_that_fails_without_other_members_is_left_to_the_group(capsys, file):
+    state = State(best=1)
+    warm_up_step(failing(f"/v/site-packages/{file}", ValueError("early")), SingleProcess(), state, (), {})
     assert state.best == 1
     assert "ended early: ValueError: early" in capsys.readouterr().err
 
