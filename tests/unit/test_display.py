@@ -7,6 +7,8 @@ import time
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from jupyter_elastic.client.job_model import JobScreen, Series, SizePoint
 from jupyter_elastic.widgets import display
 from jupyter_elastic.widgets.output import MAX_LINE, MAX_LINES, Outputs, without
@@ -43,6 +45,21 @@ def test_the_html_says_all_and_is_well_formed() -> None:
     assert len(tree.findall(".//path")) == 1
     assert "<script" not in html
     assert "http" not in html
+
+
+@pytest.mark.xfail(strict=True, reason="`open` has no value")
+def test_a_reader_that_drops_styles_and_bare_attributes_shows_what_ranks_print() -> None:
+    tree = parse(display.html(screen(), {"0": [["stdout", "hello"]], "1": [["stdout", "more"]]}, error="boom"))
+    opened = [found.get("open") for found in tree.iter("details")]
+    assert opened == ["open", "open", None]  # the failure, rank 0, and folded the others
+
+
+@pytest.mark.xfail(strict=True, reason="there is no warning")
+def test_what_a_job_has_lost_stands_apart_in_the_colour_of_a_warning() -> None:
+    lost = screen(phase="queued", tone="wait", state="paused: 1 GPU needed", warning="begins anew: <all> is lost")
+    (line,) = [found for found in parse(display.html(lost)).iter("div") if found.text == "begins anew: <all> is lost"]
+    assert line.get("style") == "color:#8f6a00"
+    assert "  begins anew: <all> is lost" in display.text(lost).splitlines()
 
 
 def test_everything_is_escaped() -> None:

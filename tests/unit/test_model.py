@@ -75,6 +75,54 @@ def test_a_life_in_words() -> None:
     assert story.model.ended
 
 
+def paused(elastic: bool | None, cause: Any = "preempted", **progress: Any) -> Story:
+    """A job that ran and was taken its slots."""
+    story = Story().submitted().started("h:0")
+    story.tell(t.JobRunning(job=7, attempt=1, generation=1, slots=("h:0",), elastic=elastic))
+    if progress:
+        story.progress(**progress)
+    return story.tell(t.JobRequeued(job=7, attempt=1, cause=cause, reason="another user's job"))
+
+
+ANEW, OUT = "begins anew: this cell keeps no commits", " (--no-preempt rules a pause out)"
+
+
+@pytest.mark.xfail(strict=True, reason="every paused job is said to go on from its last commit")
+@pytest.mark.parametrize(
+    ("story", "warning", "detail"),
+    [
+        (paused(False), ANEW + OUT, "another user's job. "),
+        (paused(False, step=73), ANEW + OUT, "another user's job. "),  # what it reports is no commit
+        (paused(False, "host lost"), ANEW, "another user's job. "),  # which no option rules out
+        (paused(None), "begins anew: it had kept no commit" + OUT, "another user's job. "),
+        (paused(True, step=1200), "", "another user's job; goes on from step 1,200. "),
+        (paused(True, epoch=2.0), "", "another user's job; goes on from its last commit. "),
+        (paused(True, "host lost", step=73), "", "another user's job; goes on from its last commit. "),
+    ],
+)
+def test_a_paused_job_says_what_it_has_lost(story: Story, warning: str, detail: str) -> None:
+    screen = story.model.screen(9)
+    assert (screen.state, screen.warning, screen.detail) == ("paused: 1 GPU needed", warning, detail)
+    assert not story.started("h:0", attempt=2).model.screen(10).warning
+
+
+@pytest.mark.xfail(strict=True, reason="every paused job is said to go on from its last commit")
+def test_a_commit_of_an_earlier_attempt_counts() -> None:
+    story = paused(True).started("h:0", attempt=2)
+    story.tell(t.JobRequeued(job=7, attempt=2, cause="preempted", reason="again"))  # before its loop
+    assert not story.model.screen(9).warning
+    info = t.JobInfo(
+        job=7, owner="ann", spec=SPEC, phase="queued", submitted_at=0.0, attempt=2, preemptions=2, reason="again"
+    )
+    joined = JobModel(7, kind="gpu")
+    joined.describe(info)
+    assert (joined.screen(9).warning, joined.screen(9).detail) == ("", "again; begins again. ")
+    assert info.note == "again; begins again"
+    assert msgspec.structs.replace(info, elastic=False).note == f"again; {ANEW}{OUT}"
+    assert msgspec.structs.replace(info, phase="running").note == "again"
+    assert msgspec.structs.replace(info, elastic=True, spec=msgspec.structs.replace(SPEC, folder="")).note == "again"
+
+
 @pytest.mark.parametrize(("outcome", "word"), [("failed", "failed after"), ("cancelled", "its slots are free again")])
 def test_other_ends(outcome: Any, word: str) -> None:
     story = Story().submitted().started("h:0").tell(t.JobEnded(job=7, outcome=outcome, reason="rank 1 raised"))

@@ -27,6 +27,10 @@ class Cell:
         """Display id -> its newest bundle."""
         self.value: dict[str, Any] = {}
         """The bundle of the last line's value."""
+        self.numbers: list[int] = []
+        """Of the cell, and of its value."""
+        self.drawn: list[dict[str, Any]] = []
+        """Each bundle that was displayed, or renewed one."""
 
     @property
     def views(self) -> list[str]:
@@ -58,9 +62,19 @@ class Notebook:
     def load(self) -> None:
         assert not self.run("%load_ext jupyter_elastic").error
 
-    def start(self, code: str, *, widgets: bool = False) -> str:
-        """Send a cell; the id of its request. `widgets`: as a front end with a person before it."""
-        return str(self.client.execute(code, allow_stdin=widgets))
+    def start(self, code: str, *, widgets: bool = False, cell: str = "") -> str:
+        """Send a cell; the id of its request.
+
+        `widgets`: as a front end with a person before it; `cell`: as a notebook's page, which says the cell's id.
+        """
+        if not cell:
+            return str(self.client.execute(code, allow_stdin=widgets))
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "stop_on_error": True}
+        message = self.client.session.msg(  # type: ignore[no-untyped-call]
+            "execute_request", content | {"allow_stdin": widgets}, metadata={"cellId": cell}
+        )
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
 
     def finish(self, request: str, *, until: Any = None) -> Cell:
         """Collect what a cell shows until it is done (or `until(cell)` holds)."""
@@ -74,9 +88,9 @@ class Notebook:
                     return cell
         pytest.fail(f"the cell did not finish: {vars(cell)}\n{self.pool.log('daemon')}\n{self.pool.log('agent')}")
 
-    def run(self, code: str, *, widgets: bool = False) -> Cell:
+    def run(self, code: str, *, widgets: bool = False, cell: str = "") -> Cell:
         """Run a cell to its end."""
-        return self.finish(self.start(code, widgets=widgets))
+        return self.finish(self.start(code, widgets=widgets, cell=cell))
 
     def listen(self, until: Any) -> None:
         """Take in what arrives outside any cell."""
@@ -100,12 +114,16 @@ class Notebook:
             cell.printed += content["text"]
         elif kind == "error":
             cell.ename, cell.error = content["ename"], "\n".join(content["traceback"])
+        elif kind == "execute_input":
+            cell.numbers.append(content["execution_count"])
         elif kind == "execute_result":
+            cell.numbers.append(content["execution_count"])
             cell.value = content["data"]
             cell.result = content["data"]["text/plain"]
         elif kind in {"display_data", "update_display_data"}:
             name = content.get("transient", {}).get("display_id") or f"#{len(cell.shown)}"
             cell.shown[name] = content["data"]
+            cell.drawn.append(content["data"])
 
     @property
     def widget(self) -> dict[str, Any]:

@@ -92,6 +92,20 @@ def test_the_end_and_a_failed_attempt() -> None:
         pool.core.explain(9, pool.now)
 
 
+@pytest.mark.xfail(strict=True, reason="explain does not say it")
+def test_what_a_pause_costs_is_said() -> None:
+    pool = Harness(host("a", 2))
+    for elastic, said in ((False, "begins anew: this cell keeps no commits (--no-preempt"), (True, "goes on from its")):
+        job = pool.submit(1)
+        pool.plan({job: 1})
+        pool.settle(job, elastic=elastic)
+        pool.plan({})
+        pool.step(ExitReported, job=job, attempt=1, outcome="preempted")
+        text = pool.core.explain(job, pool.now)
+        assert f"It {said}" in text, text
+        pool.step(Cancel, job=job)
+
+
 def test_spans() -> None:
     assert [span(s) for s in (-3, 0.4, 89, 600, 7200)] == ["0 s", "0 s", "89 s", "10 min", "2.0 h"]
 
