@@ -59,7 +59,7 @@ def _job_row(info: JobInfo) -> list[str]:
         escape(visible(spec.engine)),
         done,
         time.strftime("%m-%d %H:%M:%S", time.localtime(info.submitted_at)),
-        escape(visible(info.reason, lines=True)),
+        escape(visible(info.note, lines=True)),
     ]
 
 

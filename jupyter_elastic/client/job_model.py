@@ -39,6 +39,7 @@ from jupyter_elastic.types import (
     StopRequested,
     WorkerDied,
     WorkerReplaced,
+    begins_again,
     size_stays,
 )
 from jupyter_elastic.types.texts import also_used_by
@@ -113,6 +114,8 @@ class JobScreen(Struct, frozen=True, kw_only=True):
     """In words: `running on 2 GPUs`."""
     detail: str
     """A second line: why it waits, the policy's reason, why it failed."""
+    warning: str = ""
+    """A line before that: what the job has lost."""
     unit: str
     """`GPU` or `CPU slot`."""
     slots: list[SlotId]
@@ -183,6 +186,9 @@ class JobModel:
         """Slots that its session keeps because its memory can't leave their devices, until `pinned_until` at most."""
         self.pinned_why = ""
         self.pinned_until: float | None = None
+        self._committed: bool | None = None
+        self._again = ""
+        """How it begins again, since it was taken its slots."""
         self._also_used: dict[SlotId, str] = {}
         """By slot of the pool, who uses it without a lease."""
         self._wanted = 0
@@ -202,6 +208,7 @@ class JobModel:
         self.reason, self.attempt, self.preemptions = info.reason, info.attempt, info.preemptions
         self.submitted_at, self.started_at, self.ended_at = info.submitted_at, info.started_at, info.ended_at
         self.slots, self.progress, self.elastic = info.slots, info.progress, info.elastic
+        self._again = begins_again(info.elastic, info.attempt, preempted=info.preemptions > 0)
         self.held, self.held_until, self.stays = info.held, info.held_until, info.stays
         self.pinned, self.pinned_why, self.pinned_until = info.pinned, info.pinned_why, info.pinned_until
         self._wanted = len(info.slots)
@@ -248,6 +255,9 @@ class JobModel:
                 self.phase, self.reason, self.slots = "queued", data.reason or data.cause, ()
                 self.preemptions += data.cause == "preempted"
                 self._size(event.at, 0, f"{data.cause}: {data.reason}" if data.reason else data.cause)
+                step = None if self.progress is None else self.progress.step
+                self._committed = self._committed or self.elastic
+                self._again = begins_again(self._committed, 1, preempted=data.cause == "preempted", step=step)
             case JobResized():
                 self.spec = data.applied(self.spec) if self.spec is not None else None
                 self.stays = ""
@@ -277,6 +287,7 @@ class JobModel:
             tone=tone,
             state=state,
             detail=detail,
+            warning=self._warning,
             unit=self.unit,
             slots=list(self.slots),
             min_slots=spec.min_slots if spec else 0,
@@ -383,6 +394,11 @@ class JobModel:
             left = max(0.0, total - done) / speed
         return None if left is None else max(0.0, left - (now - at))
 
+    @property
+    def _warning(self) -> str:
+        lost = self.phase == "queued" and self.attempt > 0 and self._again.startswith("begins anew")
+        return self._again if lost else ""
+
     def _count(self, number: int) -> str:
         return f"{number} {self.unit}" + ("" if number == 1 else "s")
 
@@ -405,9 +421,10 @@ class JobModel:
                 forecast = None if stuck else self.forecast
                 if forecast is not None:
                     state += f"; starts in {human_range(forecast[0] - now, forecast[1] - now)}"
-                resumes = f"{self.reason}; goes on from its last commit. " if paused and self.reason else ""
+                goes_on = "" if self._warning else f"; {self._again}"
+                resumes = f"{self.reason}{goes_on}. " if paused and self.reason else ""
                 why = self.explanation if forecast is not None else f"{self.explanation} {self.until}".strip()
-                return "wait", state, resumes + why
+                return "wait", state, resumes + why.replace(f" It {self._again}.", "")
             case "starting":
                 return "run", f"starting on {self._count(held)}", self._why
             case "running":

@@ -39,7 +39,15 @@ from jupyter_elastic.types.events import (
     WorkerReplaced,
 )
 from jupyter_elastic.types.policy import HostView, JobView, Plan, Policy, Profile, Speed, View
-from jupyter_elastic.types.screens import HostInfo, JobInfo, PolicyInfo, SlotInfo, other_machines, size_stays
+from jupyter_elastic.types.screens import (
+    HostInfo,
+    JobInfo,
+    PolicyInfo,
+    SlotInfo,
+    begins_again,
+    other_machines,
+    size_stays,
+)
 from jupyter_elastic.types.stimuli import (
     AgentReported,
     Cancel,

@@ -44,6 +44,13 @@ class JobInfo(Record, frozen=True, kw_only=True):
         """Whether it is somebody else's: what is their owner's alone is left out."""
         return not self.spec.folder
 
+    @property
+    def note(self) -> str:
+        """The reason, and how it begins again where it was taken its slots: what a list of jobs says beside it."""
+        again = self.phase == "queued" and self.attempt and self.reason and not self.private
+        how = begins_again(self.elastic, self.attempt, preempted=self.preemptions > 0) if again else ""
+        return f"{self.reason}; {how}" if how else self.reason
+
 
 BOUNDARY = "training.boundary()"
 """Where the size of a training with parameter servers can change."""
@@ -58,6 +65,20 @@ def size_stays(spec: JobSpec, workers: int, elastic: bool | None) -> str:
     if spec.max_servers:
         return f"size stays {workers}: this cell calls no {BOUNDARY} where it has saved, and is not --resumable"
     return f"size stays {workers}: this cell has no elastic loop"
+
+
+def begins_again(elastic: bool | None, attempts: int, *, preempted: bool, step: int | None = None) -> str:
+    """How a job begins that was taken its slots.
+
+    `elastic`: whether its cell had come to an elastic loop, the only one to commit, in the last of so many attempts. It
+    commits when it is preempted too, then at `step`.
+    """
+    if elastic:
+        return "goes on from its last commit" if step is None or not preempted else f"goes on from step {step:,}"
+    if elastic is None and attempts > 1:  # an earlier one may have left a commit
+        return "begins again"
+    lost = "begins anew: this cell keeps no commits" if elastic is False else "begins anew: it had kept no commit"
+    return lost + (" (--no-preempt rules a pause out)" if preempted else "")
 
 
 class SlotInfo(Record, frozen=True, kw_only=True):

@@ -49,10 +49,8 @@ def html(screen: JobScreen, output: Output | None = None, *, error: str = "", fo
 def text(screen: JobScreen, output: Output | None = None, *, error: str = "") -> str:
     """The job in a few lines."""
     lines = [f"job {screen.job} {screen.name}: {_state(screen)}"]
-    if detail := _detail(screen):
-        lines.append(f"  {detail}")
-    if screen.use and screen.use.waits:
-        lines.append(f"  {screen.use.waits}")
+    said = (screen.warning, _detail(screen), screen.use.waits if screen.use else "")
+    lines += [f"  {line}" for line in said if line]
     if phrases := figures(screen):
         lines.append("  " + ", ".join(phrases))
     held = [slots for slots, _ in itertools.groupby(point.slots for point in screen.sizes)]

@@ -320,7 +320,7 @@ class PoolModel:
             started_at=info.started_at,
             fraction=fraction_done(info.progress),
             wait_s=(max(0.0, forecast[0] - now), max(0.0, forecast[1] - now)) if forecast else None,
-            reason="waits for the end of the maintenance" if position and self.maintenance else info.reason,
+            reason="waits for the end of the maintenance" if position and self.maintenance else info.note,
         )
 
     def hosts(self) -> list[HostBox]:

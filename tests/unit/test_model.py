@@ -58,7 +58,8 @@ def test_a_life_in_words() -> None:
     story.tell(t.JobRequeued(job=7, attempt=1, cause="preempted", reason="another user's job"))
     screen = story.model.screen(6)
     assert screen.state == "paused: 1 GPU needed"
-    assert "goes on from its last commit" in screen.detail
+    assert screen.warning == "begins anew: it had kept no commit (--no-preempt rules a pause out)"
+    assert screen.detail == "another user's job. behind one job"
     assert screen.preemptions == 1
     story.started("h:1", attempt=2).running("h:1").tell(t.JobEnded(job=7, outcome="completed"))
     screen = story.model.screen(100)
@@ -87,7 +88,6 @@ def paused(elastic: bool | None, cause: Any = "preempted", **progress: Any) -> S
 ANEW, OUT = "begins anew: this cell keeps no commits", " (--no-preempt rules a pause out)"
 
 
-@pytest.mark.xfail(strict=True, reason="every paused job is said to go on from its last commit")
 @pytest.mark.parametrize(
     ("story", "warning", "detail"),
     [
@@ -106,7 +106,6 @@ def test_a_paused_job_says_what_it_has_lost(story: Story, warning: str, detail: 
     assert not story.started("h:0", attempt=2).model.screen(10).warning
 
 
-@pytest.mark.xfail(strict=True, reason="every paused job is said to go on from its last commit")
 def test_a_commit_of_an_earlier_attempt_counts() -> None:
     story = paused(True).started("h:0", attempt=2)
     story.tell(t.JobRequeued(job=7, attempt=2, cause="preempted", reason="again"))  # before its loop

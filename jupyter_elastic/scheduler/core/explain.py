@@ -14,7 +14,7 @@ from jupyter_elastic.scheduler.core import drains, suitable
 from jupyter_elastic.scheduler.core.reservation import reserved
 from jupyter_elastic.scheduler.core.state import Job, State, limit_at
 from jupyter_elastic.scheduler.core.transitions import HOLDING
-from jupyter_elastic.types import JobId, Phase, SlotId, size_stays
+from jupyter_elastic.types import JobId, Phase, SlotId, begins_again, size_stays
 
 ENDED_AS: dict[Phase, str] = {"completed": "has completed", "failed": "has failed", "cancelled": "was cancelled"}
 
@@ -106,7 +106,8 @@ def _waits(state: State, job: Job, now: float, *, whole: bool) -> list[str]:
     if whole and job.spec.deadline_at is not None:
         lines.append(_deadline(job.spec.deadline_at, now))
     if whole and job.reason and job.attempt:
-        lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}.")
+        again = begins_again(job.elastic, job.attempt, preempted=job.preemptions > 0)
+        lines.append(f"Attempt {job.attempt} ended{_because(job.reason)}. It {again}.")
     if state.absent(job.owner):
         remedy = "; run `jupyter elastic agent` to go on" if whole else ""
         lines.append(f"The agent of {job.owner} is not connected{remedy}.")

@@ -82,7 +82,7 @@ def test_the_end_and_a_failed_attempt() -> None:
     pool = Harness(host("a", 2))
     job = pool.running(1)
     pool.step(ExitReported, job=job, attempt=1, outcome="lost", reason="driver killed")
-    assert "Attempt 1 ended: driver killed." in pool.core.explain(job, pool.now)
+    assert "Attempt 1 ended: driver killed. It goes on from its last commit." in pool.core.explain(job, pool.now)
     pool.plan({job: 1})
     pool.step(Cancel, job=job, reason="enough")
     assert "is being stopped (cancel): enough" in pool.core.explain(job, pool.now)
@@ -92,7 +92,6 @@ def test_the_end_and_a_failed_attempt() -> None:
         pool.core.explain(9, pool.now)
 
 
-@pytest.mark.xfail(strict=True, reason="explain does not say it")
 def test_what_a_pause_costs_is_said() -> None:
     pool = Harness(host("a", 2))
     for elastic, said in ((False, "begins anew: this cell keeps no commits (--no-preempt"), (True, "goes on from its")):

@@ -127,7 +127,10 @@ def test_a_preempted_job_waits_at_its_old_place() -> None:
         JobRequeued(job=1, attempt=1, cause="preempted", reason="bob's turn"),
     )
     rows = story.screen().jobs
-    assert [(row.job, row.position, row.reason) for row in rows] == [(1, 1, "bob's turn"), (2, 2, "")]
+    assert [(row.job, row.position, row.reason) for row in rows] == [
+        (1, 1, "bob's turn; begins anew: it had kept no commit"),
+        (2, 2, ""),
+    ]
     assert (story.screen().history[-1].queued, story.screen().history[-1].leased) == (2, {})
     points = len(story.screen().history)
     story.tell(PlanAccepted(policy="fifo", reasons={"2": "waits"}))

@@ -181,6 +181,8 @@ export interface JobScreen {
   tone: 'wait' | 'run' | 'change' | 'good' | 'bad' | 'off';
   state: string;
   detail: string;
+  /** What the job has lost; not there in pages that older versions saved. */
+  warning?: string;
   unit: string;
   slots: string[];
   min_slots: number;

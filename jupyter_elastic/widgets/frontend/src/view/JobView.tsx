@@ -296,6 +296,7 @@ export function JobView(props: { page: JobPage; actions: JobActions; ask: Ask; w
         </span>
         {!open && <Summary screen={screen} />}
       </div>
+      {screen.warning && <p class="je-banner">{screen.warning}</p>}
       {screen.detail && screen.detail !== noted && <p class="je-quiet">{screen.detail}</p>}
       {open && (
         <div class="je-details" id={id}>
