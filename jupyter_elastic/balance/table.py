@@ -64,8 +64,9 @@ def _html(rows: Sequence[Row], table: Sequence[Sequence[str]], below: Sequence[s
         lines.append("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells) + "</tr>")
     key = f"{_swatch(_BEFORE)} before {_swatch(_NOW)} now"
     return (
-        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-        "</div>" + "".join(f'<p style="{_LINE}">{line}</p>' for line in [key, *map(escape, below)])
+        f'<div style="overflow-x:auto"><table border="1" class="dataframe"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        + "".join(f'<p style="{_LINE}">{line}</p>' for line in [key, *map(escape, below)])
     )
 
 

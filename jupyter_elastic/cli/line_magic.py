@@ -62,7 +62,7 @@ class LineMagics(Magics):
         policy (the picker, with its what-if) | policy NAME [--opt k=v] | sessions |
         session NAME --auto | session --off | pull NAME VARIABLE... | push NAME VARIABLE... | end NAME
         """
-        from jupyter_elastic.widgets.job_display import surface
+        from jupyter_elastic.widgets.front_end import surface
 
         arguments = line.split()
         if arguments in ([], ["status"], ["pool"], ["policy"]) and surface(self.shell) == "widget":
@@ -73,7 +73,7 @@ class LineMagics(Magics):
             return self._cells.attach(arguments[1])
         if arguments[:1] and arguments[0] in SESSION_WORDS:
             return self._session(arguments[0], line)
-        main.notebook(line, self._cells.client)
+        main.notebook(line, self._cells.client, page=surface(self.shell) != "terminal")
         return None
 
     def _session(self, word: str, line: str) -> Any:

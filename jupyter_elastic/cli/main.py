@@ -52,11 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         clients.close()
 
 
-def notebook(line: str, connect: Connect) -> None:
-    """Run `%elastic line`; BadRequest for what can't be understood."""
+def notebook(line: str, connect: Connect, *, page: bool = True) -> None:
+    """Run `%elastic line`, for a page or a terminal; BadRequest for what can't be understood."""
     if (given := parsed(line or "status")) is not None:
-        console = Console(highlight=False)
-        given.run(given, connect, NotebookConsole(highlight=False) if console.is_jupyter else console)
+        given.run(given, connect, (NotebookConsole if page else Console)(highlight=False))
 
 
 def parsed(line: str) -> argparse.Namespace | None:

@@ -59,7 +59,8 @@ def _table(table: Table) -> str:
         for cells in zip(*(column.cells for column in table.columns), strict=True)
     ]
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{''.join(heads)}</tr></thead><tbody>{body}</tbody></table>"
+    # As pandas writes a table: with lines also where a reader keeps no styles.
+    return f'<table border="1" class="dataframe"><thead><tr>{"".join(heads)}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _least(column: Column) -> str:

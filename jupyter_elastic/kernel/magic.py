@@ -35,7 +35,8 @@ from jupyter_elastic.kernel.submission import Choice, choose_engine, default_eng
 from jupyter_elastic.platform import detached
 from jupyter_elastic.protocol import wire
 from jupyter_elastic.types import JobInfo
-from jupyter_elastic.types.errors import BadRequest
+from jupyter_elastic.types.errors import BadRequest, ElasticError
+from jupyter_elastic.widgets.front_end import cell_id, in_process, request, surface
 
 QUIET_S = 2.0
 """So long `%elastic pull` and `push` wait before they say what they wait for."""
@@ -114,6 +115,8 @@ class ElasticMagics(Magics):
         self._session = ""
         """In which all cells run; empty: in none."""
         self._within = 0
+        self._counted = 1
+        """Cells since this was loaded, and the one that loaded it: the numbers where the shell gives none."""
 
     @cell_magic
     def distribute(self, line: str, cell: str) -> Any:  # noqa: D102 - its help is options' own, below
@@ -206,6 +209,7 @@ class ElasticMagics(Magics):
 
     def within(self, more: int) -> None:
         """A cell begins or ends: what IPython is given meanwhile, as by `%timeit`, is no cell of its own."""
+        self._counted += self._within == 0 < more
         self._within = max(self._within + more, 0)
 
     def automatic(self) -> Callable[[list[str]], list[str]]:
@@ -244,7 +248,7 @@ class ElasticMagics(Magics):
         options = fitted(Options(session=session, ranks=ranks, preemptible=False, **moved))
         package = self._package(options, "None")
         client = self.client()
-        job = submit(client, options, package, choose_engine(package.payload, options), f"cell-{_number(self.shell)}")
+        job = submit(client, options, package, choose_engine(package.payload, options), f"cell-{self._number}")
         try:
             try:
                 job.wait(QUIET_S)
@@ -258,11 +262,16 @@ class ElasticMagics(Magics):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    @property
+    def _number(self) -> int:
+        """The number in the brackets beside this cell."""
+        return max(len(self.shell.user_ns.get("In", ())) - 1, 0) or self._counted
+
     def _package(self, options: Options, cell: str, first_line: int = 1) -> capture.Package:
         package = capture.package(
             cell,
             self.shell.user_ns,
-            filename=f"<In[{_number(self.shell)}]>",
+            filename=f"<In[{self._number}]>",
             first_line=first_line,
             capture=options.capture,
             out=options.out,
@@ -276,35 +285,68 @@ class ElasticMagics(Magics):
 
     def _run(self, options: Options, package: capture.Package, choice: Choice) -> Any:
         from jupyter_elastic.widgets import bundle
-        from jupyter_elastic.widgets.job_display import JobDisplay, surface
+        from jupyter_elastic.widgets.job_display import JobDisplay
 
         if surface(self.shell) == "widget":
             bundle.check()
         client = self.client()
         check_size(client, options.min_slots)
         notebook, cell = _place(self.shell)
-        name = f"cell-{_number(self.shell)}"
+        name = f"cell-{self._number}"
         job = submit(client, options, package, choice, name, notebook=notebook, cell=cell)
         if options.handle:
             self.shell.user_ns[options.handle] = job
         view = None
         try:
             view = JobDisplay(self.shell, job, self._kind(client), waits=not options.detach)
-            if options.detach:
+            if options.detach or not view.wait():
+                self._later(job, options, view.ended)
                 # Under its name the handle is not shown too: what it says now would stand there, out of date, for ever.
-                return None if options.handle else job
-            if not view.wait():
-                return job
+                return None if options.detach and options.handle else job
         except KeyboardInterrupt:
             if _kernel_ends(self.shell):
                 raise  # the job goes on; whoever comes back finds it
             raise interrupted(job, view) from None
         job.check()
-        values, notes = returned(job.results, options.out)
+        self._bring(job, options.out)
+        return None
+
+    def _bring(self, job: Job, names: Iterable[str]) -> None:
+        """Set these --out names in the notebook."""
+        values, notes = returned(job.results, names)
         self.shell.user_ns.update(values)
         for note in notes:
             print(note)  # noqa: T201
-        return None
+
+    def _later(self, job: Job, options: Options, ended: threading.Event) -> None:
+        """Nobody waits for the job: its --out names come at the begin of a later cell, and have no value until then.
+
+        An old value under such a name would be taken for the job's. No cell that runs is given another value.
+        """
+        if not options.out:
+            return
+        notebook, events, handle = self.shell.user_ns, self.shell.events, options.handle or f"_{self._number}"
+        for name in options.out:
+            notebook.pop(name, None)
+        notebook[handle] = job
+        names = ", ".join(options.out) + (" comes" if len(options.out) == 1 else " come")
+        when = f"with the first cell that begins after the end of job {job.id}"
+        print(f"{names} back {when}; until then `{handle}.result()` waits for it")  # noqa: T201
+
+        def hand_over() -> None:
+            if not ended.is_set() or self._within > 1 or _from_the_page(self.shell):
+                return
+            events.unregister("pre_execute", hand_over)
+            left = [name for name in options.out if name in notebook]
+            said = f"{names} from job {job.id}" + (f"; what was set since stays: {', '.join(left)}" if left else "")
+            try:
+                job.check()
+                self._bring(job, [name for name in options.out if name not in left])
+            except ElasticError:
+                said = f"note: job {job.id} is {job.known.phase} and nothing comes back; `{handle}.check()` says why"
+            print(said)  # noqa: T201
+
+        events.register("pre_execute", hand_over)
 
     def _kind(self, client: Client) -> str:
         """What the pool's slots are, `gpu` or `cpu`: asked once, it does not change while a pool lives."""
@@ -326,13 +368,13 @@ class ElasticMagics(Magics):
 
 def _kernel_ends(shell: Any) -> bool:
     """Whether an interrupt comes from the kernel's end or restart: a server sends both, one at once after the other."""
-    if getattr(shell, "kernel", None) is None:
+    if in_process(shell):
         return False
     limit = time.monotonic() + ENDS_S
     with contextlib.suppress(KeyboardInterrupt):  # again: somebody means the cell
-        while not shell.exit_now and time.monotonic() < limit:
+        while not getattr(shell, "exit_now", False) and time.monotonic() < limit:
             time.sleep(0.01)
-    return bool(shell.exit_now)
+    return bool(getattr(shell, "exit_now", False))
 
 
 def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
@@ -352,7 +394,7 @@ def returned(results: Mapping[int, dict[str, Any]], names: Iterable[str]) -> tup
 def _from_the_page(shell: Any) -> bool:
     """Whether what runs is no cell but a request of the page's own, which leaves no history."""
     with contextlib.suppress(Exception):
-        content = shell.get_parent()["content"]
+        content = request(shell)["content"]
         return bool(content.get("silent")) or not content.get("store_history", True)
     return False
 
@@ -370,14 +412,6 @@ def _cells(shell: Any) -> Mapping[str, int]:
     return found
 
 
-def _number(shell: Any) -> int:
-    """The number in the brackets beside this cell."""
-    return max(0, len(shell.user_ns.get("In", ())) - 1)
-
-
 def _place(shell: Any) -> tuple[str, str]:
     """Notebook and cell id, where the front end says them."""
-    metadata: dict[str, Any] = {}
-    with contextlib.suppress(Exception):
-        metadata = shell.get_parent().get("metadata", {})
-    return os.environ.get("JPY_SESSION_NAME", "")[:4096], str(metadata.get("cellId", ""))[:200]
+    return os.environ.get("JPY_SESSION_NAME", "")[:4096], cell_id(shell)

@@ -1,7 +1,7 @@
 """What rank 0 displays, as outputs of the cell that waits for the job: tables, figures, the last value, widgets.
 
-Called by the thread that runs the cell, so that every front end takes the outputs for the cell's own. Knows the
-kernel's way out and the records; must not know jobs.
+Called by the thread that runs the cell, so that every front end takes the outputs for the cell's own. Knows IPython's
+displays, the comms and the records, of no kernel the inside; must not know jobs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,35 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import comm
+from IPython.core.displayhook import CapturingDisplayHook
+
 from jupyter_elastic.jobfiles import displays
 from jupyter_elastic.jobfiles.displays import Display
 from jupyter_elastic.widgets.output import RELAYED, relayed
 
 _EMPTY = Display(kind="display_data", data={displays.PLAIN: ""})
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class _Value:
+    """The last value of rank 0, as IPython's display hook takes a value."""
+
+    def __init__(self, record: Display) -> None:
+        self._record = record
+
+    def __repr__(self) -> str:
+        return displays.plain(self._record.data)
+
+    def _repr_mimebundle_(self, **_options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._record.data, self._record.metadata
 
 
 class _Twin:
     """A worker's widget as this kernel knows it: a page that is loaded again finds it among the kernel's own."""
 
-    def __init__(self, name: str) -> None:
-        self.model_id = name
+    def __init__(self, name: str, opened: comm.base_comm.BaseComm) -> None:
+        self.model_id, self.opened = name, opened
         self._state: dict[str, Any] = {}
 
     def take(self, record: Display) -> None:
@@ -79,6 +96,8 @@ class Relay:
         """The cell's own display ids -> ours."""
         self._clears = False
         self._comms: dict[str, _Twin] = {}
+        self._refused: set[str] = set()
+        """Widgets of the worker that this kernel has no comm for."""
 
     @property
     def waiting(self) -> bool:
@@ -86,10 +105,14 @@ class Relay:
         return self._reader.waiting
 
     def pump(self) -> None:
-        """Show what is new."""
+        """Show what is new; whatever IPython or the kernel raises, when all has been tried."""
         found = self._reader.more(relayed(self._folder) if self._again else None)
+        problem: Exception | None = None
         for record, _ in found:
-            self._take(record)
+            try:
+                self._take(record)
+            except Exception as one:  # the others are shown all the same
+                problem = one
         for slot in self._free:
             if slot not in self._empty:
                 self._publish(_EMPTY, slot, update=True)
@@ -97,6 +120,8 @@ class Relay:
         if found and not self._again:
             with contextlib.suppress(OSError):
                 (self._folder / RELAYED).write_text(str(self._reader.offset))
+        if problem is not None:
+            raise problem
 
     def _take(self, record: Display) -> None:
         match record.kind:
@@ -108,8 +133,8 @@ class Relay:
                 if record.id in self._names:
                     self._publish(record, self._names[record.id], update=True)
             case "execute_result" if not self._again:
-                content = {"data": record.data, "metadata": record.metadata}
-                self._send("execute_result", {**content, "execution_count": self._shell.execution_count})
+                captured = isinstance(sys.displayhook, CapturingDisplayHook)  # by %%capture
+                (sys.displayhook if captured else self._shell.displayhook)(_Value(record))
             case "display_data" | "execute_result":
                 self._show(record)
             case _:
@@ -134,38 +159,32 @@ class Relay:
         self._names.clear()
 
     def _publish(self, record: Display, slot: str, *, update: bool) -> None:
+        data = record.data
+        if data.get(_VIEW, {}).get("model_id") in self._refused:
+            data = {kind: form for kind, form in data.items() if kind != _VIEW}
         self._shell.display_pub.publish(
-            data=record.data, metadata=record.metadata, transient={"display_id": slot}, update=update
+            data=data, metadata=record.metadata, transient={"display_id": slot}, update=update
         )
 
     def _relay_comm(self, record: Display) -> None:
         """Pass on a message of a widget; one whose beginning was not seen can't be shown."""
         if record.kind == "comm_open":
-            self._comms[record.id] = _Twin(record.id)
-        twin = self._comms.get(record.id)
-        if twin is None:
+            self._open(record)
+        if (twin := self._comms.get(record.id)) is None:
             return
         twin.take(record)
-        content: dict[str, Any] = {"comm_id": record.id, "data": record.data}
-        if record.target:
-            content |= {"target_name": record.target, "target_module": None}
-        self._send(record.kind, content, record.metadata, record.buffers, b"comm-" + record.id.encode())
+        if record.kind == "comm_msg":
+            twin.opened.send(record.data, record.metadata, record.buffers)
+        elif record.kind == "comm_close":
+            twin.opened.close(record.data, record.metadata, record.buffers)
 
-    def _send(
-        self,
-        kind: str,
-        content: dict[str, Any],
-        metadata: dict[str, Any] | None = None,
-        buffers: list[bytes] | None = None,
-        topic: bytes | None = None,
-    ) -> None:
-        kernel = self._shell.kernel
-        kernel.session.send(
-            kernel.iopub_socket,
-            kind,
-            content,
-            metadata=metadata,
-            parent=kernel.get_parent(),
-            ident=topic or kernel._topic(kind),
-            buffers=buffers,
-        )
+    def _open(self, record: Display) -> None:
+        """Open a worker's comm here, under its own name, by which its widgets know each other."""
+        self._refused.add(record.id)
+        what = {"data": record.data, "metadata": record.metadata, "buffers": record.buffers}
+        opened = comm.create_comm(target_name=record.target, comm_id=record.id, **what)
+        if opened.comm_id != record.id:  # as under xeus-python
+            opened.close()
+            raise RuntimeError("this kernel lets no comm choose its id, so a worker's widgets stand as text")
+        self._refused.discard(record.id)
+        self._comms[record.id] = _Twin(record.id, opened)

@@ -33,7 +33,8 @@ def test_papermill_and_nbconvert_keep_what_rank_0_displays(tmp_path: Path) -> No
             [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
         )
         assert done.returncode == 0, done.stderr[-4000:]
-    outputs = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells[-1].outputs
+    cell = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells[-1]
+    outputs = cell.outputs
     assert [output.output_type for output in outputs] == [
         "display_data",
         "display_data",
@@ -46,6 +47,7 @@ def test_papermill_and_nbconvert_keep_what_rank_0_displays(tmp_path: Path) -> No
     assert "0/3" in outputs[2].data["text/plain"]
     assert "application/vnd.jupyter.widget-view+json" in outputs[2].data
     assert outputs[3].data["text/html"] == "<table><tr><td>from 0</td></tr></table>"
+    assert outputs[3].execution_count == cell.execution_count
     assert outputs[4].data["image/png"].startswith("iVBOR")
     assert "ReferenceError" not in str(outputs)
     page = (tmp_path / "out.html").read_text()

@@ -30,7 +30,9 @@ def test_a_table_is_one_of_the_page_and_wraps_there(shown: list[Any], monkeypatc
     rows.add_row("8", f"[green]{escape('<b>[red]name')}[/green]")
     NotebookConsole(highlight=False).print(rows)
     (bundle,) = shown
-    assert bundle["text/html"].startswith('<table><thead><tr><th scope="col" style="text-align:right;')
+    assert bundle["text/html"].startswith(
+        '<table border="1" class="dataframe"><thead><tr><th scope="col" style="text-align:right;'
+    )
     assert f'min-width:16em">{why.strip()}'.replace("'", "&#x27;") in bundle["text/html"]
     assert "<b>" not in bundle["text/html"]
     mixed = 'style="color: color-mix(in srgb, #008000 55%, currentColor)"'

@@ -55,7 +55,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         words = escape(str(self).split("\n", maxsplit=1)[0])
         head = f"<tr><th>job<th>name<th>owner<th>holds<th>{escape(self.active)}<th>{escape(self.shadow)}</tr>"
         future = "".join(f"<br>{escape(_future(found))}" for found in self.forecasts)
-        return f"<p>{words}{future}</p>" + (f"<table>{head}{rows}</table>" if rows else "")
+        return f"<p>{words}{future}</p>" + (f'<table border="1" class="dataframe">{head}{rows}</table>' if rows else "")
 
 
 def compare(view: View, active: tuple[str, Policy], shadow: tuple[str, Policy]) -> Comparison:

@@ -24,7 +24,6 @@ def views(cell: Cell) -> list[str]:
     return [str(data["text/plain"]) for data in cell.drawn if JOB in data]
 
 
-@pytest.mark.xfail(strict=True, reason="the value's number is the next cell's")
 def test_a_value_has_the_number_of_its_cell(notebook: Notebook) -> None:
     for code in ("%%distribute --engine process\n7", "%%distribute --engine process -n 2 --out x\nx = rank\nx"):
         cell = notebook.run(code)
@@ -34,7 +33,6 @@ def test_a_value_has_the_number_of_its_cell(notebook: Notebook) -> None:
     assert plain.numbers[0] == plain.numbers[1] == cell.numbers[0] + 1
 
 
-@pytest.mark.xfail(strict=True, reason="the end is an update alone, which a console does not show")
 def test_a_console_shows_what_ranks_print(notebook: Notebook) -> None:
     cell = notebook.run(HEAD + "-n 2\nprint('said by', rank)", widgets=True)
     stands = [data for name, data in cell.shown.items() if name.startswith("#") and JOB in data]
@@ -55,7 +53,6 @@ def test_a_notebooks_page_has_one_view_of_a_job(notebook: Notebook) -> None:
         assert "completed" in views(cell)[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="the first state is drawn before the job can have started")
 def test_the_first_state_of_a_job_that_starts_at_once_is_not_that_it_waits(notebook: Notebook) -> None:
     notebook.run("from jupyter_elastic.widgets import job_display\njob_display.SOON_S = 60.0")
     for widgets in (True, False):
@@ -64,7 +61,6 @@ def test_the_first_state_of_a_job_that_starts_at_once_is_not_that_it_waits(noteb
     notebook.run("job_display.SOON_S = 0.2")
 
 
-@pytest.mark.xfail(strict=True, reason="a view a second")
 def test_a_server_that_keeps_each_renewal_keeps_two(notebook: Notebook, tmp_path: Path) -> None:
     """As jupyter-server-documents: the request names the cell, and nobody can answer a question."""
     notebook.run("from jupyter_elastic.widgets import job_display\njob_display.STATIC_S = 0.0")
@@ -95,7 +91,6 @@ MEND = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="what showing raises ends the cell, and the job runs on")
 @pytest.mark.parametrize("what", BREAK)
 def test_whatever_showing_raises_the_cell_waits_for_its_job(notebook: Notebook, what: str) -> None:
     notebook.run("def broken(*_, **__): raise AttributeError('no attribute session')")
@@ -112,7 +107,6 @@ def test_whatever_showing_raises_the_cell_waits_for_its_job(notebook: Notebook, 
         assert "'seen'" in [data.get("text/plain") for data in cell.drawn]
 
 
-@pytest.mark.xfail(strict=True, reason="an old value stays under the name")
 @pytest.mark.parametrize("how", ["button", "detach", "failed"])
 def test_a_name_of_out_has_no_value_until_the_job_is_done(notebook: Notebook, go: Path, how: str) -> None:
     notebook.run(f"go = {str(go)!r}\nhistory, other = 'old', 'old'")
@@ -168,7 +162,6 @@ json.dump(found, open(sys.argv[1], "w"))
 """
 
 
-@pytest.mark.xfail(strict=True, reason="each shell without a kernel is taken for a terminal, each cell is cell-0")
 def test_a_shell_without_a_kernel_keeps_values_tables_and_the_end(shared_pool: Pool, tmp_path: Path) -> None:
     table = "from IPython.display import HTML\ndisplay(HTML('<b>shown</b>'))\nprint('from', rank)\n{'value': rank}"
     cells = [
@@ -195,7 +188,6 @@ def test_a_shell_without_a_kernel_keeps_values_tables_and_the_end(shared_pool: P
     assert last is not None
 
 
-@pytest.mark.xfail(strict=True, reason="each cell is cell-0")
 def test_a_notebook_under_ipython_is_a_terminal_with_numbers(shared_pool: Pool, tmp_path: Path) -> None:
     cells = ["%load_ext jupyter_elastic", HEAD + "\nprint('first')", HEAD + "\nprint('second')"]
     made: Any = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

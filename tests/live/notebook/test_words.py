@@ -75,7 +75,7 @@ def test_a_notebooks_session_from_its_first_cell_to_its_end(notebook: Notebook) 
     assert cell.result == "'the session'"
     assert "has 2 workers, not 1" in notebook.run("%%distribute --session work --gpus 1\n1").error
     sessions = notebook.run("%elastic sessions")
-    assert "<table>" in sessions.html  # which breaks its lines where the page ends
+    assert "<table " in sessions.html  # which breaks its lines where the page ends
     listed = str(sessions.views)
     assert "work" in listed
     assert "2 slots kept for" in listed

@@ -2,7 +2,7 @@
 import { render } from 'preact';
 import { ask } from './ask';
 import { Comm, type Model } from './comm';
-import { findHome, Refused, Server } from './server';
+import { findHome, NOT_OURS, Refused, Server } from './server';
 import type { Run, Series } from './screens';
 import { JobView, type JobPage } from './view/JobView';
 
@@ -17,7 +17,7 @@ function start({ model, el }: { model: Model; el: HTMLElement }) {
   // The kernel feeds this view whatever becomes of the server; what is wrong with that is shown, and its REST is not used.
   void server?.unfit().then(unfit => {
     if (!unfit) return;
-    [server, problem] = [null, unfit];
+    [server, problem] = [null, unfit === NOT_OURS ? '' : unfit];
     draw();
   });
   // Where the page has another view of the job this one is not in sight, and the kernel need not feed it as often.

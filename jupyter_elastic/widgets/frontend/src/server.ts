@@ -36,8 +36,10 @@ const RETRY_MS = 10_000;
 /** A server without the extension, or with an old one, changes only by a restart: it is asked so often, and when somebody comes back to the page. */
 const UNFIT_MS = 300_000;
 
-/** The server answers, but knows nothing of us. */
-class Absent extends Error {}
+/** Nothing that whoever reads this page can change: where a kernel feeds the view it is not said. */
+export const NOT_OURS = 'Where this page comes from is no Jupyter server with jupyter-elastic, or it does not let this page in. The view shows what the kernel has last said.';
+/** A socket that has not opened after so long is taken for closed: some proxies let it wait for ever. */
+const OPENS_MS = 5_000;
 
 /** The pool was asked and says no: to ask another way would get the same answer. */
 export class Refused extends Error {}
@@ -59,21 +61,22 @@ export class Server {
     return new URL(`elastic/api/${path}`, this.home.baseUrl).href;
   }
 
-  async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+  private fetch(method: string, path: string, body?: unknown): Promise<Response> {
     const headers: Record<string, string> = { 'X-XSRFToken': cookie('_xsrf') };
     if (this.home.token) headers.Authorization = `token ${this.home.token}`;
     if (body !== undefined) headers['Content-Type'] = 'application/json';
-    const response = await fetch(this.url(path), {
+    return fetch(this.url(path), {
       method,
       headers,
       credentials: 'same-origin',
       cache: 'no-store',
       body: body === undefined ? undefined : JSON.stringify(body)
     });
+  }
+
+  async ask<T>(method: string, path: string, body?: unknown): Promise<T> {
+    const response = await this.fetch(method, path, body);
     if (response.ok) return (response.status === 204 ? undefined : await response.json()) as T;
-    if (response.status === 404 && !response.headers.get('Content-Type')?.includes('json')) {
-      throw new Absent(ABSENT);
-    }
     const problem = await response.json().catch(() => ({}));
     const message = problem.message ?? `the server answered ${response.status}`;
     throw response.status < 500 ? new Refused(message) : new Error(message);
@@ -89,12 +92,11 @@ export class Server {
   }
 
   private async judge(): Promise<string> {
-    try {
-      const { version } = await this.ask<{ version: string }>('GET', 'health');
-      return older(version, VERSION) ? outdated(version) : '';
-    } catch (error) {
-      return error instanceof Absent ? ABSENT : '';
-    }
+    const response = await this.fetch('GET', 'health').catch(() => null);
+    if (!response || response.status >= 500) return ''; // nobody answers, or a proxy says so: it may come back
+    const found = await response.json().catch(() => null);
+    if (response.ok && typeof found?.version === 'string') return older(found.version, VERSION) ? outdated(found.version) : '';
+    return response.status === 404 ? ABSENT : NOT_OURS;
   }
 
   cancel = (job: number) => this.ask<void>('DELETE', `jobs/${job}`);
@@ -198,7 +200,9 @@ export class Feed {
     if (this.home.token) url.searchParams.set('token', this.home.token);
     const socket = new WebSocket(url.href);
     this.socket = socket;
+    const late = setTimeout(() => socket.close(), OPENS_MS);
     socket.onopen = () => {
+      clearTimeout(late);
       this.wait = 500;
       this.since = null;
       this.screens.down?.(null, '');
@@ -219,7 +223,10 @@ export class Feed {
       else if (message.missing) this.screens.missing?.(message.missing, message.message);
       else if (message.waiting) this.screens.waiting?.(message.waiting, message.message);
     };
-    socket.onclose = () => this.retry('');
+    socket.onclose = () => {
+      clearTimeout(late);
+      this.retry('');
+    };
   }
 
   private retry(unfit: string): void {
