@@ -10,7 +10,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Many images set it. Nothing here is compiled when it is installed: each process would compile TensorFlow anew, for 15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo lab test test-fast test-pythons check bench docs pictures clean chromium
+.PHONY: demo lab test test-fast test-pythons notebook-tools check bench docs pictures clean chromium
 
 demo: $(DONE)/horovod
 	$(BIN)/python scripts/demo.py
@@ -39,6 +39,17 @@ test-pythons: $(foreach p,$(PYTHONS),.venv-pythons/$(p)/.done)
 	$(@D)/bin/python -m pip install -q -e ".[test]"
 	@touch $@
 
+# Other notebook tools, as they come from their makers, in an environment of their own with this checkout in it.
+NOTEBOOK_TOOLS := xeus-python jupyter-console ploomber-engine nbval myst-nb voila
+notebook-tools: $(DONE)/tools .venv-tools/.done
+	JUPYTER_ELASTIC_TEST_EVERYTHING=1 $(BIN)/python -m pytest -q tests/e2e/test_notebook_tools.py
+
+.venv-tools/.done: $(DONE)/package
+	@rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q --no-compile $(NOTEBOOK_TOOLS) -e .
+	@touch $@
+
 check: $(DONE)/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,7 +66,7 @@ pictures: $(DONE)/tools
 	$(BIN)/python scripts/pictures.py
 
 clean:
-	rm -rf $(VENV) .venv-peers .venv-docs .venv-pythons site
+	rm -rf $(VENV) .venv-peers .venv-docs .venv-pythons .venv-tools site
 
 # A stage has its stamp when what it installed can be imported. One that was cut off begins anew: the first one with an
 # empty environment, the others with what pip has finished. A changed pyproject.toml installs only what is new in it.
